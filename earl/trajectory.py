@@ -1,0 +1,135 @@
+"""What an episode leaves behind: the first nouns of the flow.
+
+    Task ─▶ Episode ─▶ Trajectory ─▶ Group ─▶ Sample ─▶ Batch
+
+A trajectory holds the token ids exactly as sampled and as given. Nothing in it is ever decoded and re-encoded.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Author(IntEnum):
+    """Who wrote a token. Only THINKING and ACTION tokens were sampled by the policy."""
+
+    TEMPLATE = 0
+    ENVIRONMENT = 1
+    TOOL = 2
+    THINKING = 3
+    ACTION = 4
+
+
+FIRST_POLICY_AUTHOR = Author.THINKING
+"""Authors from here on are the policy: `authors >= FIRST_POLICY_AUTHOR` is the mask of sampled tokens."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    FINISHED = "finished"
+    ILLEGAL_ACTION = "illegal_action"
+    TURN_LIMIT = "turn_limit"
+    CONTEXT_LIMIT = "context_limit"
+    TRUNCATED_TURN = "truncated_turn"
+    ENV_ERROR = "env_error"
+
+
+TRUNCATING = frozenset({StopReason.CONTEXT_LIMIT, StopReason.TRUNCATED_TURN})
+"""The stop reasons where a token limit, not the environment or the policy, ended the episode."""
+
+
+class Outcome(StrEnum):
+    """How an episode ended for the agent. Tool tasks know WIN (solved) and LOSS (not solved) only."""
+
+    WIN = "win"
+    DRAW = "draw"
+    LOSS = "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Where an episode starts.
+
+    Example:
+        Task(env="tictactoe", seed=7, seat=1, opponent="heuristic")   # the agent moves second
+    """
+
+    env: str
+    """Name in the environment registry."""
+    seed: int
+    """Seeds the environment: the same task is the same problem."""
+    seat: int = 0
+    """Which player the agent is; 0 moves first. Always 0 in tool tasks."""
+    opponent: str = ""
+    """Name of the scripted opponent; empty in tool tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One agent-environment round, as offsets into the trajectory's tokens.
+
+    The policy saw tokens[context_start:action_start] and sampled tokens[action_start:end].
+    Under full history context_start is 0 in every turn; a history policy that forgets moves it forward.
+    """
+
+    context_start: int
+    prompt_start: int
+    """First token that is new in this turn's prompt."""
+    action_start: int
+    end: int
+    action: str | None
+    """The action as the environment took it; None when the reply broke the rule."""
+    reward: float
+    seconds: float
+    """Wall time the environment took to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode, token by token. All arrays have the length of `tokens`.
+
+    Example:
+        tokens   = [user, "1", "2", end, assistant, "5", end]
+        authors  = [TEMPLATE, ENVIRONMENT, ENVIRONMENT, TEMPLATE, TEMPLATE, ACTION, ACTION]
+        logprobs = [0, 0, 0, 0, 0, -0.7, -0.01];  versions = [-1, -1, -1, -1, -1, 3, 3]
+    """
+
+    task: Task
+    seed: int
+    """Seeds the sampling of this episode and its opponent; differs within a group."""
+    tokens: NDArray[np.int32]  # [T]
+    authors: NDArray[np.uint8]  # [T], values of Author
+    logprobs: NDArray[np.float32]  # [T], the sampler's, 0 where nothing was sampled
+    versions: NDArray[np.int32]  # [T], weight version that sampled the token, -1 where nothing was
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    outcome: Outcome
+    illegal: int
+    """Replies that broke the rule, whether or not the episode went on."""
+    error: str | None = None
+    """One line that names the fault when stop is ENV_ERROR."""
+
+    @property
+    def reward(self) -> float:
+        """The episode's return: its turns' rewards, undiscounted."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a token limit ended the episode."""
+        return self.stop in TRUNCATING
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Trajectories that started alike, for group baselines."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def task(self) -> Task:
+        """The task that all of them started from."""
+        return self.trajectories[0].task
