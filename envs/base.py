@@ -1,7 +1,7 @@
 """The seam between worlds and everything else: a gymnasium environment with text in and text out."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, TypedDict
+from typing import Any, TypedDict
 
 import gymnasium
 from gymnasium import spaces
@@ -30,7 +30,7 @@ class TextEnv(gymnasium.Env[str, str]):
     answered with the rule in the observation and in `info["illegal"]`. The agent side counts retries.
     """
 
-    instructions: ClassVar[str]
+    instructions: str
     """The rules in plain words, for models that have not been trained on this environment."""
     max_turns: int
     """No episode needs more turns than this when every action is legal."""

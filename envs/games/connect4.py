@@ -1,0 +1,140 @@
+"""Connect Four on bitboards.
+
+Column c owns bits 7c … 7c+6, the bottom cell lowest; the seventh bit of each column stays empty, so that
+shifted boards never touch a neighbour:
+
+     5 12 19 26 33 40 47      top row of the board
+     .  .  .  .  .  .  .
+     0  7 14 21 28 35 42      bottom row
+
+A line of four lies along a shift of 1 (column), 7 (row), 6 or 8 (diagonals).
+"""
+
+from earl.envs.games.base import Game, State
+
+ROWS, COLUMNS = 6, 7
+BOTTOM = sum(1 << 7 * column for column in range(COLUMNS))
+BOARD = BOTTOM * 0b111111
+COLUMN = tuple(0b111111 << 7 * column for column in range(COLUMNS))
+TOP = BOTTOM << ROWS - 1
+MARKS = ("X", "O")
+
+
+def _open_columns() -> dict[int, tuple[int, ...]]:
+    """The columns with room for each of the 2^7 ways in which the top row can be taken."""
+    table = {}
+    for taken in range(1 << COLUMNS):
+        top = sum(1 << 7 * column + ROWS - 1 for column in range(COLUMNS) if taken >> column & 1)
+        table[top] = tuple(column for column in range(COLUMNS) if not taken >> column & 1)
+    return table
+
+
+OPEN_COLUMNS = _open_columns()
+
+
+def has_four(stones: int) -> bool:
+    """Whether the stones of one player hold four in a line."""
+    pairs = stones & stones >> 1
+    if pairs & pairs >> 2:
+        return True
+    pairs = stones & stones >> 7
+    if pairs & pairs >> 14:
+        return True
+    pairs = stones & stones >> 6
+    if pairs & pairs >> 12:
+        return True
+    pairs = stones & stones >> 8
+    return bool(pairs & pairs >> 16)
+
+
+def winner(state: State) -> int | None:
+    """Who has four in a line; None if nobody. Only who moved last can have."""
+    first, second = state
+    if (first | second).bit_count() & 1:
+        return 0 if has_four(first) else None
+    return 1 if has_four(second) else None
+
+
+def legal(state: State) -> tuple[int, ...]:
+    """The columns with room; none once somebody has won."""
+    first, second = state
+    occupied = first | second
+    if has_four(first if occupied.bit_count() & 1 else second):
+        return ()
+    return OPEN_COLUMNS[occupied & TOP]
+
+
+def play(state: State, move: int) -> State:
+    """Drop a stone of the player to move into a column."""
+    first, second = state
+    occupied = first | second
+    # Adding the column's bottom bit carries through its stones to the lowest empty cell.
+    stone = (occupied + (1 << 7 * move)) & COLUMN[move] & ~occupied
+    assert stone, f"column {move} is full"
+    if occupied.bit_count() & 1:
+        return State(first, second | stone)
+    return State(first | stone, second)
+
+
+def completing(stones: int, occupied: int) -> int:
+    """The empty cells, reachable now or not, that would complete a line of four for these stones."""
+    cells = stones << 1 & stones << 2 & stones << 3  # on top of three in a column
+    for shift in (7, 6, 8):
+        pairs = stones << shift & stones << 2 * shift
+        cells |= pairs & stones << 3 * shift | pairs & stones >> shift
+        pairs = stones >> shift & stones >> 2 * shift
+        cells |= pairs & stones >> 3 * shift | pairs & stones << shift
+    return cells & BOARD & ~occupied
+
+
+def wins(state: State, player: int) -> tuple[int, ...]:
+    """The columns where the next stone of `player` completes a line."""
+    occupied = state.first | state.second
+    cells = completing(state[player], occupied) & (occupied + BOTTOM)
+    if not cells:
+        return ()
+    return tuple(move for move in legal(state) if cells & COLUMN[move])
+
+
+def threats(state: State, player: int) -> int:
+    """The number of empty cells, reachable now or not, that would complete a line for `player`."""
+    return completing(state[player], state.first | state.second).bit_count()
+
+
+def render(state: State) -> str:
+    """Six rows of seven, the top row first: "." is empty, "X" and "O" are stones."""
+    # Binary digits read as decimals add up to one digit per cell: 0 empty, 1 first, 2 second player.
+    digits = f"{int(f'{state.first:b}') + 2 * int(f'{state.second:b}'):049d}"[::-1]
+    cells = digits.translate(_CELLS)
+    return "\n".join([cells[row::7] for row in (5, 4, 3, 2, 1, 0)])
+
+
+_CELLS = str.maketrans("012", "." + "".join(MARKS))
+
+
+def stone(row: int, column: int) -> int:
+    """The bit of a cell; row 0 is the top."""
+    return 1 << (7 * column + ROWS - 1 - row)
+
+
+CONNECT4 = Game(
+    name="connect4",
+    marks=MARKS,
+    actions=tuple("1234567"),
+    instructions=(
+        "You play Connect Four on a board of six rows and seven columns. X moves first, then the players "
+        "take turns to drop one stone into a column, where it falls to the lowest empty cell. Whoever has "
+        "four stones in a row, column or diagonal wins; a full board without such a line is a draw. "
+        "You are told your mark, then the board, top row first: X and O are stones, a dot is an empty cell. "
+        "Answer with the number of the column you drop a stone into, 1 (left) to 7 (right), and nothing else."
+    ),
+    max_plies=ROWS * COLUMNS,
+    size=(ROWS, COLUMNS),
+    centre_first=(3, 2, 4, 1, 5, 0, 6),
+    legal=legal,
+    play=play,
+    winner=winner,
+    wins=wins,
+    render=render,
+    stone=stone,
+)

@@ -1,0 +1,113 @@
+"""One seat of a board game as a text environment; the other seat is a scripted player or chance."""
+
+from random import Random
+from typing import Any
+
+import gymnasium
+
+from earl.envs.base import Info, TextEnv
+from earl.envs.games.base import Game, Player, State
+from earl.envs.games.connect4 import CONNECT4
+from earl.envs.games.tictactoe import TICTACTOE
+from earl.errors import EarlError
+
+WIN_REWARD, LOSS_REWARD = 1.0, -1.0
+RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
+
+
+class BoardGameEnv(TextEnv):
+    """A board game seen from one seat. Observations are the own mark, a space and the board.
+
+    The opponent answers within `step`; with seat 1 it also moves first, within `reset`. Only the last step
+    is rewarded: 1 for a win, `draw_reward` for a draw, -1 for a loss.
+
+    Example:
+        env = BoardGameEnv(TICTACTOE, seat=0)
+        env.reset(seed=7)     # "X 123\\n456\\n789"
+        env.step("5")         # "X 123\\n4X6\\nO89", 0.0, False, False, {"legal_actions": ("1", "2", …), …}
+    """
+
+    def __init__(
+        self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0
+    ) -> None:
+        """An opponent of None plays uniformly random legal moves."""
+        if seat not in (0, 1):
+            raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")
+        self.game = game
+        self.seat = seat
+        self.opponent = opponent
+        self.draw_reward = draw_reward
+        self.instructions = game.instructions
+        self.max_turns = (game.max_plies + 1) // 2
+        self.state = State()
+        self._legal: tuple[str, ...] = ()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        """Set up the board. `options["opponent_seed"]` seeds the opponent, else `seed` does."""
+        gymnasium.Env.reset(self, seed=seed)
+        opponent_seed = (options or {}).get("opponent_seed", seed)
+        if opponent_seed is None:
+            opponent_seed = int(self.np_random.integers(1 << 31))
+        self._rng = Random(opponent_seed)
+        self.state = State()
+        if self.seat == 1:
+            self._opponent_moves()
+        self._legal = self.game.legal_actions(self.state)
+        return self._observation(), {"role": "user", "legal_actions": self._legal}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
+        """Make a move and take the opponent's answer.
+
+        Raises:
+            EarlError: the episode has not begun or is over.
+        """
+        if not self._legal:
+            raise EarlError("step() outside an episode; call reset() to begin one")
+        broken = self.rule(action)
+        if broken is not None:
+            info: Info = {"role": "user", "legal_actions": self._legal, "illegal": broken}
+            return broken, 0.0, False, False, info
+        self.state = self.game.play(self.state, self.game.actions.index(action))
+        if self.game.legal(self.state):
+            self._opponent_moves()
+        self._legal = self.game.legal_actions(self.state)
+        if not self._legal:
+            return self._finish()
+        return self._observation(), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
+
+    def rule(self, action: str) -> str | None:
+        """The legal actions, if `action` is not exactly one of them."""
+        if action in self._legal:
+            return None
+        return f"illegal: choose one of {' '.join(self._legal)}"
+
+    def _opponent_moves(self) -> None:
+        if self.opponent is None:
+            move = self._rng.choice(self.game.legal(self.state))
+        else:
+            move = self.opponent.move(self.game, self.state, self._rng)
+        self.state = self.game.play(self.state, move)
+
+    def _finish(self) -> tuple[str, float, bool, bool, Info]:
+        winner = self.game.winner(self.state)
+        if winner is None:
+            outcome, reward = "draw", self.draw_reward
+        elif winner == self.seat:
+            outcome, reward = "win", WIN_REWARD
+        else:
+            outcome, reward = "loss", LOSS_REWARD
+        info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
+        return f"{self._observation()}\n{RESULTS[outcome]}", reward, True, False, info
+
+    def _observation(self) -> str:
+        return f"{self.game.marks[self.seat]} {self.game.render(self.state)}"
+
+
+def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
+    """Tic-Tac-Toe from one seat."""
+    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward)
+
+
+def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
+    """Connect Four from one seat."""
+    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)
