@@ -1,0 +1,85 @@
+"""Match results: the noun that evaluation makes, the run store keeps and the report shows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BOTH_SEATS = -1
+"""The seat of a result that is the mean over seats."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    """How one player did against one opponent from one seat. Fractions are of 1.
+
+    Example:
+        MatchResult("tictactoe", "random", seat=0, exact=False, episodes=400,
+                    win=0.93, draw=0.05, loss=0.02, illegal=0.0, truncated=0.0)
+    """
+
+    env: str
+    opponent: str
+    seat: int
+    exact: bool
+    """Every reply of the opponent was enumerated; the fractions are then probabilities, not samples."""
+    episodes: int
+    """Games played; leaves of the game tree when `exact`."""
+    win: float
+    draw: float
+    loss: float
+    illegal: float
+    """Fraction of episodes in which a reply broke the rule, counted apart from how they ended."""
+    truncated: float
+    """Fraction of episodes that a token limit ended."""
+
+
+def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval of a fraction (Wilson 1927): `z` = 1.96 covers 95 %. (0, 1) when n is 0.
+
+    Example:
+        >>> [round(bound, 3) for bound in wilson(95, 100)]
+        [0.888, 0.978]
+    """
+    if n == 0:
+        return 0.0, 1.0
+    fraction = successes / n
+    centre = fraction + z * z / (2 * n)
+    spread = z * math.sqrt(fraction * (1 - fraction) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    # At a fraction of 0 or 1 the bound is exact; rounding must not put it outside.
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def merge(parts: Sequence[MatchResult]) -> MatchResult:
+    """Samples of the same match taken together, each weighing as many episodes as it has."""
+    assert len({(part.env, part.opponent, part.seat, part.exact) for part in parts}) == 1
+    assert not parts[0].exact, "an enumerated match is whole; there is nothing to merge"
+    return _mean(parts, [part.episodes for part in parts], parts[0].seat)
+
+
+def mean_over_seats(results: Sequence[MatchResult]) -> MatchResult:
+    """One result per seat in, their mean out: each seat weighs the same, however many leaves it has."""
+    assert len({result.seat for result in results}) == len(results)
+    return _mean(results, [1] * len(results), BOTH_SEATS)
+
+
+def _mean(results: Sequence[MatchResult], weights: Sequence[int], seat: int) -> MatchResult:
+    total = sum(weights)
+
+    def mean(name: str) -> float:
+        weighted = math.fsum(w * getattr(r, name) for r, w in zip(results, weights, strict=True))
+        return weighted / total if total else math.nan
+
+    first = results[0]
+    return MatchResult(
+        env=first.env,
+        opponent=first.opponent,
+        seat=seat,
+        exact=first.exact,
+        episodes=sum(result.episodes for result in results),
+        win=mean("win"),
+        draw=mean("draw"),
+        loss=mean("loss"),
+        illegal=mean("illegal"),
+        truncated=mean("truncated"),
+    )

@@ -1,0 +1,197 @@
+"""A run's folder: what lies where, who may create it, and who may write in it.
+
+runs/<name>/  config.toml   run.db   trajectories/step-000012.parquet   checkpoints/step-000010/
+              report.html   log.txt   lock
+"""
+
+import difflib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from earl.errors import EarlError
+from earl.runs.storage import storage, sweep, temporary, write_text
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_held: set[int] = set()  # descriptors of the locks this process holds
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run on disk.
+
+    Example:
+        RunFolder(Path("runs/tictactoe-1")).database   # runs/tictactoe-1/run.db
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The resolved recipe. A folder that has it is a run."""
+        return self.path / "config.toml"
+
+    @property
+    def database(self) -> Path:
+        """Metrics, timings, events and matches; see `earl.runs.store`."""
+        return self.path / "run.db"
+
+    @property
+    def trajectories(self) -> Path:
+        """One Parquet file for each kept step; see `earl.runs.trajectories`."""
+        return self.path / "trajectories"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder for each kept checkpoint; see `earl.runs.checkpoint`."""
+        return self.path / "checkpoints"
+
+    @property
+    def report(self) -> Path:
+        """The self-contained HTML report."""
+        return self.path / "report.html"
+
+    @property
+    def log(self) -> Path:
+        """What was said while the run went on."""
+        return self.path / "log.txt"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one process that writes."""
+        return self.path / "lock"
+
+
+def create(root: Path, name: str, config: str = "") -> RunFolder:
+    """Make the folder of a new run with its resolved recipe (TOML text) in it, whole or not at all.
+
+    Raises EarlError when the name is taken or is no plain name, or when the disk refuses.
+    """
+    if not _NAME.fullmatch(name):
+        raise EarlError(
+            f"run name {name!r} is not a plain name: use up to 100 letters, digits, '.', '_' and '-', "
+            "not starting with '.' or '-'"
+        )
+    folder = RunFolder(root / name)
+    if os.path.lexists(folder.path):
+        raise _taken(folder)
+    with storage(folder.path):
+        partial = RunFolder(temporary(folder.path))
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.path.mkdir(exist_ok=True)  # left by a killed process: its contents are overwritten
+            partial.trajectories.mkdir(exist_ok=True)
+            partial.checkpoints.mkdir(exist_ok=True)
+            write_text(partial.config, config)
+            partial.path.rename(folder.path)
+        except OSError as error:
+            if os.path.lexists(folder.path):  # another process was faster
+                raise _taken(folder) from error
+            raise
+        finally:
+            shutil.rmtree(partial.path, ignore_errors=True)
+    return folder
+
+
+def _taken(folder: RunFolder) -> EarlError:
+    return EarlError(
+        f"run {folder.name!r} exists already at {folder.path}; a new run needs a new name: "
+        "choose another --name, or continue it with --resume"
+    )
+
+
+@contextmanager
+def undone_on_failure(folder: RunFolder) -> Iterator[None]:
+    """Remove a new run's folder when the block that sets it up fails."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def open_existing(path: Path) -> RunFolder:
+    """The run at `path`. Raises EarlError with the nearest names when there is none."""
+    folder = RunFolder(path)
+    if folder.config.is_file():
+        return folder
+    names = [run.name for run in listing(path.parent)]
+    near = difflib.get_close_matches(path.name, names, n=3)
+    rule = "it has no config.toml" if path.exists() else "there is no such folder"
+    if near:
+        cure = "did you mean " + " or ".join(repr(name) for name in near) + "?"
+    else:
+        cure = f"runs in {path.parent}: {', '.join(names) or 'none yet; start one with `earl train`'}"
+    raise EarlError(f"{path} is not a run: {rule}; {cure}")
+
+
+def listing(root: Path) -> list[RunFolder]:
+    """Every run in `root`, the oldest first; empty when `root` is missing."""
+    if not root.is_dir():
+        return []
+    runs = [RunFolder(path) for path in root.iterdir() if not path.name.startswith(".")]
+    runs = [run for run in runs if run.config.is_file()]
+    return sorted(runs, key=lambda run: (run.config.stat().st_mtime_ns, run.name))
+
+
+def fresh_name(root: Path, prefix: str) -> str:
+    """The next free name with this prefix: tictactoe-1, then tictactoe-2."""
+    pattern = re.compile(re.escape(prefix) + r"-([0-9]{1,9})")
+    taken = [pattern.fullmatch(path.name) for path in root.iterdir()] if root.is_dir() else []
+    return f"{prefix}-{max((int(match[1]) for match in taken if match), default=0) + 1}"
+
+
+@contextmanager
+def lock(folder: RunFolder) -> Iterator[None]:
+    """Be the only process that writes in this run; also removes what a killed predecessor left half-written.
+
+    The kernel drops the lock when the process ends in any way. Raises EarlError with the holder's process
+    id when the run is locked.
+    """
+    with storage(folder.lock):
+        descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise EarlError(
+            f"run {folder.name!r} is being written by process {holder}; a run has one writer: "
+            "wait for that process or end it, then try again"
+        ) from error
+    _held.add(descriptor)
+    try:
+        with storage(folder.lock):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        sweep(folder.path)
+        sweep(folder.trajectories)
+        sweep(folder.checkpoints)
+        yield
+    finally:
+        _release(descriptor)
+
+
+def _release(descriptor: int) -> None:
+    if descriptor in _held:  # false in a forked child, which gave it up at birth
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _forget_locks() -> None:
+    for descriptor in tuple(_held):
+        _release(descriptor)
+
+
+# A forked worker shares its parent's lock and would keep the run locked after the parent was killed.
+os.register_at_fork(after_in_child=_forget_locks)

@@ -1,0 +1,235 @@
+"""A run's numbers in SQLite: one transaction per step, so that a killed run holds whole steps only.
+
+Readers (`earl report`, `earl watch`) open it while the run is being written: WAL lets them.
+"""
+
+import math
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from earl.errors import EarlError
+from earl.matches import MatchResult
+from earl.runs.storage import storage
+
+FORMAT = 1
+"""Version of the tables, in the database's `user_version`."""
+
+_TABLES = """
+CREATE TABLE metrics (step INTEGER, name TEXT, value REAL, PRIMARY KEY (step, name)) WITHOUT ROWID;
+CREATE TABLE timings (step INTEGER, stage TEXT, seconds REAL, PRIMARY KEY (step, stage)) WITHOUT ROWID;
+CREATE TABLE events (id INTEGER PRIMARY KEY, step INTEGER, time REAL, kind TEXT, message TEXT);
+CREATE TABLE matches (
+    step INTEGER, phase TEXT, env TEXT, opponent TEXT, seat INTEGER, exact INTEGER, episodes INTEGER,
+    win REAL, draw REAL, loss REAL, illegal REAL, truncated REAL,
+    PRIMARY KEY (step, phase, opponent, seat, exact)
+) WITHOUT ROWID;
+"""
+
+Series = dict[str, list[tuple[int, float]]]
+"""(step, value) pairs in order of step, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at a step."""
+
+    step: int
+    time: float
+    """Seconds since the epoch."""
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMatch:
+    """A match result and when it was played."""
+
+    step: int
+    phase: str
+    """Part of the run, such as "train" or "eval"."""
+    result: MatchResult
+
+
+class Store:
+    """The open database of one run. Use it as a context manager, or close it."""
+
+    def __init__(self, path: Path, read_only: bool = False):
+        """Open the database; a writer makes it when it is missing.
+
+        Raises EarlError when it is missing (reader), damaged, from a newer earl, or the disk refuses.
+        """
+        self._path = path
+        if read_only and not path.is_file():
+            raise EarlError(f"no run database at {path}: a run writes it with its first step")
+        with storage(path):
+            self._connection = sqlite3.connect(_address(path, read_only), uri=True, isolation_level=None)
+            try:
+                self._prepare(read_only)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _prepare(self, read_only: bool) -> None:
+        self._connection.execute("PRAGMA busy_timeout = 10000")
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > FORMAT:
+            raise EarlError(
+                f"{self._path} has format {version}, this earl reads up to {FORMAT}: use a newer earl"
+            )
+        if read_only:
+            return
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # One sync per commit: after a power failure the numbers are never behind the checkpoint either.
+        self._connection.execute("PRAGMA synchronous = FULL")
+        verdict = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            error = sqlite3.DatabaseError(verdict)
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+        with self._transaction() as connection:
+            if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing: what the block writes is committed together, or not at all when it raises."""
+        with storage(self._path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def record_step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        timings: Mapping[str, float],
+        matches: Sequence[MatchResult] = (),
+        phase: str = "train",
+    ) -> None:
+        """Keep the numbers of one step, all or none; those recorded before are replaced.
+
+        Timings are seconds by stage; `phase` says in which part of the run the matches were played.
+        """
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)",
+                [(step, name, _to_real(value)) for name, value in metrics.items()],
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO timings VALUES (?, ?, ?)",
+                [(step, stage, _to_real(seconds)) for stage, seconds in timings.items()],
+            )
+            connection.executemany(
+                f"INSERT OR REPLACE INTO matches VALUES ({', '.join('?' * 12)})",
+                [_match_row(step, phase, result) for result in matches],
+            )
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """Note that something happened now."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO events (step, time, kind, message) VALUES (?, ?, ?, ?)",
+                (step, time.time(), kind, message),
+            )
+
+    def forget_after(self, step: int) -> None:
+        """Drop every row of a later step: a run resumed from `step` does them again, identically."""
+        with self._transaction() as connection:
+            for table in ("metrics", "timings", "events", "matches"):
+                connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
+
+    def metrics(self, names: Sequence[str] | None = None) -> Series:
+        """The metrics with these names (all when None), in order of step."""
+        if names is None:
+            return self._series("SELECT name, step, value FROM metrics ORDER BY step, name")
+        places = ", ".join("?" * len(names))
+        return self._series(
+            f"SELECT name, step, value FROM metrics WHERE name IN ({places}) ORDER BY step, name", names
+        )
+
+    def timings(self) -> Series:
+        """Seconds by stage, in order of step."""
+        return self._series("SELECT stage, step, seconds FROM timings ORDER BY step, stage")
+
+    def matches(self) -> list[RecordedMatch]:
+        """Every match result, in order of step."""
+        rows = self._rows("SELECT * FROM matches ORDER BY step, phase, opponent, seat, exact")
+        return [_recorded_match(*row) for row in rows]
+
+    def events(self) -> list[Event]:
+        """Every event, in the order in which they happened."""
+        return [Event(*row) for row in self._rows("SELECT step, time, kind, message FROM events ORDER BY id")]
+
+    def last_step(self) -> int | None:
+        """The last step with numbers; None when there is none yet."""
+        query = "SELECT max(step) FROM (SELECT step FROM metrics UNION ALL SELECT step FROM timings)"
+        step: int | None = self._rows(query)[0][0]
+        return step
+
+    def _series(self, query: str, parameters: Sequence[str] = ()) -> Series:
+        series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        for name, step, value in self._rows(query, parameters):
+            series[name].append((step, _from_real(value)))
+        return dict(series)
+
+    def _rows(self, query: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        with storage(self._path):
+            return self._connection.execute(query, parameters).fetchall()
+
+    def close(self) -> None:
+        """Close the database; the write-ahead log is folded into it."""
+        with storage(self._path):
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _address(path: Path, read_only: bool) -> str:
+    return path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rwc")
+
+
+def _to_real(value: float) -> float | None:
+    """SQLite keeps infinities but turns NaN into NULL; so NULL is how a NaN is written here."""
+    value = float(value)
+    return None if math.isnan(value) else value
+
+
+def _from_real(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _match_row(step: int, phase: str, result: MatchResult) -> tuple[object, ...]:
+    fractions = (result.win, result.draw, result.loss, result.illegal, result.truncated)
+    head = (step, phase, result.env, result.opponent, result.seat, int(result.exact), result.episodes)
+    return (*head, *map(_to_real, fractions))
+
+
+def _recorded_match(
+    step: int,
+    phase: str,
+    env: str,
+    opponent: str,
+    seat: int,
+    exact: int,
+    episodes: int,
+    *fractions: float | None,
+) -> RecordedMatch:
+    win, draw, loss, illegal, truncated = map(_from_real, fractions)
+    result = MatchResult(env, opponent, seat, bool(exact), episodes, win, draw, loss, illegal, truncated)
+    return RecordedMatch(step, phase, result)

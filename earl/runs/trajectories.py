@@ -1,0 +1,189 @@
+"""Trajectories as columns: list[Group] <-> one Arrow table <-> Parquet file or bytes for another rank.
+
+One row per trajectory; its tokens, authors, log-probabilities, versions and turns are list columns, made from
+concatenated numpy arrays and offsets, never token by token.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from earl.errors import EarlError
+from earl.runs.storage import remove, replace_file, step_name, step_of, storage
+from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
+
+FORMAT = b"1"
+"""Version of the columns, in the table's metadata."""
+
+_TURN = pa.struct(
+    [
+        pa.field("context_start", pa.int32(), nullable=False),
+        pa.field("prompt_start", pa.int32(), nullable=False),
+        pa.field("action_start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("action", pa.string()),
+        pa.field("reward", pa.float64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+    ]
+)
+_ARRAYS = {"tokens": pa.int32(), "authors": pa.uint8(), "logprobs": pa.float32(), "versions": pa.int32()}
+_SCALARS = {
+    "step": pa.int64(),
+    "group": pa.int32(),
+    "env": pa.string(),
+    "task_seed": pa.int64(),
+    "seat": pa.int32(),
+    "opponent": pa.string(),
+    "seed": pa.int64(),
+    "stop": pa.string(),
+    "outcome": pa.string(),
+    "illegal": pa.int32(),
+    "error": pa.string(),
+}
+_LISTS = {name: pa.list_(pa.field("element", kind, nullable=False)) for name, kind in _ARRAYS.items()}
+_LISTS["turns"] = pa.list_(pa.field("element", _TURN, nullable=False))
+SCHEMA = pa.schema(
+    [pa.field(name, kind, nullable=name == "error") for name, kind in {**_SCALARS, **_LISTS}.items()]
+)
+"""The columns, in order. Seeds are 64-bit signed."""
+
+
+def to_table(groups: Sequence[Group], step: int) -> pa.Table:
+    """The groups of one step as a table. A group has at least one trajectory."""
+    rows = [trajectory for group in groups for trajectory in group.trajectories]
+    sizes = [len(group.trajectories) for group in groups]
+    assert all(sizes), "a group without trajectories has no task"
+    tasks = [row.task for row in rows]
+    columns: dict[str, Any] = {
+        "step": np.full(len(rows), step, np.int64),
+        "group": np.repeat(np.arange(len(groups), dtype=np.int32), sizes),
+        "env": [task.env for task in tasks],
+        "task_seed": [task.seed for task in tasks],
+        "seat": [task.seat for task in tasks],
+        "opponent": [task.opponent for task in tasks],
+        "seed": [row.seed for row in rows],
+        "stop": [row.stop.value for row in rows],
+        "outcome": [row.outcome.value for row in rows],
+        "illegal": [row.illegal for row in rows],
+        "error": [row.error for row in rows],
+    }
+    arrays = [pa.array(columns[name], kind) for name, kind in _SCALARS.items()]
+    offsets = _offsets(len(row.tokens) for row in rows)
+    for name, kind in _ARRAYS.items():
+        parts = [getattr(row, name) for row in rows] or [np.empty(0, kind.to_pandas_dtype())]
+        arrays.append(_list_column(name, offsets, pa.array(np.concatenate(parts), kind)))
+    arrays.append(_list_column("turns", _offsets(len(row.turns) for row in rows), _turn_values(rows)))
+    metadata = {b"earl.format": FORMAT, b"earl.step": str(step).encode()}
+    return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
+
+
+def _offsets(lengths: Iterable[int]) -> Any:
+    return pa.array(np.fromiter(accumulate(lengths, initial=0), np.int32))
+
+
+def _list_column(name: str, offsets: Any, values: Any) -> Any:
+    return pa.ListArray.from_arrays(offsets, values, type=_LISTS[name])
+
+
+def _turn_values(rows: Sequence[Trajectory]) -> Any:
+    turns = list(chain.from_iterable(row.turns for row in rows))
+    children = [pa.array([getattr(turn, field.name) for turn in turns], field.type) for field in _TURN]
+    return pa.StructArray.from_arrays(children, fields=list(_TURN))
+
+
+def from_table(table: pa.Table) -> list[Group]:
+    """The groups that `to_table` took, equal in every bit. Arrays are views into one copy of their column."""
+    scalars = {name: table[name].to_pylist() for name in _SCALARS}
+    tasks = map(Task, scalars["env"], scalars["task_seed"], scalars["seat"], scalars["opponent"])
+    trajectories = map(
+        Trajectory,
+        tasks,
+        scalars["seed"],
+        *(_split(table[name]) for name in _ARRAYS),
+        _split_turns(table["turns"]),
+        map(StopReason, scalars["stop"]),
+        map(Outcome, scalars["outcome"]),
+        scalars["illegal"],
+        scalars["error"],
+    )
+    numbered = zip(scalars["group"], trajectories, strict=True)
+    return [Group(tuple(row for _, row in rows)) for _, rows in groupby(numbered, key=lambda pair: pair[0])]
+
+
+def _split(column: Any) -> list[Any]:
+    """One numpy view per row."""
+    lists = column.combine_chunks()
+    bounds = lists.offsets.to_numpy().tolist()
+    values = lists.values.to_numpy().copy()  # Arrow's own memory is read-only, which torch warns about
+    return [values[start:end] for start, end in pairwise(bounds)]
+
+
+def _split_turns(column: Any) -> list[tuple[Turn, ...]]:
+    lists = column.combine_chunks()
+    bounds = lists.offsets.to_numpy().tolist()
+    fields = [lists.values.field(field.name).to_pylist() for field in _TURN]
+    turns = [Turn(*values) for values in zip(*fields, strict=True)]
+    return [tuple(turns[start:end]) for start, end in pairwise(bounds)]
+
+
+def to_bytes(groups: Sequence[Group], step: int) -> bytes:
+    """The groups as an Arrow IPC stream, to send them to another process without pickle."""
+    table, sink = to_table(groups, step), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(data: bytes) -> tuple[int, list[Group]]:
+    """The step and the groups that `to_bytes` took."""
+    with pa.ipc.open_stream(data) as reader:
+        table = reader.read_all()
+    return int(table.schema.metadata[b"earl.step"]), from_table(table)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the trajectories of a step lie."""
+    return folder / f"{step_name(step)}.parquet"
+
+
+def write(path: Path, table: pa.Table) -> None:
+    """Write the table as a Parquet file, whole or not at all. Raises EarlError when the disk refuses."""
+    replace_file(path, lambda partial: _write_parquet(partial, table))
+
+
+def _write_parquet(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+
+
+def read(path: Path) -> tuple[int, list[Group]]:
+    """The step and the groups of a file. Raises EarlError when it is missing or damaged."""
+    if not path.is_file():
+        raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(use_threads=False)
+        _check_columns(table.schema)
+        return int(table.schema.metadata[b"earl.step"]), from_table(table)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise EarlError(
+            f"trajectories {path} cannot be read ({str(error).splitlines()[0]}): the file is damaged; "
+            "delete it, training does not need it"
+        ) from error
+
+
+def _check_columns(schema: Any) -> None:
+    if not schema.equals(SCHEMA) or schema.metadata.get(b"earl.format") != FORMAT:
+        raise ValueError("its columns are not those of this version of earl")
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Remove the files of later steps: a run resumed from `step` writes them again."""
+    with storage(folder):
+        for path in folder.glob("step-*.parquet"):
+            if (step_of(path) or 0) > step:
+                remove(path)
