@@ -52,6 +52,8 @@ class Game:
     """Who won, 0 or 1; None while the game goes on and after a draw."""
     wins: Callable[[State, int], tuple[int, ...]]
     """The moves that would win at once for a player if it were their turn."""
+    promise: Callable[[State, int], int]
+    """How good the stones of a player look, in points far below 1000; search judges open positions by it."""
     render: Callable[[State], str]
     """The board as text, without a final newline."""
     stone: Callable[[int, int], int]

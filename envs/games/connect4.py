@@ -17,6 +17,8 @@ BOTTOM = sum(1 << 7 * column for column in range(COLUMNS))
 BOARD = BOTTOM * 0b111111
 COLUMN = tuple(0b111111 << 7 * column for column in range(COLUMNS))
 TOP = BOTTOM << ROWS - 1
+MIDDLE = (COLUMN[3], COLUMN[2] | COLUMN[3] | COLUMN[4], BOARD & ~(COLUMN[0] | COLUMN[6]))
+"""The one, three and five columns around the centre: a stone counts once for each of them it lies in."""
 MARKS = ("X", "O")
 
 
@@ -96,9 +98,11 @@ def wins(state: State, player: int) -> tuple[int, ...]:
     return tuple(move for move in legal(state) if cells & COLUMN[move])
 
 
-def threats(state: State, player: int) -> int:
-    """The number of empty cells, reachable now or not, that would complete a line for `player`."""
-    return completing(state[player], state.first | state.second).bit_count()
+def promise(state: State, player: int) -> int:
+    """Eight points for each empty cell that would complete a line, and points for stones in the middle."""
+    stones = state[player]
+    cells = completing(stones, state.first | state.second)
+    return 8 * cells.bit_count() + sum([(stones & columns).bit_count() for columns in MIDDLE])
 
 
 def render(state: State) -> str:
@@ -135,6 +139,7 @@ CONNECT4 = Game(
     play=play,
     winner=winner,
     wins=wins,
+    promise=promise,
     render=render,
     stone=stone,
 )

@@ -46,6 +46,13 @@ def wins(state: State, player: int) -> tuple[int, ...]:
 
 
 @cache
+def promise(state: State, player: int) -> int:
+    """The lines that the player can still complete, counting the stones already on them."""
+    own, other = state[player], state[1 - player]
+    return sum(1 + (own & line).bit_count() for line in LINES if not other & line)
+
+
+@cache
 def render(state: State) -> str:
     """Three rows of three; an empty cell shows the number that names it, for example "X2O\\n456\\n789"."""
     cells = [_cell(state, cell) for cell in range(9)]
@@ -81,6 +88,7 @@ TICTACTOE = Game(
     play=play,
     winner=winner,
     wins=wins,
+    promise=promise,
     render=render,
     stone=stone,
 )

@@ -1,0 +1,1 @@
+"""Scripted players and teachers: opponents by name, without any model."""

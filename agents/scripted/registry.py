@@ -1,0 +1,106 @@
+"""Scripted players by name: NAME[:DEPTH][@EPSILON], for example "minimax:4" or "heuristic@0.25".
+
+`player` gives opponents on a board, `agent` gives teachers of any environment.
+"""
+
+import re
+from functools import cache, partial
+
+from earl.agents.scripted import arithmetic, minimax, perfect, simple
+from earl.agents.scripted.base import Agent, ScriptedPlayer, Strategy
+from earl.envs import registry as environments
+from earl.errors import EarlError, unknown
+
+DEFAULT_DEPTH, MAX_DEPTH = 4, 9
+
+STRATEGIES: dict[str, Strategy] = {
+    "random": simple.anything,
+    "heuristic": simple.heuristic,
+    "perfect": perfect.perfect,
+    "expert": perfect.expert,
+}
+"""The board players without a depth; "minimax" is the one with."""
+
+WHOLE_TREE = frozenset({"perfect", "expert"})
+"""Players that look at every position of the game."""
+SMALL_ENOUGH = frozenset({"tictactoe"})
+"""Games for which that is possible."""
+GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
+
+
+@cache
+def player(name: str, env: str) -> ScriptedPlayer:
+    """An opponent for a board game.
+
+    Args:
+        name: NAME[:DEPTH][@EPSILON]. The depth (minimax alone has one, 4 unless given) is in plies; with
+            probability epsilon the player makes any legal move instead.
+        env: Name of the game in the environment registry.
+
+    Raises:
+        EarlError: unknown name or environment, a depth or epsilon out of range, a player that the game is too
+            large for, or an environment without opponents.
+    """
+    if environments.spec(env).seats == 1:
+        raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
+    base, depth, epsilon = _parse(name)
+    if base == "minimax":
+        plies = DEFAULT_DEPTH if depth is None else _depth(name, depth)
+        return ScriptedPlayer(partial(minimax.best_moves, depth=plies), epsilon)
+    if base not in STRATEGIES:
+        raise unknown("opponent", name, names(env))
+    if depth is not None:
+        raise EarlError(f"opponent {name!r}: only minimax takes a depth; write {base!r} or 'minimax:{depth}'")
+    if base in WHOLE_TREE and env not in SMALL_ENOUGH:
+        raise EarlError(f"opponent {name!r} needs the whole game tree, {env} is too large; use 'minimax:4'")
+    return ScriptedPlayer(STRATEGIES[base], epsilon)
+
+
+@cache
+def agent(name: str, env: str) -> Agent:
+    """A teacher: who acts in an environment, a board game or a task.
+
+    Raises:
+        EarlError: as `player` does.
+    """
+    if env != "arithmetic":
+        return player(name, env)
+    base, depth, epsilon = _parse(name)
+    if base not in arithmetic.POLICIES:
+        raise unknown("teacher", name, names(env))
+    if depth is not None:
+        raise EarlError(f"teacher {name!r}: nobody takes a depth in {env}; write {base!r}")
+    return arithmetic.ArithmeticAgent(arithmetic.POLICIES[base], epsilon)
+
+
+def names(env: str) -> tuple[str, ...]:
+    """The names that `agent` knows for an environment, without depth and epsilon."""
+    if env == "arithmetic":
+        return tuple(sorted(arithmetic.POLICIES))
+    small = STRATEGIES.keys() - (frozenset() if env in SMALL_ENOUGH else WHOLE_TREE)
+    return tuple(sorted({*small, "minimax"}))
+
+
+def _parse(name: str) -> tuple[str, str | None, float]:
+    match = GRAMMAR.fullmatch(name)
+    if match is None:
+        raise EarlError(
+            f"opponent {name!r} is not of the form NAME[:DEPTH][@EPSILON], such as 'minimax:4@0.25'"
+        )
+    return (
+        match["name"],
+        match["depth"],
+        0.0 if match["epsilon"] is None else _epsilon(name, match["epsilon"]),
+    )
+
+
+def _depth(name: str, text: str) -> int:
+    if re.fullmatch("[0-9]{1,2}", text) and 1 <= int(text) <= MAX_DEPTH:
+        return int(text)
+    raise EarlError(f"opponent {name!r}: depth {text!r} is not a whole number within 1 … {MAX_DEPTH}")
+
+
+def _epsilon(name: str, text: str) -> float:
+    if re.fullmatch(r"[0-9]*\.?[0-9]+", text, re.ASCII) and float(text) <= 1:
+        return float(text)
+    raise EarlError(f"opponent {name!r}: epsilon {text!r} is not a number within 0 … 1, such as 0.25")

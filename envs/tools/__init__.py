@@ -1,0 +1,1 @@
+"""Tasks that are solved by calling a tool."""

@@ -1,0 +1,137 @@
+"""Multi-step arithmetic with a calculator that takes one operation per call."""
+
+import re
+from random import Random
+from typing import Any
+
+import gymnasium
+
+from earl.envs.base import Info, TextEnv
+from earl.envs.tools.calculator import Refusal, calculate
+from earl.errors import EarlError
+
+MAX_VALUE = 999
+"""Results on the way stay within 0 … 999, so that they stay short."""
+MAX_OPERATIONS = 16
+
+TOOL_CALL = re.compile(r"<tool_call>([^<>]*)</tool_call>")
+ANSWER = re.compile(r"[0-9]+")
+RULE = "illegal: write <tool_call>2+3</tool_call> with your operation, or the answer in digits"
+
+INSTRUCTIONS = (
+    "Work out a chain of additions and subtractions from left to right. A calculator helps: "
+    "write <tool_call>2+3</tool_call> and nothing else, and it answers with the result. It takes one "
+    "operation per call, so call it once for each step. When you know the final result, answer with its "
+    "digits and nothing else."
+)
+
+
+class ArithmeticEnv(TextEnv):
+    """A chain such as "37+48-19", and a calculator that works out one step at a time.
+
+    An action is a tool call, answered by the calculator (role "tool"), or the final answer in digits, which
+    ends the episode: reward 1 when right, else 0. The chain depends on the seed of `reset` alone.
+
+    Example:
+        env = ArithmeticEnv()
+        env.reset(seed=5)                          # "37+48-19"
+        env.step("<tool_call>37+48</tool_call>")   # "85", 0.0, False, False, {"role": "tool"}
+        env.step("66")                             # "correct", 1.0, True, False, {…, "outcome": "win"}
+    """
+
+    instructions = INSTRUCTIONS
+
+    def __init__(self, num_operations: int = 2, max_operand: int = 99) -> None:
+        """Chains of `num_operations` signs between operands of 1 … `max_operand`."""
+        if not 1 <= num_operations <= MAX_OPERATIONS:
+            raise EarlError(f"num_operations {num_operations!r} is not within 1 … {MAX_OPERATIONS}")
+        if not 1 <= max_operand <= MAX_VALUE // 2:
+            # Otherwise neither sign might keep the next result within 0 … MAX_VALUE.
+            raise EarlError(f"max_operand {max_operand!r} is not within 1 … {MAX_VALUE // 2}")
+        self.num_operations = num_operations
+        self.max_operand = max_operand
+        self.max_turns = num_operations + 2
+        self.operations: tuple[str, ...] = ()
+        """The calls that solve the chain one after the other, such as ("37+48", "85-19")."""
+        self.answer = 0
+        """The value of the whole chain."""
+        self.solved = 0
+        """How many of `operations` the calculator has been given, in their order."""
+        self.turns = 0
+        """Tool calls and answers so far."""
+        self._over = True
+
+    @property
+    def next_call(self) -> str | None:
+        """The next operation to give the calculator; None once `answer` is known."""
+        return self.operations[self.solved] if self.solved < self.num_operations else None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        """Draw a chain from the seed."""
+        del options  # nobody plays against the agent
+        gymnasium.Env.reset(self, seed=seed)
+        rng = Random(int(self.np_random.integers(1 << 31)) if seed is None else seed)
+        self.answer = rng.randint(1, self.max_operand)
+        chain, operations = str(self.answer), []
+        for _ in range(self.num_operations):
+            operation, self.answer = self._draw(rng, self.answer)
+            operations.append(operation)
+            chain += operation.lstrip("0123456789")
+        self.operations = tuple(operations)
+        self.solved = self.turns = 0
+        self._over = False
+        return chain, {"role": "user"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
+        """Call the calculator or answer.
+
+        Truncated after `max_turns` tool calls; replies that break the rule do not count.
+
+        Raises:
+            EarlError: the episode has not begun or is over.
+        """
+        if self._over:
+            raise EarlError("step() outside an episode; call reset() to begin one")
+        broken = self.rule(action)
+        if broken is not None:
+            return broken, 0.0, False, False, {"role": "user", "illegal": broken}
+        self.turns += 1
+        call = TOOL_CALL.fullmatch(action)
+        if call is None:
+            return self._finish(action)
+        self._over = self.turns >= self.max_turns
+        return self._calculator(call[1]), 0.0, False, self._over, {"role": "tool"}
+
+    def rule(self, action: str) -> str | None:
+        """What an action looks like, if `action` is neither one tool call nor a number."""
+        return None if TOOL_CALL.fullmatch(action) or ANSWER.fullmatch(action) else RULE
+
+    def random_action(self, rng: Random) -> str:
+        """Any well-formed action: a call of one operation, or an answer."""
+        first, second = rng.randint(0, MAX_VALUE), rng.randint(1, self.max_operand)
+        if rng.random() < 0.5:
+            return str(first)
+        return f"<tool_call>{first}{rng.choice('+-')}{second}</tool_call>"
+
+    def _draw(self, rng: Random, value: int) -> tuple[str, int]:
+        """One more operation on a value, and its result, which stays within 0 … MAX_VALUE."""
+        operand, sign = rng.randint(1, self.max_operand), rng.choice((1, -1))
+        if not 0 <= value + sign * operand <= MAX_VALUE:
+            sign = -sign
+        return f"{value}{'+' if sign > 0 else '-'}{operand}", value + sign * operand
+
+    def _calculator(self, operation: str) -> str:
+        try:
+            result = calculate(operation, max_operations=1)
+        except Refusal as refusal:
+            return f"error: {refusal}"
+        if operation == self.next_call:
+            self.solved += 1
+        return str(result)
+
+    def _finish(self, answer: str) -> tuple[str, float, bool, bool, Info]:
+        self._over = True
+        # Compared as text: an answer of thousands of digits is wrong, not a reason to convert it.
+        if (answer.lstrip("0") or "0") == str(self.answer):
+            return "correct", 1.0, True, False, {"role": "user", "outcome": "win"}
+        return "wrong", 0.0, True, False, {"role": "user", "outcome": "loss"}
