@@ -80,6 +80,11 @@ def make(name: str, **options: object) -> TextEnv:
     return factory(**options)
 
 
+def seats(name: str) -> int:
+    """2 for a game with two sides, 1 for a task. Raises EarlError if the name is unknown."""
+    return 2 if "seat" in _load(name)[1] else 1
+
+
 def spec(name: str) -> Spec:
     """What there is to know about an environment without playing it."""
     factory, parameters = _load(name)
@@ -89,7 +94,7 @@ def spec(name: str) -> Spec:
         name=name,
         target=f"{factory.__module__}:{factory.__qualname__}",
         options={option: parameter.default for option, parameter in parameters.items()},
-        seats=2 if "seat" in parameters else 1,
+        seats=seats(name),
         max_turns=env.max_turns,
         instructions=env.instructions,
         observation=observation,

@@ -41,14 +41,14 @@ def player(name: str, env: str) -> ScriptedPlayer:
         EarlError: unknown name or environment, a depth or epsilon out of range, a player that the game is too
             large for, or an environment without opponents.
     """
-    if environments.spec(env).seats == 1:
+    if environments.seats(env) == 1:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
     base, depth, epsilon = _parse(name)
     if base == "minimax":
         plies = DEFAULT_DEPTH if depth is None else _depth(name, depth)
         return ScriptedPlayer(partial(minimax.best_moves, depth=plies), epsilon)
     if base not in STRATEGIES:
-        raise unknown("opponent", name, names(env))
+        raise unknown("opponent", base, names(env))
     if depth is not None:
         raise EarlError(f"opponent {name!r}: only minimax takes a depth; write {base!r} or 'minimax:{depth}'")
     if base in WHOLE_TREE and env not in SMALL_ENOUGH:
@@ -67,7 +67,7 @@ def agent(name: str, env: str) -> Agent:
         return player(name, env)
     base, depth, epsilon = _parse(name)
     if base not in arithmetic.POLICIES:
-        raise unknown("teacher", name, names(env))
+        raise unknown("teacher", base, names(env))
     if depth is not None:
         raise EarlError(f"teacher {name!r}: nobody takes a depth in {env}; write {base!r}")
     return arithmetic.ArithmeticAgent(arithmetic.POLICIES[base], epsilon)

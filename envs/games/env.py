@@ -48,7 +48,8 @@ class BoardGameEnv(TextEnv):
         opponent_seed = (options or {}).get("opponent_seed", seed)
         if opponent_seed is None:
             opponent_seed = int(self.np_random.integers(1 << 31))
-        self._rng = Random(opponent_seed)
+        # Not the plain seed: an agent that draws from Random(seed) would make the opponent its mirror.
+        self._rng = Random(f"opponent {opponent_seed}")
         self.state = State()
         if self.seat == 1:
             self._opponent_moves()

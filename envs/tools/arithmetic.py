@@ -70,7 +70,8 @@ class ArithmeticEnv(TextEnv):
         """Draw a chain from the seed."""
         del options  # nobody plays against the agent
         gymnasium.Env.reset(self, seed=seed)
-        rng = Random(int(self.np_random.integers(1 << 31)) if seed is None else seed)
+        # Not the plain seed: an agent that draws from Random(seed) would know the operands.
+        rng = Random(f"arithmetic {self.np_random.integers(1 << 31) if seed is None else seed}")
         self.answer = rng.randint(1, self.max_operand)
         chain, operations = str(self.answer), []
         for _ in range(self.num_operations):

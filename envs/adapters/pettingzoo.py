@@ -1,0 +1,115 @@
+"""The board games as PettingZoo AEC environments: both seats are agents, moves are numbers.
+
+from earl.envs.adapters.pettingzoo import env
+game = env("connect4")
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import logger, spaces
+from numpy.typing import NDArray
+from pettingzoo import AECEnv
+from pettingzoo.utils import wrappers
+
+from earl.envs.games import GAMES
+from earl.envs.games.base import Game, State
+from earl.errors import unknown
+
+AGENTS = ("player_0", "player_1")
+
+
+def env(name: str, render_mode: str | None = None) -> AECEnv:
+    """A game in PettingZoo's usual wrappers: an illegal move loses, a number that is no move is refused.
+
+    Raises:
+        EarlError: no game has this name.
+    """
+    if name not in GAMES:
+        raise unknown("game", name, GAMES)
+    wrapped = wrappers.TerminateIllegalWrapper(RawGame(GAMES[name], render_mode), illegal_reward=-1)
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(wrapped))
+
+
+class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
+    """A game whose agents see planes and choose moves by number.
+
+    An observation is an int8 array of shape (rows, columns, 3): own stones, the other's stones, empty cells.
+    `infos[agent]["action_mask"]` holds 1 for each legal move of the agent to move. A win is rewarded with 1,
+    a loss with -1. `render()` returns the board as text.
+    """
+
+    def __init__(self, game: Game, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.metadata = {"name": f"{game.name}_v0", "render_modes": ["ansi"], "is_parallelizable": False}
+        self.game = game
+        self.render_mode = render_mode
+        self.possible_agents = list(AGENTS)
+        self.agents = list(AGENTS)
+        self.state_of_game = State()
+        rows, columns = game.size
+        self._cells = [game.stone(row, column) for row in range(rows) for column in range(columns)]
+        shape = (rows, columns, 3)
+        self.action_spaces = {agent: spaces.Discrete(len(game.actions)) for agent in AGENTS}
+        self.observation_spaces = {agent: spaces.Box(0, 1, shape, np.int8) for agent in AGENTS}
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """The numbers of all moves."""
+        return self.action_spaces[agent]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Three planes over the board."""
+        return self.observation_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Clear the board. The rules know no chance, so the seed changes nothing."""
+        del seed, options
+        self.agents = list(AGENTS)
+        self.state_of_game = State()
+        self.rewards = dict.fromkeys(AGENTS, 0.0)
+        self._cumulative_rewards = dict.fromkeys(AGENTS, 0.0)
+        self.terminations = dict.fromkeys(AGENTS, False)
+        self.truncations = dict.fromkeys(AGENTS, False)
+        self.agent_selection = AGENTS[0]
+        self.infos = {agent: {"action_mask": self._mask(agent)} for agent in AGENTS}
+
+    def step(self, action: int | None) -> None:
+        """Make a move for the agent whose turn it is; None once the game is over."""
+        mover = self.agent_selection
+        if self.terminations[mover] or self.truncations[mover]:
+            self._was_dead_step(action)
+            return
+        assert action is not None, "None is no move while the game goes on"
+        self._cumulative_rewards[mover] = 0.0
+        self.state_of_game = self.game.play(self.state_of_game, int(action))
+        self.agent_selection = AGENTS[self.state_of_game.player]
+        if self.game.over(self.state_of_game):
+            self.terminations = dict.fromkeys(AGENTS, True)
+            winner = self.game.winner(self.state_of_game)
+            if winner is not None:
+                self.rewards = {AGENTS[winner]: 1.0, AGENTS[1 - winner]: -1.0}
+        self.infos = {agent: {"action_mask": self._mask(agent)} for agent in AGENTS}
+        self._accumulate_rewards()
+
+    def observe(self, agent: str) -> NDArray[np.int8]:
+        """The board from an agent's side."""
+        seat = AGENTS.index(agent)
+        own, other = self.state_of_game[seat], self.state_of_game[1 - seat]
+        planes = [[bool(own & cell), bool(other & cell), not (own | other) & cell] for cell in self._cells]
+        return np.array(planes, dtype=np.int8).reshape(*self.game.size, 3)
+
+    def render(self) -> str | None:
+        """The board as text."""
+        if self.render_mode is None:
+            logger.warn("render() does nothing without a render mode; make the environment with 'ansi'")
+            return None
+        return self.game.render(self.state_of_game)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _mask(self, agent: str) -> NDArray[np.int8]:
+        mask = np.zeros(len(self.game.actions), dtype=np.int8)
+        if agent == self.agent_selection:
+            mask[list(self.game.legal(self.state_of_game))] = 1
+        return mask

@@ -1,0 +1,122 @@
+from random import Random
+
+import pytest
+
+from earl.agents.scripted.registry import agent
+from earl.envs import registry
+from earl.envs.tools.arithmetic import ArithmeticEnv
+from earl.errors import EarlError
+
+
+def call(operation: str) -> str:
+    return f"<tool_call>{operation}</tool_call>"
+
+
+def opened(seed: int = 0, **options: int) -> tuple[ArithmeticEnv, str]:
+    env = ArithmeticEnv(**options)
+    return env, env.reset(seed=seed)[0]
+
+
+def test_the_chain_is_solved_one_call_after_the_other():
+    env, chain = opened()
+    first, second = env.operations
+    assert chain.startswith(first)
+    assert env.next_call == first
+    observation, *rest = env.step(call(first))
+    assert second.startswith(observation) and chain == first + second.removeprefix(observation)
+    assert rest == [0.0, False, False, {"role": "tool"}]
+    assert env.next_call == second
+    observation, *_ = env.step(call(second))
+    assert observation == str(env.answer) and env.next_call is None
+    assert env.step(observation) == ("correct", 1.0, True, False, {"role": "user", "outcome": "win"})
+
+
+@pytest.mark.parametrize("options", [{}, {"num_operations": 16, "max_operand": 499}, {"num_operations": 1}])
+def test_results_on_the_way_stay_short(options):
+    for seed in range(200):
+        env, chain = opened(seed, **options)
+        # Chains hold + and - alone, so Python's own order is the one from left to right.
+        total = 0
+        for term in chain.replace("-", "+-").split("+"):
+            total += int(term)
+            assert 0 <= total <= 999
+        assert total == env.answer
+        assert len(env.operations) == env.num_operations == env.max_turns - 2
+
+
+def test_problems_depend_on_the_seed_alone():
+    assert opened(seed=3)[1] == opened(seed=3)[1]
+    assert len({opened(seed)[1] for seed in range(100)}) > 90
+    env = ArithmeticEnv()
+    assert env.reset(seed=3, options={"opponent_seed": 9})[0] == opened(seed=3)[1]
+
+
+@pytest.mark.parametrize(
+    ("operation", "reply"),
+    [
+        ("5-9", "-4"),
+        ("6*7", "42"),
+        ("37", "37"),
+        ("1+2+3", "error: one operation per call"),
+        ("1/2", "error: cannot read '/'"),
+        ("", "error: a number is missing at the end"),
+        ("9" * 100, "error: more than 64 characters"),
+    ],
+)
+def test_the_calculator_answers_any_well_formed_call(operation, reply):
+    env, _ = opened()
+    assert env.step(call(operation)) == (reply, 0.0, False, False, {"role": "tool"})
+    assert env.solved == 0 and env.turns == 1
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["", "sixty", " 66", "66\n", "-4", "6.6", "²", "٣", "37+48", "<tool_call>1+2", call("1") + call("2"),
+     call("1+2") + "\n", " " + call("1+2"), call("<tool_call>"), "66 " + call("1+2")],
+)  # fmt: skip
+def test_anything_else_breaks_the_rule_and_changes_nothing(action):
+    env, _ = opened()
+    for _ in range(10):
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert observation == info["illegal"] == env.rule(action)
+        assert (reward, terminated, truncated, env.turns) == (0.0, False, False, 0)
+
+
+def test_answers_are_compared_as_numbers_of_any_length():
+    env, _ = opened()
+    assert env.step(f"00{env.answer}")[1] == 1.0
+    env, _ = opened()
+    assert env.step("9" * 4096)[:4] == ("wrong", 0.0, True, False)
+    env, _ = opened()
+    assert env.step("1000")[4]["outcome"] == "loss"
+
+
+def test_too_many_calls_are_truncated():
+    env, _ = opened()  # 2 operations + 2 turns
+    steps = [env.step(call("1+1")) for _ in range(4)]
+    assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True)]
+    with pytest.raises(EarlError, match=r"call reset\(\)"):
+        env.step("2")
+
+
+def test_sizes_out_of_range_are_refused():
+    for options in ({"num_operations": 0}, {"num_operations": 17}, {"max_operand": 0}, {"max_operand": 500}):
+        with pytest.raises(EarlError, match="is not within 1 …"):
+            registry.make("arithmetic", **options)
+
+
+def test_the_solver_always_solves_and_chance_hardly_ever():
+    def wins(name: str) -> int:
+        count = 0
+        for seed in range(300):
+            env, _ = opened(seed)
+            rng, over, info = Random(seed), False, {}
+            while not over:
+                _, _, terminated, truncated, info = env.step(agent(name, "arithmetic").act(env, rng))
+                over = terminated or truncated
+            count += info.get("outcome") == "win"
+        return count
+
+    assert wins("solver") == 300
+    assert wins("random") < 15
+    assert wins("random") < wins("solver@0.5") < 300
