@@ -1,0 +1,139 @@
+"""The rules that every environment keeps: each plays a named environment and yields what breaks the rule.
+
+The docstring of a rule is the rule as `earl envs check` prints it. `earl.envs.check` runs them all.
+"""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from earl.envs import registry
+from earl.envs.base import TextEnv
+from earl.envs.random_play import Step, play
+from earl.errors import EarlError
+
+Options = dict[str, object]
+"""Keyword arguments of `make`: the seat of a game, nothing for a task."""
+
+SEEDS = range(20)
+OUTCOMES = ("win", "draw", "loss")
+
+
+def _reproducible(name: str, options: Options) -> Iterator[str]:
+    """the same seeds give the same episode, in another object and between other episodes"""
+    other = registry.make(name, **options)
+    for seed in SEEDS:
+        alone = list(play(registry.make(name, **options), seed, opponent_seed=seed + 1))
+        again = play(registry.make(name, **options), seed, opponent_seed=seed + 1)
+        beside = play(other, seed + 1)
+        for number, step in enumerate(alone):
+            next(beside, None)
+            if next(again, None) != step:
+                yield f"seed {seed} differs at step {number}"
+                break
+
+
+def _seeds_matter(name: str, options: Options) -> Iterator[str]:
+    """other seeds give other episodes"""
+    env = registry.make(name, **options)
+    first = [[step.observation for step in play(env, seed=0, opponent_seed=seed)] for seed in SEEDS]
+    problems = [[step.observation for step in play(env, seed)] for seed in SEEDS]
+    if options and all(episode == first[0] for episode in first):
+        yield "options['opponent_seed'] changes nothing"
+    if all(episode == problems[0] for episode in problems):
+        yield "reset(seed=…) changes nothing"
+
+
+def _no_global_randomness(name: str, options: Options) -> Iterator[str]:
+    """chance comes from the seed alone, not from the process"""
+    before = random.getstate(), repr(np.random.get_state())
+    for seed in SEEDS:
+        list(play(registry.make(name, **options), seed))
+    if (random.getstate(), repr(np.random.get_state())) != before:
+        yield "the global generator of random or numpy was used"
+
+
+def _illegal_changes_nothing(name: str, options: Options) -> Iterator[str]:
+    """an illegal action changes nothing and is answered with the rule"""
+    for seed in SEEDS:
+        env = registry.make(name, **options)
+        expected = list(play(registry.make(name, **options), seed))
+        observation, info = env.reset(seed=seed)
+        if Step("", observation, 0.0, False, False, info) != expected[0]:
+            yield f"seed {seed}: another reset gave another episode"
+        for step in expected[1:]:
+            yield from _tamper(env, step.action)
+            if Step(step.action, *env.step(step.action)) != step:
+                yield f"seed {seed}: an illegal action changed what {step.action!r} led to"
+
+
+def _tamper(env: TextEnv, legal: str) -> Iterator[str]:
+    """Try what must not pass beside a legal action."""
+    for text in ("", " ", "?", "é", f" {legal}", f"{legal} ", f"{legal}\n", f"{legal}{legal} {legal}"):
+        rule = env.rule(text)
+        if rule is None:
+            yield f"{text!r} passes for a legal action"
+            continue
+        observation, reward, terminated, truncated, info = env.step(text)
+        if (observation, info.get("illegal")) != (rule, rule):
+            yield f"{text!r} is not answered with the rule in the observation and in info['illegal']"
+        if reward or terminated or truncated:
+            yield f"{text!r} is rewarded or ends the episode"
+    if env.rule(legal) is not None:
+        yield f"the legal action {legal!r} breaks the rule {env.rule(legal)!r}"
+
+
+def _ends(name: str, options: Options) -> Iterator[str]:
+    """legal play ends within max_turns, with an outcome exactly when the episode ends by itself"""
+    for seed in SEEDS:
+        env = registry.make(name, **options)
+        steps = list(play(env, seed))
+        if not steps[-1].last or len(steps) - 1 > env.max_turns:
+            yield f"seed {seed}: no end after {env.max_turns} turns"
+        for step in steps:
+            outcome = step.info.get("outcome")
+            if (outcome in OUTCOMES) != step.terminated:
+                yield f"seed {seed}: terminated is {step.terminated}, the outcome {outcome!r}"
+
+
+def _alphabet(name: str, options: Options) -> Iterator[str]:
+    """observations and actions lie in their spaces, and every step says who speaks"""
+    for seed in SEEDS:
+        env = registry.make(name, **options)
+        for step in play(env, seed):
+            if step.observation not in env.observation_space:
+                yield f"observation {step.observation!r} is not in observation_space"
+            if step.action not in env.action_space:
+                yield f"action {step.action!r} is not in action_space"
+            if step.info.get("role") not in ("user", "tool"):
+                yield f"info['role'] is {step.info.get('role')!r}, neither 'user' nor 'tool'"
+
+
+def _single_use(name: str, options: Options) -> Iterator[str]:
+    """a step before the reset or after the end is refused with EarlError"""
+    env = registry.make(name, **options)
+    if not _refuses(env, "1"):
+        yield "a step before reset() is taken"
+    *_, last = play(env, seed=0)
+    if not _refuses(env, last.action):
+        yield "a step after the end is taken"
+
+
+def _refuses(env: TextEnv, action: str) -> bool:
+    try:
+        env.step(action)
+    except EarlError:
+        return True
+    return False
+
+
+RULES = (
+    _reproducible,
+    _seeds_matter,
+    _no_global_randomness,
+    _illegal_changes_nothing,
+    _ends,
+    _alphabet,
+    _single_use,
+)
