@@ -1,0 +1,1 @@
+"""Placements: where the fragments of a step run."""

@@ -1,0 +1,1 @@
+"""Rollout: many episodes against one sampler."""
