@@ -1,0 +1,113 @@
+"""Prompts by chat template, token in, token out.
+
+The opening of a conversation is rendered whole. From then on only what the template puts between the end of the
+model's reply and the next point of generation is rendered and tokenised; what the model sampled stays as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from earl.errors import EarlError
+from earl.trajectory import Author
+
+# They stand for the model's reply and for a message while the text around them is measured.
+_REPLY, _CONTENT = "\x02reply\x03", "\x02content\x03"
+
+
+class Tokenizer(Protocol):
+    """What earl uses of a `transformers` fast tokenizer."""
+
+    eos_token: str
+    eos_token_id: int
+
+    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool) -> Any:
+        """Token ids of a text, with the span of characters that each came from."""
+
+    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any:
+        """The text of a conversation."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> Any:
+        """The text of token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens that a prompt gains, and who wrote each.
+
+    Example:
+        Piece(tokens=[user, "1", "2", end, assistant], authors=[TEMPLATE, ENVIRONMENT, ENVIRONMENT, TEMPLATE, TEMPLATE])
+    """
+
+    tokens: tuple[int, ...]
+    authors: bytes  # one value of Author per token
+
+
+class Chat:
+    """A tokenizer with its chat template, seen as a maker of pieces. Pieces are cached: boards come back often."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.stop = frozenset({tokenizer.eos_token_id})
+        self.opening = lru_cache(maxsize=1 << 14)(self._opening)
+        self.reply = lru_cache(maxsize=1 << 16)(self._reply)
+        self.decode = lru_cache(maxsize=1 << 12)(self._decode)
+
+    def written(self, action: str) -> list[int]:
+        """The tokens of a reply that somebody else wrote, such as a teacher, with the end-of-turn token."""
+        return [*self._encode(action)["input_ids"], self.tokenizer.eos_token_id]
+
+    def _opening(self, instructions: str, content: str) -> Piece:
+        """The tokens of a conversation that begins with `content`, after `instructions` unless they are empty."""
+        system = [{"role": "system", "content": instructions}] if instructions else []
+        text, begin, end = self._render(system, "user", content)
+        return self._tokenise(text, begin, end, Author.ENVIRONMENT)
+
+    def _reply(self, role: str, content: str, closed: bool) -> Piece:
+        """The tokens between the model's reply and the next point of generation.
+
+        Args:
+            role: who answers, "user" or "tool".
+            content: the answer.
+            closed: whether the reply ended with the end-of-turn token; if not, the template's own is added.
+        """
+        opening = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
+        text, begin, end = self._render(opening, role, content)
+        skipped = text.rindex(_REPLY) + len(_REPLY)
+        stop = self.tokenizer.eos_token
+        if not text.startswith(stop, skipped):
+            raise EarlError(
+                f"the chat template ends a reply with {text[skipped : skipped + len(stop)]!r}, not with the "
+                f"end-of-sequence token {stop!r}; choose a chat model whose template ends replies with its eos token"
+            )
+        skipped += len(stop) if closed else 0
+        author = Author.TOOL if role == "tool" else Author.ENVIRONMENT
+        return self._tokenise(text[skipped:], begin - skipped, end - skipped, author)
+
+    def _render(self, before: list[dict[str, str]], role: str, content: str) -> tuple[str, int, int]:
+        """The conversation's text, and where in it `content` begins and ends."""
+
+        def text(last: str) -> str:
+            messages = [*before, {"role": role, "content": last}]
+            return str(
+                self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            )
+
+        head, _, tail = text(_CONTENT).rpartition(_CONTENT)
+        whole = text(content)
+        return whole, len(head), len(whole) - len(tail)
+
+    def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
+        encoded = self._encode(text)
+        inside = (begin <= first and last <= end for first, last in encoded["offset_mapping"])
+        authors = bytes(author if written else Author.TEMPLATE for written in inside)
+        return Piece(tuple(encoded["input_ids"]), authors)
+
+    def _encode(self, text: str) -> Any:
+        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+
+    def _decode(self, tokens: tuple[int, ...]) -> str:
+        """The text of sampled tokens, without the end-of-turn token."""
+        kept = tokens[:-1] if tokens and tokens[-1] in self.stop else tokens
+        return str(self.tokenizer.decode(kept, skip_special_tokens=False))

@@ -1,0 +1,32 @@
+"""GRPO: the group's mean is the baseline, its deviation the scale (DeepSeekMath, arXiv 2402.03300)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
+from earl.algorithms.loss import clipped_surrogate
+from earl.config import AlgorithmConfig
+from earl.trajectory import Group
+
+EPSILON = 1e-4  # keeps a group of nearly equal returns from being blown up
+
+
+class GRPO:
+    """A_i = (R_i - mean(R)) / (std(R) + ε) over the group (section 4.1.2), the clipped surrogate per token."""
+
+    needs_values = False
+
+    def advantages(
+        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
+    ) -> Advantages:
+        """Normalised within each group; a group of equal returns teaches nothing."""
+        del config
+        episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]
+        return Advantages(per_turn(groups, episodes), np.zeros_like(values))
+
+    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
+        """The clipped surrogate."""
+        return clipped_surrogate(inputs, config)

@@ -1,0 +1,29 @@
+"""Imitation of a teacher: maximum likelihood of its labels, for the warm start (arXiv 2206.01626)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from earl.algorithms.base import Advantages, Stats, TokenInputs
+from earl.config import AlgorithmConfig
+from earl.trajectory import Group
+
+
+class Imitation:
+    """-log π(label), summed over tokens."""
+
+    needs_values = False
+
+    def advantages(
+        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
+    ) -> Advantages:
+        """Every label counts alike."""
+        del groups, config
+        return Advantages(np.ones_like(values), np.zeros_like(values))
+
+    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
+        """Cross-entropy; entropy bonus and KL weight are left out of a warm start by the learner's settings."""
+        del config
+        return -inputs.logprobs.sum(), {}

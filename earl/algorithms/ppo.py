@@ -1,0 +1,55 @@
+"""PPO with a value head and generalised advantage estimation over turns (arXiv 1707.06347, 1506.02438)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from earl.algorithms.base import Advantages, Stats, TokenInputs
+from earl.algorithms.loss import clipped_surrogate
+from earl.config import AlgorithmConfig
+from earl.trajectory import Group
+
+EPSILON = 1e-8
+
+
+def turn_level_gae(
+    rewards: NDArray[np.float64], values: NDArray[np.float64], gamma: float, lam: float
+) -> NDArray[np.float64]:
+    """A_k = δ_k + γλ A_{k+1} with δ_k = r_k + γ V_{k+1} - V_k over the turns of one episode, V = 0 after the last.
+
+    A turn is one action of the decision process, however many tokens it has.
+    """
+    advantages = np.zeros(len(rewards))
+    ahead = following = 0.0
+    for turn in reversed(range(len(rewards))):
+        delta = rewards[turn] + gamma * following - values[turn]
+        ahead = delta + gamma * lam * ahead
+        advantages[turn], following = ahead, values[turn]
+    return advantages
+
+
+class PPO:
+    """Turn-level GAE, normalised over the batch; returns = advantages + values before normalising."""
+
+    needs_values = True
+
+    def advantages(
+        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
+    ) -> Advantages:
+        """Episode by episode; groups do not matter."""
+        parts, start = [], 0
+        for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
+            rewards = np.array([turn.reward for turn in trajectory.turns], dtype=np.float64)
+            own = values[start : start + len(rewards)].astype(np.float64)
+            parts.append(turn_level_gae(rewards, own, config.gamma, config.gae_lambda))
+            start += len(rewards)
+        raw = np.concatenate([np.zeros(0), *parts])
+        returns = (raw + values).astype(np.float32)
+        scaled = (raw - raw.mean()) / (raw.std() + EPSILON) if len(raw) else raw
+        return Advantages(scaled.astype(np.float32), returns)
+
+    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
+        """The clipped surrogate; the learner adds the value loss."""
+        return clipped_surrogate(inputs, config)

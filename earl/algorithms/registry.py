@@ -1,0 +1,26 @@
+"""The algorithms by name."""
+
+from earl.algorithms.base import Algorithm
+from earl.algorithms.grpo import GRPO
+from earl.algorithms.ppo import PPO
+from earl.algorithms.reinforce_pp import ReinforcePlusPlus
+from earl.algorithms.rloo import RLOO
+from earl.errors import unknown
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "grpo": GRPO,
+    "rloo": RLOO,
+    "reinforce++": ReinforcePlusPlus,
+    "ppo": PPO,
+}
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of that name.
+
+    Raises:
+        EarlError: when there is none, with the nearest name.
+    """
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]()

@@ -1,0 +1,37 @@
+"""RLOO: each episode's baseline is the mean of the others in its group (arXiv 2402.14740)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
+from earl.algorithms.loss import importance_weighted
+from earl.config import AlgorithmConfig
+from earl.trajectory import Group
+
+
+def leave_one_out(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """R_i minus the mean of the other returns, [G]; zeros for a group of one."""
+    others = max(1, len(returns) - 1)
+    return (returns - returns.mean()) * len(returns) / others
+
+
+class RLOO:
+    """A_i = R_i - mean of the other R_j (equation 9 there); REINFORCE without clipping."""
+
+    needs_values = False
+
+    def advantages(
+        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
+    ) -> Advantages:
+        """Left as they are in scale."""
+        del config
+        episodes = [leave_one_out(returns_of(group)) for group in groups]
+        return Advantages(per_turn(groups, episodes), np.zeros_like(values))
+
+    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
+        """Importance-weighted REINFORCE."""
+        del config
+        return importance_weighted(inputs)

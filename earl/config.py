@@ -1,0 +1,287 @@
+"""The recipe: one tree of settings, each with one default and one owner. Recipes are TOML files of this shape."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from earl.errors import EarlError
+
+
+class Section(BaseModel):
+    """A table of the recipe. Keys that it does not know are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EnvConfig(Section):
+    """[env]: the world, and who is met in it."""
+
+    name: str
+    """Name in the environment registry."""
+    options: dict[str, bool | int | float | str] = {}
+    """Arguments of the environment."""
+    opponents: dict[str, float] = {}
+    """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
+
+
+class AgentConfig(Section):
+    """[agent]: how the model plays."""
+
+    history: Literal["full", "board_only"] = "full"
+    """`full`: the context grows over the turns. `board_only`: every turn starts from the last observation."""
+    retries: int = Field(0, ge=0)
+    """Replies that may break the rule before the episode is forfeited."""
+    forfeit_reward: float = -1.0
+    """Added to the last turn's reward when an episode ends by forfeit or by a limit."""
+    thinking: bool = False
+    """Whether a reply may begin with a <think>…</think> span."""
+    instructions: bool = False
+    """Whether the conversation begins with the environment's rules in words."""
+    max_turn_tokens: int = Field(8, ge=1)
+    """Tokens of one reply, thinking included."""
+    max_turns: int | None = Field(None, ge=1)
+    """Replies per episode; absent: what the environment needs plus the retries."""
+
+
+class ContextConfig(Section):
+    """[context]"""
+
+    limit: int = Field(256, ge=1)
+    """Tokens of the longest context, the reply included."""
+
+
+class ModelConfig(Section):
+    """[model]: an existing model by `path`, or the shape of a small Qwen3 trained from scratch."""
+
+    path: str | None = None
+    """A folder or hub id of a transformers causal language model; absent: a new small model."""
+    hidden: int = Field(64, ge=8)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    intermediate: int = Field(128, ge=8)
+    max_positions: int = Field(1024, ge=16)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "ModelConfig":
+        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
+            raise ValueError(
+                f"hidden {self.hidden} over {self.heads} heads must give an even whole head size; "
+                f"set hidden to a multiple of {2 * self.heads}"
+            )
+        return self
+
+
+class WarmStartConfig(Section):
+    """[warm_start]: imitation of a scripted teacher before reinforcement learning."""
+
+    steps: int = Field(0, ge=0)
+    """Steps of imitation; 0: none."""
+    teacher: str = "random"
+    """Whose actions are the labels. `random` teaches only the format of a reply."""
+    opponents: dict[str, float] = {}
+    """Opponent → share; empty: those of [env]."""
+    noise: float = Field(0.25, ge=0, le=1)
+    """Share of turns where a random legal action is played, while the label stays the teacher's."""
+    episodes: int = Field(256, ge=1)
+    """New teacher episodes per step."""
+    minibatches: int = Field(8, ge=1)
+    """Updates per step."""
+    learning_rate: float = Field(2e-3, gt=0)
+
+
+class RolloutConfig(Section):
+    """[rollout]: episodes = prompts × group_size."""
+
+    episodes: int = Field(384, ge=1)
+    """Episodes per step."""
+    group_size: int = Field(16, ge=1)
+    """Episodes that start alike."""
+    temperature: float = Field(1.0, gt=0)
+
+    @property
+    def prompts(self) -> int:
+        """Groups per step."""
+        return self.episodes // self.group_size
+
+    @model_validator(mode="after")
+    def _groups_fill(self) -> "RolloutConfig":
+        if self.group_size > self.episodes or self.episodes % self.group_size:
+            raise ValueError(
+                f"episodes = {self.episodes} must be a multiple of group_size = {self.group_size} "
+                f"(prompts × group_size = episodes); set episodes to {self.group_size * max(1, self.prompts)}"
+            )
+        return self
+
+
+class AlgorithmConfig(Section):
+    """[algorithm]"""
+
+    name: str = "grpo"
+    """One of the algorithm registry."""
+    clip: float = Field(0.2, gt=0)
+    """Importance ratios are clipped to [1 - clip, 1 + clip_high]."""
+    clip_high: float | None = Field(None, gt=0)
+    """Absent: equal to clip."""
+    entropy: float = Field(0.0, ge=0)
+    """Weight of the entropy over action tokens."""
+    final_entropy: float | None = Field(None, ge=0)
+    """Its weight at the last step; absent: constant."""
+    kl: float = Field(0.0, ge=0)
+    """Weight of the KL divergence to the reference, the model as it was when RL began."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """PPO: discount per turn."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """PPO: λ of turn-level generalised advantage estimation."""
+    value_weight: float = Field(0.5, ge=0)
+    """PPO: weight of the value loss."""
+
+
+class LearnerConfig(Section):
+    """[learner]: AdamW and how a batch is cut."""
+
+    learning_rate: float = Field(5e-4, gt=0)
+    final_learning_rate: float | None = Field(None, ge=0)
+    """At the last step; absent: constant."""
+    schedule: Literal["linear", "cosine"] = "linear"
+    """Shape of the way to the final learning rate."""
+    decay_from: float = Field(0.5, ge=0, le=1)
+    """Share of the RL steps after which learning rate and entropy go to their final values."""
+    warmup_steps: int = Field(0, ge=0)
+    minibatches: int = Field(1, ge=1)
+    """Updates per pass over a step's batch."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's batch."""
+    micro_batch_tokens: int = Field(2048, ge=16)
+    """Tokens of one forward and backward pass."""
+    clip_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+
+
+class EvaluateConfig(Section):
+    """[evaluate]: how strength is measured during training, and which weights are kept."""
+
+    every: int = Field(20, ge=1)
+    """Steps between evaluations."""
+    opponents: list[str] = []
+    """Who is met; empty in tool tasks."""
+    exact: bool = False
+    """Enumerate every reply of the opponents instead of playing `episodes` games."""
+    episodes: int = Field(200, ge=1)
+    """Games per opponent and seat, or held-out tasks."""
+    final_episodes: int = Field(400, ge=1)
+    """The same for the evaluation at the end."""
+
+
+class RunConfig(Section):
+    """[run]"""
+
+    steps: int = Field(100, ge=0)
+    """Steps of reinforcement learning, after those of the warm start."""
+    seed: int = 0
+    processes: int = Field(2, ge=1)
+    """Processes that share the work of a step. A different number sums gradients in another order."""
+    checkpoint_every: int = Field(20, ge=1)
+    keep_trajectories_every: int = Field(10, ge=1)
+    """Steps between those whose trajectories are stored."""
+
+
+class Config(Section):
+    """A whole recipe."""
+
+    env: EnvConfig
+    agent: AgentConfig = AgentConfig()
+    context: ContextConfig = ContextConfig()
+    model: ModelConfig = ModelConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    learner: LearnerConfig = LearnerConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    run: RunConfig = RunConfig()
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run: warm start, then reinforcement learning."""
+        return self.warm_start.steps + self.run.steps
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a recipe file.
+
+    Raises:
+        EarlError: when the file cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EarlError(f"recipe {path} cannot be read: {error.strerror}; check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise EarlError(f"recipe {path} is not TOML: {error}; see configs/ for examples") from error
+
+
+def override(tree: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Apply `a.b=value` assignments; values are TOML values, or plain strings where they are not.
+
+    Example:
+        >>> override({"run": {"steps": 5}}, ["run.steps=9", "algorithm.name=rloo"])
+        {'run': {'steps': 9}, 'algorithm': {'name': 'rloo'}}
+    """
+    result: dict[str, Any] = {key: dict(table) if isinstance(table, dict) else table for key, table in tree.items()}
+    for assignment in assignments:
+        path, separator, text = assignment.partition("=")
+        keys = path.strip().split(".")
+        if not separator or len(keys) < 2 or not all(keys):
+            raise EarlError(f"--set {assignment!r} is not of the form section.key=value, such as run.steps=50")
+        table = result
+        for key in keys[:-1]:
+            inner = table.get(key)
+            table[key] = dict(inner) if isinstance(inner, dict) else {}
+            table = table[key]
+        table[keys[-1]] = _toml_value(text)
+    return result
+
+
+def build(tree: Mapping[str, Any]) -> Config:
+    """The recipe as a checked tree.
+
+    Raises:
+        EarlError: for an unknown key (with the nearest one) or a value that breaks a rule.
+    """
+    try:
+        return Config.model_validate(dict(tree))
+    except ValidationError as error:
+        raise EarlError("; ".join(_explain(item) for item in error.errors())) from None
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _explain(item: Any) -> str:
+    path = ".".join(str(part) for part in item["loc"]) or "recipe"
+    if item["type"] == "extra_forbidden":
+        *section, key = item["loc"]
+        near = difflib.get_close_matches(str(key), _keys(section), n=1)
+        hint = f"; did you mean {'.'.join([*map(str, section), near[0]])!r}?" if near else ""
+        return f"unknown key {path!r}{hint or '; known here: ' + ', '.join(_keys(section))}"
+    if item["type"] == "value_error":
+        return f"{path}: {item['ctx']['error']}"
+    if item["type"] == "missing":
+        return f"{path} is missing; every recipe needs it"
+    return f"{path} = {item['input']!r}: {item['msg'].lower()}"
+
+
+def _keys(section: Iterable[Any]) -> list[str]:
+    model: Any = Config
+    for part in section:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)

@@ -1,0 +1,64 @@
+"""A KV cache whose rows live as long as episodes: one slot per episode, kept over its turns."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+@dataclass(slots=True)
+class Window:
+    """Which part of the slots the next forward pass reads and writes."""
+
+    rows: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [B] slot of each row
+    positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
+    length: int = 0
+    """Positions to attend to, of all that the slots hold."""
+    slots: int = 0
+    """Slots in use at most."""
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, [slots, positions, heads, head size], grown by doubling."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.window = window
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
+        window = self.window
+        if self.keys is None:
+            self.keys = self.values = key_states.new_zeros(0, 0, key_states.shape[1], key_states.shape[3])
+        self.keys, self.values = (_grown(store, window) for store in (self.keys, self.values))
+        index = (window.rows[:, None], window.positions)
+        self.keys[index] = key_states.transpose(1, 2)
+        self.values[index] = value_states.transpose(1, 2)
+        return tuple(  # type: ignore[return-value]
+            store[window.rows, : window.length].transpose(1, 2) for store in (self.keys, self.values)
+        )
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """The slots of all layers, moved together by one window."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.window = Window()
+        super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+
+
+def _grown(store: Tensor, window: Window) -> Tensor:
+    slots, positions, heads, size = store.shape
+    needed = (_at_least(slots, window.slots), _at_least(positions, int(window.positions.max()) + 1))
+    if needed == (slots, positions):
+        return store
+    larger = store.new_zeros(*needed, heads, size)
+    larger[:slots, :positions] = store
+    return larger
+
+
+def _at_least(have: int, needed: int) -> int:
+    while have < needed:
+        have = max(16, 2 * have)
+    return have

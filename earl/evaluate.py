@@ -1,0 +1,140 @@
+"""How strong a policy is: matches with intervals, or every reply of the opponent enumerated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from earl.envs.games.base import Game, Player, State
+from earl.errors import EarlError
+from earl.matches import MatchResult
+from earl.rollout.lockstep import Completes, play
+from earl.rollout.metrics import match_results
+from earl.rollout.tasks import EVALUATION, World, opponent_of
+from earl.seeds import derive
+from earl.trajectory import StopReason, Task, Trajectory
+
+ANY = "any"
+"""The opponent of exact evaluation that may play every legal move; its fractions are of leaves."""
+MAX_LEAVES = 50_000
+WAVE = 1024  # episodes played side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What is to be measured: one opponent from one seat.
+
+    Example:
+        Match(opponent="perfect", seat=1, exact=True)
+    """
+
+    opponent: str
+    seat: int
+    exact: bool = False
+    episodes: int = 400
+    """Games, or held-out tasks; not read when exact."""
+
+
+def matches(world: World, opponents: Sequence[str], exact: bool, episodes: int) -> list[Match]:
+    """Every opponent from every seat; in tool tasks, the held-out tasks.
+
+    Raises:
+        EarlError: for opponents where there are none, or none where one is needed.
+    """
+    if world.seats == 1:
+        if any(opponents) or exact:
+            raise EarlError(f"{world.env} is a task without opponents; leave out --opponent and --exact")
+        return [Match("", 0, episodes=episodes)]
+    if not opponents:
+        raise EarlError(f"{world.env} is played against somebody; name one with --opponent, such as random")
+    if ANY in opponents and not exact:
+        raise EarlError(f"opponent {ANY!r} stands for every legal reply; it needs --exact")
+    return [Match(name, seat, exact, episodes) for name in opponents for seat in range(world.seats)]
+
+
+def evaluate(world: World, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
+    """Measure one match.
+
+    Raises:
+        EarlError: when an environment fails, or a tree has more than MAX_LEAVES leaves.
+    """
+    if match.exact:
+        played, weights = _enumerate(world, sampler, match)
+    else:
+        played = _sample(world, sampler, match, seed)
+        weights = [1.0] * len(played)
+    faults = [t.error for t in played if t.stop is StopReason.ENV_ERROR]
+    if faults:
+        raise EarlError(f"environment {world.env!r} failed during evaluation: {faults[0]}; check it with `earl envs check`")
+    return match_results(played, weights, match.exact)[0]
+
+
+def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
+    """What the best weights are chosen by: fewest losses, then most wins. Larger is better."""
+    return (-sum(result.loss for result in results), sum(result.win for result in results))
+
+
+def _sample(world: World, sampler: Completes, match: Match, seed: int) -> list[Trajectory]:
+    played: list[Trajectory] = []
+    for start in range(0, match.episodes, WAVE):
+        numbers = range(start, min(start + WAVE, match.episodes))
+        episodes = []
+        for number in numbers:
+            own = derive(EVALUATION, seed, match.opponent, match.seat, number)
+            task = Task(world.env, own, match.seat, match.opponent)
+            episodes.append(world.episode(task, own, number - start))
+        played += play(episodes, sampler)
+    return played
+
+
+@dataclass(slots=True)
+class Script:
+    """An opponent that follows a script of choices, then takes the first choice and notes the others.
+
+    Playing all scripts that come up visits every leaf of the tree of the opponent's replies exactly once.
+    """
+
+    player: Player
+    script: tuple[int, ...]
+    path: list[int] = field(default_factory=list)
+    weight: float = 1.0
+    """Probability of the path, by the player's distribution."""
+    others: list[tuple[int, ...]] = field(default_factory=list)
+
+    def distribution(self, game: Game, state: State) -> tuple[tuple[int, float], ...]:
+        """That of the player."""
+        return self.player.distribution(game, state)
+
+    def move(self, game: Game, state: State, rng: Random) -> int:
+        """The next choice of the script."""
+        del rng
+        choices = self.distribution(game, state)
+        place = len(self.path)
+        choice = self.script[place] if place < len(self.script) else 0
+        if place >= len(self.script):
+            self.others += [(*self.path, other) for other in range(1, len(choices))]
+        self.path.append(choice)
+        self.weight *= choices[choice][1]
+        return choices[choice][0]
+
+
+def _enumerate(world: World, sampler: Completes, match: Match) -> tuple[list[Trajectory], list[float]]:
+    """Every leaf against the opponent's replies, with its probability; for ANY, each leaf alike."""
+    player = opponent_of("random" if match.opponent == ANY else match.opponent, world.env)
+    task = Task(world.env, 0, match.seat, match.opponent)
+    played: list[Trajectory] = []
+    weights: list[float] = []
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        wave, pending = pending[:WAVE], pending[WAVE:]
+        scripts = [Script(player, script) for script in wave]  # type: ignore[arg-type]
+        episodes = [world.episode(task, 0, i, opponent) for i, opponent in enumerate(scripts)]
+        played += play(episodes, sampler)
+        weights += [1.0 if match.opponent == ANY else script.weight for script in scripts]
+        pending += [other for script in scripts for other in script.others]
+        if len(played) + len(pending) > MAX_LEAVES:
+            raise EarlError(
+                f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves; leave out --exact to sample"
+            )
+    return played, weights
+
+

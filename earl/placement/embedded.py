@@ -1,0 +1,187 @@
+"""The embedded placement: rollout, experience preparation and update in the same few processes, without Ray."""
+
+import copy
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+
+from earl.agents.chat import Chat
+from earl.agents.scripted.registry import agent
+from earl.algorithms.imitation import Imitation
+from earl.algorithms.registry import algorithm
+from earl.batch import Batch, Rows, offsets_of
+from earl.config import Config
+from earl.engine.learner import Learner, Update
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy, make
+from earl.engine.schedule import entropy_weight, learning_rate
+from earl.placement.peers import Peers
+from earl.rollout.episode import Rules
+from earl.rollout.lockstep import play
+from earl.rollout.pack import complete, pack, trajectories_of, turn_values
+from earl.rollout.tasks import World, draw_tasks, group_episodes
+from earl.rollout.teacher import demonstrate
+from earl.runs.trajectories import from_bytes, to_bytes
+from earl.seeds import derive
+from earl.trajectory import Group, StopReason
+
+
+class Embedded:
+    """The fragments of a step, where they run, and how they are joined: here, all in each process's own memory."""
+
+    def __init__(self, config: Config, peers: Peers, policy: Policy | None = None) -> None:
+        self.config, self.peers = config, peers
+        self.policy = policy or make(config.model, config.run.seed)
+        self.world = world_of(config, self.policy)
+        self.algorithm = algorithm(config.algorithm.name)
+        self.learner = Learner(
+            self.policy.model,
+            config.algorithm,
+            config.learner,
+            config.rollout.temperature,
+            peers,
+            self.algorithm.needs_values,
+        )
+        self.sampler = LocalSampler(self.policy, config.rollout.temperature)
+        self.judge = LocalSampler(self.policy, greedy=True)
+        self.reference: Any = None
+
+    def demonstrations(self, step: int) -> Rows:
+        """New episodes of the teacher, all processes' together."""
+        warm, seed = self.config.warm_start, self._seed("demonstrate", step)
+        tasks = draw_tasks(self.world.env, warm.opponents or self.config.env.opponents, warm.episodes, seed)
+        mine = range(len(tasks))[self.peers.rank :: self.peers.size]
+        episodes = [self.world.episode(tasks[i], derive(seed, "episode", i), i) for i in mine]
+        teacher, noisy = agent(warm.teacher, self.world.env), agent("random", self.world.env)
+        rows = pack(*demonstrate(episodes, teacher, noisy, warm.noise))
+        return _joined([_rows_from(data) for data in self.peers.gather(_rows_bytes(rows))])
+
+    def imitate(self, rows: Rows, step: int) -> dict[str, float]:
+        """Learn the teacher's labels."""
+        warm = self.config.warm_start
+        turns = int(rows.turns.max()) + 1
+        batch = complete(rows, np.ones(turns, np.float32), np.zeros(turns, np.float32), None)
+        update = Update(warm.learning_rate, 0.0, 0.0, warm.minibatches, 1, self._seed("order", step))
+        return self.learner.update(batch, Imitation(), update)
+
+    def rollout(self, step: int) -> list[Group]:
+        """The step's groups, all processes' together."""
+        rollout, seed = self.config.rollout, self._seed("rollout", step)
+        tasks = draw_tasks(self.world.env, self.config.env.opponents, rollout.prompts, seed)
+        mine = {i: tasks[i] for i in range(len(tasks))[self.peers.rank :: self.peers.size]}
+        played = play(group_episodes(self.world, mine, rollout.group_size, seed), self.sampler)
+        size = rollout.group_size
+        groups = [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
+        return [group for data in self.peers.gather(to_bytes(groups, step)) for group in from_bytes(data)[1]]
+
+    def prepare(self, groups: Sequence[Group]) -> Batch:
+        """Experience preparation: rows, values, advantages, log-probs of the reference."""
+        learned = sound(groups)
+        rows = pack(trajectories_of(learned))
+        turns = sum(len(trajectory.turns) for trajectory in trajectories_of(learned))
+        values = np.zeros(turns, np.float32)
+        if self.algorithm.needs_values:
+            values = turn_values(rows, self.learner.values(rows), turns)
+        advantages = self.algorithm.advantages(learned, values, self.config.algorithm)
+        reference = self.learner.logprobs(self._reference(), rows) if self.config.algorithm.kl else None
+        return complete(rows, advantages.turns, advantages.returns, reference)
+
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """Learn from a batch; `step` counts the steps of reinforcement learning from 1."""
+        config, steps = self.config, self.config.run.steps
+        update = Update(
+            learning_rate=learning_rate(config.learner, step, steps),
+            entropy=entropy_weight(config.algorithm, config.learner, step, steps),
+            kl=config.algorithm.kl,
+            minibatches=config.learner.minibatches,
+            epochs=config.learner.epochs,
+            seed=self._seed("order", "rl", step),
+        )
+        stats = self.learner.update(batch, self.algorithm, update)
+        return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+
+    def sync(self, version: int) -> None:
+        """Give the learner's weights to the samplers."""
+        for sampler in (self.sampler, self.judge):
+            sampler.load(self.learner.weights(), version)
+
+    def save(self, folder: Path) -> None:
+        """Write all that a run continues from: the model as a Hugging Face folder, and the learner's state."""
+        self.policy.save(folder)
+        save_file(self.learner.state(), folder / "learner.safetensors")
+        if self.reference is not None:
+            save_file(_contiguous(self.reference.state_dict()), folder / "reference.safetensors")
+
+    def restore(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
+        self.learner.restore(load_file(folder / "model.safetensors"), load_file(folder / "learner.safetensors"))
+        if (folder / "reference.safetensors").exists():
+            self._reference().load_state_dict(load_file(folder / "reference.safetensors"))
+
+    def _reference(self) -> Any:
+        """The model as it was when reinforcement learning began."""
+        if self.reference is None:
+            self.reference = copy.deepcopy(self.policy.model).eval().requires_grad_(False)
+        return self.reference
+
+    def _seed(self, *purpose: int | str) -> int:
+        return derive(self.config.run.seed, *purpose)
+
+
+def world_of(config: Config, policy: Policy) -> World:
+    """The episodes of a recipe, for a policy."""
+    agent_config = config.agent
+    rules = Rules(
+        history=agent_config.history,
+        retries=agent_config.retries,
+        thinking=agent_config.thinking,
+        instructions=agent_config.instructions,
+        max_turns=agent_config.max_turns,
+        max_turn_tokens=agent_config.max_turn_tokens,
+        context_limit=config.context.limit,
+        forfeit_reward=agent_config.forfeit_reward,
+    )
+    return World(config.env.name, config.env.options, Chat(policy.tokenizer), rules)
+
+
+def sound(groups: Sequence[Group]) -> list[Group]:
+    """The groups without episodes that a fault in the environment ended; those are counted, not learned from."""
+    kept = (tuple(t for t in group.trajectories if t.stop is not StopReason.ENV_ERROR) for group in groups)
+    return [Group(trajectories) for trajectories in kept if trajectories]
+
+
+def _rows_bytes(rows: Rows) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
+    return buffer.getvalue()
+
+
+def _rows_from(data: bytes) -> Rows:
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return Rows(**{field.name: arrays[field.name] for field in fields(Rows)})
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of all processes, one after another; turn numbers go on."""
+    columns = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(Rows)
+        if field.name not in ("offsets", "turns")
+    }
+    turns, first = [], 0
+    for part in parts:
+        turns.append(np.where(part.turns >= 0, part.turns + first, -1).astype(np.int32))
+        first += int(part.turns.max(initial=-1)) + 1
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns)
+
+
+def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tensor.contiguous() for name, tensor in weights.items()}
+
+

@@ -1,0 +1,122 @@
+"""The processes that share the work of an embedded run: same program, same weights, each its share.
+
+    earl train ─┬─ rank 0 (this process: also records)
+                └─ rank 1 … (started here, ends with it)     joined by gloo over loopback
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from earl.errors import EarlError
+
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for another. A process that dies is noticed at once, by its closed connection."""
+
+
+class Peers:
+    """What one process knows of the others. Alone, every exchange is the identity."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum over all processes, the same to the bit on each."""
+        if self.size > 1:
+            with _naming_loss():
+                dist.all_reduce(values)
+        return values
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every process's bytes, by rank, on every process."""
+        if self.size == 1:
+            return [data]
+        with _naming_loss():
+            sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
+            dist.all_gather(sizes, torch.tensor([len(data)]))
+            longest = max(int(size) for size in sizes)
+            own = torch.zeros(longest, dtype=torch.uint8)
+            own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
+            parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(parts, own)
+        return [part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any process raised its flag."""
+        return bool(self.add(torch.tensor([float(flag)])).item())
+
+
+@contextmanager
+def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Peers]:
+    """Start `size` - 1 more processes and join them; they end with this context.
+
+    Args:
+        rendezvous: a file for finding each other; made and removed here.
+        command: what runs in `earl`'s Python with the arguments rank, size and rendezvous added.
+    """
+    if size == 1:
+        yield Peers()
+        return
+    rendezvous.unlink(missing_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, *command, str(rank), str(size), str(rendezvous)],
+            stdin=subprocess.PIPE,
+            env=environment,
+        )
+        for rank in range(1, size)
+    ]
+    try:
+        with joined(0, size, rendezvous) as peers:
+            yield peers
+    finally:
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.close()  # a peer ends when this pipe does
+        for child in children:
+            child.wait()
+        rendezvous.unlink(missing_ok=True)
+
+
+@contextmanager
+def joined(rank: int, size: int, rendezvous: Path) -> Iterator[Peers]:
+    """Be one of `size` processes until the context ends."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    store = dist.FileStore(str(rendezvous), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    try:
+        yield Peers(rank, size)
+    finally:
+        dist.destroy_process_group()
+
+
+def end_with_parent() -> None:
+    """Make this process end when the one that started it does, however that one ends."""
+
+    def watch() -> None:
+        os.read(0, 1)  # returns when the pipe closes; nobody writes to it
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _naming_loss() -> Iterator[None]:
+    """Say in one line what a broken connection means."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        raise EarlError(
+            f"a process of this run was lost ({first}); its own message stands above; continue with --resume"
+        ) from error

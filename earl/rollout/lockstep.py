@@ -1,0 +1,29 @@
+"""The lockstep driver: many episodes against one sampler, one batch of completions per turn."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from earl.rollout.episode import Completion, Episode, Prompt
+from earl.trajectory import Trajectory
+
+
+class Completes(Protocol):
+    """The part of a sampler that a driver needs."""
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One completion per prompt, in order."""
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget what was kept for these episodes."""
+
+
+def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:
+    """Run all episodes to their end; their trajectories come back in the same order."""
+    waiting = [episode for episode in episodes if episode.stop is None]
+    while waiting:
+        completions = sampler.generate([episode.prompt() for episode in waiting])
+        for episode, completion in zip(waiting, completions, strict=True):
+            episode.receive(completion)
+        sampler.release([episode.session for episode in waiting if episode.stop is not None])
+        waiting = [episode for episode in waiting if episode.stop is None]
+    return [episode.trajectory() for episode in episodes]

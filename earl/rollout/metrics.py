@@ -1,0 +1,78 @@
+"""What a step's episodes say in numbers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from earl.matches import MatchResult
+from earl.trajectory import FIRST_POLICY_AUTHOR, Group, StopReason, Trajectory
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "max": 1.0}
+
+
+def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Returns, stops and context lengths of a step."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    replies = sum(len(trajectory.turns) for trajectory in trajectories)
+    stops = {f"stop/{stop}": _share(t.stop is stop for t in trajectories) for stop in StopReason}
+    return {
+        "episodes": float(len(trajectories)),
+        "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),
+        "turns": replies / len(trajectories),
+        "illegal_replies": sum(t.illegal for t in trajectories) / max(1, replies),
+        "zero_variance_groups": _share(len({t.reward for t in group.trajectories}) == 1 for group in groups),
+        **stops,
+        **context_metrics(trajectories),
+    }
+
+
+def context_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Quantiles of turn-level and episode-level context in tokens (EARL, section 2), and tokens in all.
+
+    A turn's context are the tokens of one round, what was asked and what was replied. An episode's are all that
+    it gathered.
+    """
+    turns = [turn.end - turn.prompt_start for trajectory in trajectories for turn in trajectory.turns]
+    episodes = [len(trajectory.tokens) for trajectory in trajectories]
+    sampled = sum(int((trajectory.authors >= FIRST_POLICY_AUTHOR).sum()) for trajectory in trajectories)
+    result = {"tokens": float(sum(episodes)), "tokens/sampled": float(sampled)}
+    for level, lengths in (("turn", turns or [0]), ("episode", episodes)):
+        result[f"context/{level}/mean"] = float(np.mean(lengths))
+        for name, quantile in QUANTILES.items():
+            result[f"context/{level}/{name}"] = float(np.quantile(lengths, quantile))
+    return result
+
+
+def match_results(trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False) -> list[MatchResult]:
+    """Results by opponent and seat.
+
+    Args:
+        weights: probability of each episode within its cell, where episodes were enumerated; absent: all alike.
+    """
+    cells: dict[tuple[str, str, int], list[tuple[Trajectory, float]]] = {}
+    played = list(trajectories)
+    for trajectory, weight in zip(played, weights or [1.0] * len(played), strict=True):
+        task = trajectory.task
+        cells.setdefault((task.env, task.opponent, task.seat), []).append((trajectory, weight))
+    return [_match(*cell, members, exact) for cell, members in sorted(cells.items(), key=lambda item: item[0])]
+
+
+def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, float]], exact: bool) -> MatchResult:
+    shares: Mapping[str, float] = _shares(members)
+    return MatchResult(env=env, opponent=opponent, seat=seat, exact=exact, episodes=len(members), **shares)
+
+
+def _shares(members: list[tuple[Trajectory, float]]) -> dict[str, float]:
+    """Wins, draws and losses add up to 1; a forfeit or a cut is a loss, and is shown apart as well."""
+    total = sum(weight for _, weight in members)
+    shares = dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), 0.0)
+    for trajectory, weight in members:
+        part = weight / total
+        shares[trajectory.outcome.value] += part
+        shares["illegal"] += part * (trajectory.illegal > 0)
+        shares["truncated"] += part * trajectory.truncated
+    return shares
+
+
+def _share(flags: Iterable[bool]) -> float:
+    return float(np.mean([*flags]))

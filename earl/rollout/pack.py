@@ -1,0 +1,122 @@
+"""From trajectories to rows: what one forward pass sees, ragged and packed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from earl.batch import Batch, Rows, offsets_of
+from earl.trajectory import FIRST_POLICY_AUTHOR, Group, Trajectory, Turn
+
+Labels = Mapping[int, Sequence[int]]
+"""Turn (by its place in the trajectory) → the tokens that a teacher would have written."""
+
+
+def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = None) -> Rows:
+    """One row per context: the whole episode under full history, one row per turn where the context restarts.
+
+    Args:
+        trajectories: N episodes; their turns are numbered through, 0 to K - 1.
+        labels: per trajectory, the teacher's tokens per turn. Without labels the policy's own tokens are learned
+            from. With them only the labels are: where a label departs from what was played, its first departing
+            token is the last one learned in that turn, since what follows was conditioned on the played token.
+    """
+    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _COLUMNS}
+    first_turn = 0
+    for index, trajectory in enumerate(trajectories):
+        for turns in _contexts(trajectory):
+            row = _row(trajectory, turns, first_turn, None if labels is None else labels[index])
+            for name, values in row.items():
+                columns[name].append(values)
+        first_turn += len(trajectory.turns)
+    lengths = [len(tokens) for tokens in columns["tokens"]]
+    joined = {name: np.concatenate([np.zeros(0, kind), *columns[name]]).astype(kind) for name, kind in _COLUMNS.items()}
+    return Rows(offsets=offsets_of(lengths), **joined)
+
+
+def complete(
+    rows: Rows,
+    advantages: NDArray[np.float32],
+    returns: NDArray[np.float32],
+    reference: NDArray[np.float32] | None,
+) -> Batch:
+    """The batch of `rows` with per-turn advantages and returns [K] and per-token reference log-probs [T]."""
+    spread = _spread(rows, advantages)
+    return Batch(
+        **{name: getattr(rows, name) for name in ("offsets", *_COLUMNS)},
+        advantages=np.where(rows.mask, spread, 0).astype(np.float32),
+        reference=np.zeros(len(rows.tokens), np.float32) if reference is None else reference,
+        returns=np.where(rows.value_mask, _spread(rows, returns), 0).astype(np.float32),
+    )
+
+
+def turn_values(rows: Rows, values: NDArray[np.float32], num_turns: int) -> NDArray[np.float32]:
+    """Per-token values [T] read off at each turn's prompt end: [K]."""
+    result = np.zeros(num_turns, np.float32)
+    result[rows.turns[rows.value_mask]] = values[rows.value_mask]
+    return result
+
+
+def trajectories_of(groups: Iterable[Group]) -> list[Trajectory]:
+    """All trajectories, group after group."""
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+_COLUMNS = {
+    "tokens": np.int32,
+    "mask": np.bool_,
+    "targets": np.int32,
+    "logprobs": np.float32,
+    "turns": np.int32,
+    "value_mask": np.bool_,
+}
+
+
+def _spread(rows: Rows, per_turn: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Per-turn values at every token of the turn, 0 outside."""
+    padded = np.append(per_turn, np.float32(0))  # index -1 reads the 0
+    return padded[rows.turns]
+
+
+def _contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
+    """The turns of a trajectory, by the context that they share."""
+    numbered = enumerate(trajectory.turns)
+    return [list(turns) for _, turns in groupby(numbered, key=lambda item: item[1].context_start)]
+
+
+def _row(
+    trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int, labels: Labels | None
+) -> dict[str, NDArray[np.generic]]:
+    """The columns of one context: from its start to its last sampled token."""
+    start, end = turns[0][1].context_start, turns[-1][1].end
+    tokens = trajectory.tokens[start:end]
+    sampled = trajectory.authors[start:end] >= FIRST_POLICY_AUTHOR
+    mask, targets = sampled.copy(), tokens.copy()
+    numbers = np.full(len(tokens), -1, np.int32)
+    value_mask = np.zeros(len(tokens), np.bool_)
+    for number, turn in turns:
+        numbers[turn.action_start - 1 - start : turn.end - start] = first_turn + number
+        value_mask[turn.action_start - 1 - start] = True
+        if labels is not None:
+            span = slice(turn.action_start - start, turn.end - start)
+            mask[span] = _label(targets[span], labels.get(number, ()))
+    return {
+        "tokens": tokens,
+        "mask": mask,
+        "targets": targets,
+        "logprobs": trajectory.logprobs[start:end],
+        "turns": numbers,
+        "value_mask": value_mask,
+    }
+
+
+def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
+    """Write the label over the played tokens up to the first that differs; the mask of what was written."""
+    mask = np.zeros(len(played), np.bool_)
+    for position, token in enumerate(label[: len(played)]):
+        departs = played[position] != token
+        played[position], mask[position] = token, True
+        if departs:
+            break
+    return mask

@@ -1,0 +1,74 @@
+"""What a run writes down, step by step. One process of a run keeps the journal; the others' writes do nothing."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from earl.matches import MatchResult
+from earl.runs import checkpoint, trajectories
+from earl.runs.folder import RunFolder
+from earl.runs.store import Store
+from earl.trajectory import Group
+
+KEPT_CHECKPOINTS = 2
+
+
+class Clock:
+    """Seconds by stage of one step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - began
+
+
+class Journal:
+    """Writes a run's database, trajectories and checkpoints, or nothing when `keeps` is false."""
+
+    def __init__(self, folder: RunFolder, keeps: bool) -> None:
+        self._folder = folder
+        self._store = Store(folder.database) if keeps else None
+
+    def forget_after(self, step: int) -> None:
+        """Drop what was written of later steps; a resumed run does them again, identically."""
+        if self._store:
+            self._store.forget_after(step)
+            trajectories.forget_after(self._folder.trajectories, step)
+
+    def step(
+        self, step: int, metrics: Mapping[str, float], clock: Clock, matches: Sequence[MatchResult], phase: str
+    ) -> None:
+        """Write a step's numbers in one transaction."""
+        if self._store:
+            self._store.record_step(step, metrics, clock.seconds, matches, phase)
+
+    def episodes(self, step: int, groups: Sequence[Group]) -> None:
+        """Keep a step's trajectories."""
+        if self._store:
+            path = trajectories.path_of(self._folder.trajectories, step)
+            trajectories.write(path, trajectories.to_table(groups, step))
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """Note that something happened now."""
+        if self._store:
+            self._store.event(step, kind, message)
+
+    def checkpoint(self, step: int, save: Callable[[Path], None], state: Mapping[str, Any], best: int) -> None:
+        """Save a checkpoint; the last ones and the best stay."""
+        if self._store:
+            checkpoint.save(self._folder.checkpoints, step, save, state)
+            checkpoint.prune(self._folder.checkpoints, KEPT_CHECKPOINTS, {best})
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._store:
+            self._store.close()

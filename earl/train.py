@@ -1,0 +1,227 @@
+"""Training: the step of the EARL paper (arXiv 2510.05943, Figure 2), the same in every process of a run.
+
+    rollout ─▶ experience preparation ─▶ model update ─▶ weights back to the sampler ─▶ journal
+"""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from earl import evaluate
+from earl.config import Config, build, load_toml
+from earl.errors import EarlError
+from earl.matches import MatchResult
+from earl.placement import peers as peer_processes
+from earl.placement.embedded import Embedded
+from earl.placement.peers import Peers
+from earl.rollout.metrics import episode_metrics
+from earl.runs import checkpoint
+from earl.runs.folder import RunFolder, open_existing
+from earl.runs.journal import Clock, Journal
+from earl.runs.records import matches_from_bytes, matches_to_bytes
+
+NEVER = (float("-inf"), float("-inf"))
+
+
+class Observer(Protocol):
+    """Who watches a run while it goes on."""
+
+    def step(self, step: int, metrics: dict[str, float], matches: Sequence[MatchResult]) -> None:
+        """A step is done and written down."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands: all that a checkpoint holds beside tensors."""
+
+    step: int = 0
+    best_step: int = 0
+    best: tuple[float, float] = NEVER
+    finished: bool = False
+
+    def better(self, results: Sequence[MatchResult]) -> bool:
+        """Whether results are the best so far; they are then remembered."""
+        strength = evaluate.strength(results)
+        if strength <= self.best:
+            return False
+        self.best, self.best_step = strength, self.step
+        return True
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Set by Ctrl-C; honoured at the end of a step."""
+
+    raised: bool = field(default=False)
+
+
+def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, observer: Observer | None) -> Progress:
+    """Run all steps that are left; the caller holds the run's lock.
+
+    Returns:
+        where the run stands: finished, or stopped by request and ready to resume.
+    """
+    torch.set_num_threads(1)
+    placement = Embedded(config, peers)
+    journal = Journal(folder, keeps=peers.rank == 0)
+    try:
+        progress = _resume(folder, placement, journal)
+        placement.sync(progress.step)
+        if progress.step == 0 and progress.best == NEVER:
+            _close_step(placement, journal, progress, {}, Clock(), observer)
+        while progress.step < config.total_steps:
+            if peers.agree(stop.raised):
+                return progress
+            progress.step += 1
+            clock = Clock()
+            metrics = _step(placement, journal, progress.step, clock)
+            _close_step(placement, journal, progress, metrics, clock, observer)
+        _finish(folder, placement, journal, progress, observer)
+        return progress
+    finally:
+        journal.close()
+
+
+def _step(placement: Embedded, journal: Journal, step: int, clock: Clock) -> dict[str, float]:
+    """One step, of imitation or of reinforcement learning."""
+    warm = placement.config.warm_start.steps
+    if step <= warm:
+        with clock("rollout"):
+            rows = placement.demonstrations(step)
+        with clock("update"):
+            stats = placement.imitate(rows, step)
+        return {f"warm_start/{name}": value for name, value in stats.items()}
+    with clock("rollout"):
+        groups = placement.rollout(step)
+    with clock("prepare"):
+        batch = placement.prepare(groups)
+    with clock("update"):
+        stats = placement.update(batch, step - warm)
+    with clock("record"):
+        if _due(step - warm, placement.config.run.keep_trajectories_every, placement.config.run.steps):
+            journal.episodes(step, groups)
+        return {**episode_metrics(groups), **stats}
+
+
+def _close_step(
+    placement: Embedded,
+    journal: Journal,
+    progress: Progress,
+    metrics: dict[str, float],
+    clock: Clock,
+    observer: Observer | None,
+) -> None:
+    """Hand the weights over, evaluate and checkpoint when it is time, write the step down."""
+    config, step = placement.config, progress.step
+    with clock("weights"):
+        placement.sync(step)
+    results: list[MatchResult] = []
+    better = False
+    if step in (0, config.warm_start.steps) or _due(step, config.evaluate.every, config.total_steps):
+        with clock("evaluate"):
+            results = evaluate_matches(placement, config.evaluate.episodes)
+        better = progress.better(results)
+    with clock("record"):
+        if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
+            journal.checkpoint(step, placement.save, asdict(progress), progress.best_step)
+    journal.step(step, metrics, clock, results, phase_of(config, step))
+    if observer:
+        observer.step(step, metrics, results)
+
+
+def _finish(
+    folder: RunFolder, placement: Embedded, journal: Journal, progress: Progress, observer: Observer | None
+) -> None:
+    """Evaluate the best weights at full length, once."""
+    if progress.finished:
+        return
+    placement.peers.agree(False)  # the first process has written the last checkpoint before any reads the best
+    placement.restore(checkpoint.load(folder.checkpoints / checkpoint.step_name(progress.best_step)).path)
+    placement.sync(progress.best_step)
+    results = evaluate_matches(placement, placement.config.evaluate.final_episodes)
+    journal.step(progress.step, {}, Clock(), results, "final")
+    if observer:
+        observer.step(progress.step, {}, results)
+
+
+def evaluate_matches(placement: Embedded, episodes: int) -> list[MatchResult]:
+    """The recipe's evaluation of the current weights; each process measures its share of the matches."""
+    config, peers = placement.config.evaluate, placement.peers
+    planned = evaluate.matches(placement.world, config.opponents, config.exact, episodes)
+    mine = planned[peers.rank :: peers.size]
+    results = [evaluate.evaluate(placement.world, placement.judge, match) for match in mine]
+    everything = [result for data in peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)]
+    return sorted(everything, key=lambda result: (result.opponent, result.seat))
+
+
+def phase_of(config: Config, step: int) -> str:
+    """What a step's matches belong to: "start", "warm_start" or "train"; "final" is the best weights' own."""
+    if step == 0:
+        return "start"
+    return "warm_start" if step <= config.warm_start.steps else "train"
+
+
+def _resume(folder: RunFolder, placement: Embedded, journal: Journal) -> Progress:
+    """Continue from the latest checkpoint, if there is one."""
+    latest = checkpoint.latest(folder.checkpoints)
+    if latest is None:
+        return Progress()
+    saved = checkpoint.load(latest)
+    placement.restore(saved.path)
+    journal.forget_after(saved.step)
+    state: dict[str, Any] = {**saved.state, "best": tuple(saved.state["best"])}
+    return Progress(**state)
+
+
+def _due(step: int, every: int, last: int) -> bool:
+    return step % every == 0 or step == last
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[StopRequest]:
+    """The first Ctrl-C or SIGTERM asks for a stop after the step; a second one interrupts at once."""
+    request = StopRequest()
+
+    def ask(number: int, _: object) -> None:
+        request.raised = True
+        signal.signal(number, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> Progress:
+    """Train with as many processes as the recipe says; the caller holds the run's lock."""
+    command = ["-m", "earl.train", str(folder.path)]
+    rendezvous = folder.path.resolve() / ".peers.tmp"
+    with (
+        stopping_on_signals() as stop,
+        peer_processes.together(config.run.processes, rendezvous, command) as peers,
+    ):
+        return train(folder, config, peers, stop, observer)
+
+
+def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
+    """A process beside the first: the same training, without journal and observer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides when to stop
+    peer_processes.end_with_parent()
+    folder = open_existing(Path(path))
+    try:
+        with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
+            train(folder, build(load_toml(folder.config)), peers, StopRequest(), None)
+    except EarlError as error:
+        sys.exit(f"process {rank}: {error}")
+
+
+if __name__ == "__main__":
+    _peer(*sys.argv[1:])
