@@ -46,8 +46,9 @@ def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
     centre = fraction + z * z / (2 * n)
     spread = z * math.sqrt(fraction * (1 - fraction) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    # At a fraction of 0 or 1 the bound is exact; rounding must not put it outside.
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # At 0 and 1 the bound is the fraction itself; rounding must not put it on the wrong side.
+    low, high = (centre - spread) / scale, (centre + spread) / scale
+    return max(0.0, min(low, fraction)), min(1.0, max(high, fraction))
 
 
 def merge(parts: Sequence[MatchResult]) -> MatchResult:

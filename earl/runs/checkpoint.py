@@ -140,7 +140,7 @@ def _damaged(path: Path, fault: str) -> EarlError:
     if earlier:
         cure = f"delete {path}, then --resume continues from {path.parent / step_name(earlier[-1])}"
     else:
-        cure = "there is no earlier checkpoint: delete the run and start it again"
+        cure = "there is no earlier checkpoint: start a new run"
     return EarlError(f"checkpoint {path} is damaged: {fault}; {cure}")
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from earl.errors import EarlError
-from earl.runs.storage import storage, sweep, temporary, write_text
+from earl.runs.storage import storage, sweep, sync, temporary
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _held: set[int] = set()  # descriptors of the locks this process holds
@@ -85,14 +85,15 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
     folder = RunFolder(root / name)
     if os.path.lexists(folder.path):
         raise _taken(folder)
-    with storage(folder.path):
+    with storage(folder.path, then="start the run again"):
         partial = RunFolder(temporary(folder.path))
         root.mkdir(parents=True, exist_ok=True)
         try:
             partial.path.mkdir(exist_ok=True)  # left by a killed process: its contents are overwritten
             partial.trajectories.mkdir(exist_ok=True)
             partial.checkpoints.mkdir(exist_ok=True)
-            write_text(partial.config, config)
+            partial.config.write_text(config, encoding="utf-8")
+            sync(partial.config)
             partial.path.rename(folder.path)
         except OSError as error:
             if os.path.lexists(folder.path):  # another process was faster

@@ -32,48 +32,51 @@ _SQLITE = {
 
 
 @contextmanager
-def storage(path: Path) -> Iterator[None]:
-    """Turn faults of the disk at `path` (full, read-only, not permitted, damaged database) into EarlError."""
+def storage(path: Path, then: str = "continue with --resume") -> Iterator[None]:
+    """Turn faults of the disk at `path` (full, read-only, refused, damaged database) into EarlError.
+
+    `then` is what the user does once there is space again.
+    """
     try:
         yield
-    except OSError as error:
-        code, fault = error.errno, error
-        message = _message(path, code)
-        if message is None:
+    except (OSError, sqlite3.Error, SafetensorError) as error:
+        mendable = _mendable(path, _code(error), then)
+        if mendable is None:
             raise
-        raise EarlError(message) from fault
-    except sqlite3.Error as error:
-        message = _message(path, _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF))
-        if message is None:
-            raise
-        raise EarlError(message) from error
-    except SafetensorError as error:  # it carries the errno only in its text
-        message = next((_message(path, code) for code in _FULL if f"os error {code})" in str(error)), None)
-        if message is None:
-            raise
-        raise EarlError(message) from error
+        raise mendable from error
 
 
-def _message(path: Path, code: int | None) -> str | None:
-    """The rule and the cure for one errno; None for a fault that is not the user's to mend."""
+def _code(error: Exception) -> int | None:
+    """The errno that says the same as the error."""
+    if isinstance(error, OSError):
+        return error.errno
+    if isinstance(error, sqlite3.Error):
+        return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)  # the low byte is the kind
+    return next(
+        (code for code in _FULL if f"os error {code})" in str(error)), None
+    )  # safetensors: only in words
+
+
+def _mendable(path: Path, code: int | None, then: str) -> EarlError | None:
+    """The error with rule and cure for one errno; None for a fault that is not the user's to mend."""
     if code in _FULL:
-        return f"no space left at {path}: free space, then continue with --resume"
+        return EarlError(f"no space left at {path}: free space, then {then}")
     if code in _REFUSED:
-        return (
-            f"{path} cannot be written ({os.strerror(code or 0)}): make it writable or choose another folder"
-        )
+        return EarlError(f"{path} is refused ({os.strerror(code or 0)}): permit it, or choose another folder")
     if code in _NO_FOLDER:
-        return (
-            f"{path} cannot be made: a file stands where a folder is needed; move it or choose another folder"
+        return EarlError(f"{path} stands where a folder is needed, or below a file: choose another folder")
+    if code == errno.ENOENT:
+        return EarlError(
+            f"{path} has vanished while it was in use: leave the run's folder alone, then {then}"
         )
     if code == errno.EIO:
-        return f"the disk failed at {path} (I/O error): check it and free space, then continue with --resume"
+        return EarlError(f"the disk failed at {path} (I/O error): check it and free space, then {then}")
     if code == errno.EBUSY:
-        return f"{path} is locked by another process: wait for that process or end it, then try again"
+        return EarlError(f"{path} is locked by another process: wait until it ends, then try again")
     if code == errno.EILSEQ:
-        return (
+        return EarlError(
             f"{path} is damaged, not a readable SQLite database: move it and its -wal and -shm files away "
-            "(the recorded metrics are lost, the checkpoints are not), then continue with --resume"
+            f"(the recorded metrics are lost, the checkpoints are not), then {then}"
         )
     return None
 

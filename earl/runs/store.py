@@ -3,57 +3,29 @@
 Readers (`earl report`, `earl watch`) open it while the run is being written: WAL lets them.
 """
 
-import math
+import os
 import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs.storage import storage
-
-FORMAT = 1
-"""Version of the tables, in the database's `user_version`."""
-
-_TABLES = """
-CREATE TABLE metrics (step INTEGER, name TEXT, value REAL, PRIMARY KEY (step, name)) WITHOUT ROWID;
-CREATE TABLE timings (step INTEGER, stage TEXT, seconds REAL, PRIMARY KEY (step, stage)) WITHOUT ROWID;
-CREATE TABLE events (id INTEGER PRIMARY KEY, step INTEGER, time REAL, kind TEXT, message TEXT);
-CREATE TABLE matches (
-    step INTEGER, phase TEXT, env TEXT, opponent TEXT, seat INTEGER, exact INTEGER, episodes INTEGER,
-    win REAL, draw REAL, loss REAL, illegal REAL, truncated REAL,
-    PRIMARY KEY (step, phase, opponent, seat, exact)
-) WITHOUT ROWID;
-"""
-
-Series = dict[str, list[tuple[int, float]]]
-"""(step, value) pairs in order of step, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened at a step."""
-
-    step: int
-    time: float
-    """Seconds since the epoch."""
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedMatch:
-    """A match result and when it was played."""
-
-    step: int
-    phase: str
-    """Part of the run, such as "train" or "eval"."""
-    result: MatchResult
+from earl.runs.tables import (
+    FORMAT,
+    TABLES,
+    Event,
+    RecordedMatch,
+    Series,
+    from_real,
+    match_row,
+    recorded_match,
+    to_real,
+)
 
 
 class Store:
@@ -66,7 +38,7 @@ class Store:
         """
         self._path = path
         if read_only and not path.is_file():
-            raise EarlError(f"no run database at {path}: a run writes it with its first step")
+            raise _nothing_at(path)
         with storage(path):
             self._connection = sqlite3.connect(_address(path, read_only), uri=True, isolation_level=None)
             try:
@@ -83,6 +55,8 @@ class Store:
                 f"{self._path} has format {version}, this earl reads up to {FORMAT}: use a newer earl"
             )
         if read_only:
+            if version == 0:
+                raise _nothing_at(self._path)
             return
         self._connection.execute("PRAGMA journal_mode = WAL")
         # One sync per commit: after a power failure the numbers are never behind the checkpoint either.
@@ -94,9 +68,11 @@ class Store:
             raise error
         with self._transaction() as connection:
             if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in filter(str.strip, _TABLES.split(";")):
+                for statement in filter(str.strip, TABLES.split(";")):
                     connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute(
+                f"PRAGMA user_version = {FORMAT}"
+            )  # always, so that a read-only disk shows now
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -125,15 +101,15 @@ class Store:
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)",
-                [(step, name, _to_real(value)) for name, value in metrics.items()],
+                [(step, name, to_real(value)) for name, value in metrics.items()],
             )
             connection.executemany(
                 "INSERT OR REPLACE INTO timings VALUES (?, ?, ?)",
-                [(step, stage, _to_real(seconds)) for stage, seconds in timings.items()],
+                [(step, stage, to_real(seconds)) for stage, seconds in timings.items()],
             )
             connection.executemany(
                 f"INSERT OR REPLACE INTO matches VALUES ({', '.join('?' * 12)})",
-                [_match_row(step, phase, result) for result in matches],
+                [match_row(step, phase, result) for result in matches],
             )
 
     def event(self, step: int, kind: str, message: str) -> None:
@@ -166,7 +142,7 @@ class Store:
     def matches(self) -> list[RecordedMatch]:
         """Every match result, in order of step."""
         rows = self._rows("SELECT * FROM matches ORDER BY step, phase, opponent, seat, exact")
-        return [_recorded_match(*row) for row in rows]
+        return [recorded_match(*row) for row in rows]
 
     def events(self) -> list[Event]:
         """Every event, in the order in which they happened."""
@@ -181,7 +157,7 @@ class Store:
     def _series(self, query: str, parameters: Sequence[str] = ()) -> Series:
         series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         for name, step, value in self._rows(query, parameters):
-            series[name].append((step, _from_real(value)))
+            series[name].append((step, from_real(value)))
         return dict(series)
 
     def _rows(self, query: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
@@ -201,35 +177,14 @@ class Store:
 
 
 def _address(path: Path, read_only: bool) -> str:
-    return path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rwc")
+    """The URI that SQLite opens."""
+    uri = path.absolute().as_uri()
+    if not read_only:
+        return uri + "?mode=rwc"
+    # A reader of a closed database would still make the log's files; on a read-only medium it need not.
+    settled = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+    return uri + ("?immutable=1" if settled else "?mode=ro")
 
 
-def _to_real(value: float) -> float | None:
-    """SQLite keeps infinities but turns NaN into NULL; so NULL is how a NaN is written here."""
-    value = float(value)
-    return None if math.isnan(value) else value
-
-
-def _from_real(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _match_row(step: int, phase: str, result: MatchResult) -> tuple[object, ...]:
-    fractions = (result.win, result.draw, result.loss, result.illegal, result.truncated)
-    head = (step, phase, result.env, result.opponent, result.seat, int(result.exact), result.episodes)
-    return (*head, *map(_to_real, fractions))
-
-
-def _recorded_match(
-    step: int,
-    phase: str,
-    env: str,
-    opponent: str,
-    seat: int,
-    exact: int,
-    episodes: int,
-    *fractions: float | None,
-) -> RecordedMatch:
-    win, draw, loss, illegal, truncated = map(_from_real, fractions)
-    result = MatchResult(env, opponent, seat, bool(exact), episodes, win, draw, loss, illegal, truncated)
-    return RecordedMatch(step, phase, result)
+def _nothing_at(path: Path) -> EarlError:
+    return EarlError(f"no numbers at {path}: the run has not recorded a step yet; wait for its first")

@@ -167,8 +167,7 @@ def read(path: Path) -> tuple[int, list[Group]]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
-        _check_columns(table.schema)
-        return int(table.schema.metadata[b"earl.step"]), from_table(table)
+        return _checked_step(table), from_table(table)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EarlError(
             f"trajectories {path} cannot be read ({str(error).splitlines()[0]}): the file is damaged; "
@@ -176,9 +175,15 @@ def read(path: Path) -> tuple[int, list[Group]]:
         ) from error
 
 
-def _check_columns(schema: Any) -> None:
-    if not schema.equals(SCHEMA) or schema.metadata.get(b"earl.format") != FORMAT:
+def _checked_step(table: pa.Table) -> int:
+    """The step that a file's metadata and all its rows agree on."""
+    metadata = table.schema.metadata or {}
+    if not table.schema.equals(SCHEMA) or metadata.get(b"earl.format") != FORMAT:
         raise ValueError("its columns are not those of this version of earl")
+    step = int(metadata.get(b"earl.step", b""))
+    if (table["step"].to_numpy() != step).any():
+        raise ValueError("its rows are of another step than the file")
+    return step
 
 
 def forget_after(folder: Path, step: int) -> None:
