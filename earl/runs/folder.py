@@ -86,15 +86,15 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
     if os.path.lexists(folder.path):
         raise _taken(folder)
     with storage(folder.path, then="start the run again"):
-        partial = RunFolder(temporary(folder.path))
+        partial = RunFolder(temporary(root / f"{name}.{os.getpid()}"))  # its own, should two create at once
         root.mkdir(parents=True, exist_ok=True)
         try:
-            partial.path.mkdir(exist_ok=True)  # left by a killed process: its contents are overwritten
-            partial.trajectories.mkdir(exist_ok=True)
-            partial.checkpoints.mkdir(exist_ok=True)
+            for path in (partial.path, partial.trajectories, partial.checkpoints):
+                path.mkdir(exist_ok=True)
             partial.config.write_text(config, encoding="utf-8")
             sync(partial.config)
             partial.path.rename(folder.path)
+            sync(root)
         except OSError as error:
             if os.path.lexists(folder.path):  # another process was faster
                 raise _taken(folder) from error

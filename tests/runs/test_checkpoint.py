@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from earl.errors import EarlError
-from earl.runs.checkpoint import all_steps, latest, load, prune, save
+from earl.runs.checkpoint import JSON, all_steps, latest, load, prune, save
 
 
 def weights(text: str) -> Callable[[Path], None]:
@@ -25,7 +25,12 @@ def hidden(folder: Path) -> list[str]:
 
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
-    state = {"seed": 2**127, "lr": 0.1 + 0.2, "best": None, "nested": {"a": [1, 2.5, "x", True]}}
+    state: dict[str, JSON] = {
+        "seed": 2**127,
+        "lr": 0.1 + 0.2,
+        "best": None,
+        "nested": {"a": [1, 2.5, "x", True]},
+    }
     path = save(tmp_path / "checkpoints", 10, weights("abc"), state)
     assert path == tmp_path / "checkpoints" / "step-000010"
     assert latest(tmp_path / "checkpoints") == path

@@ -95,10 +95,28 @@ def test_a_creation_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_creation_after_a_killed_one(tmp_path: Path) -> None:
-    (tmp_path / ".a.tmp" / "checkpoints").mkdir(parents=True)
+    (tmp_path / f".a.{os.getpid()}.tmp" / "checkpoints").mkdir(parents=True)
     assert listing(tmp_path) == []
     assert create(tmp_path, "a", "x").config.read_text() == "x"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_of_many_that_create_one_run_at_once_one_does(tmp_path: Path) -> None:
+    children = []
+    for number in range(8):
+        child = os.fork()
+        if child == 0:
+            try:
+                create(tmp_path / "runs", "a", f"number = {number}")
+            except EarlError as error:
+                os._exit(1 if "exists already" in str(error) else 2)
+            finally:
+                os._exit(0 if sys.exc_info()[0] is None else 2)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert sorted(codes) == [0, 1, 1, 1, 1, 1, 1, 1]
+    assert open_existing(tmp_path / "runs" / "a").config.read_text() == f"number = {codes.index(0)}"
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
 
 
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_reader_never_meets_a_half_step(tmp_path: Path) -> None:
             assert select.select([writer.stdout], [], [], 60)[0]
             with pytest.raises(EarlError, match=f"process {writer.pid}"), lock(folder):
                 pass
-            seen = set()
+            seen: set[int] = set()
             while len(seen) < 20:
                 with Store(folder.database, read_only=True) as store:
                     seen.add(assert_whole_steps_at_once(store))

@@ -45,7 +45,7 @@ def test_every_float_comes_back(values: list[float]) -> None:
 def test_nan_and_infinity_come_back(tmp_path: Path) -> None:
     with Store(tmp_path / "run.db") as store:
         store.record_step(
-            0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": np.float32("nan")}, {"t": math.nan}
+            0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": float(np.float32("nan"))}, {"t": math.nan}
         )
         unplayed = MatchResult("tictactoe", "random", 0, False, 0, *[math.nan] * 5)
         store.record_step(0, {}, {}, [unplayed])
