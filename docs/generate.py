@@ -35,8 +35,9 @@ WHY = {
 
 INTRODUCTION = """# Direct dependencies
 
-Written by `make docs` from `pyproject.toml` and from what the installed packages say of themselves. The
-ranges stand in `pyproject.toml`, the exact versions of these and of all that they need in `requirements.lock`.
+Written by `make docs` from `pyproject.toml` and from what the installed packages say of themselves.
+The ranges stand in `pyproject.toml`, the exact versions of these and of all that they need in
+`requirements.lock`.
 """
 
 
