@@ -1,0 +1,140 @@
+"""Every algorithm's advantages against the same sums written out with loops."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from earl.algorithms.base import per_turn
+from earl.algorithms.imitation import Imitation
+from earl.algorithms.ppo import turn_level_gae
+from earl.algorithms.registry import ALGORITHMS, algorithm
+from earl.config import AlgorithmConfig
+from earl.errors import EarlError
+
+CONFIG = AlgorithmConfig()
+
+# Two groups; the episodes have 1 to 3 turns, so that values per turn and per episode cannot be mixed up.
+UNEVEN = [[[1.0], [0.0, -1.0], [0.0, 0.0, 0.5]], [[0.25], [0.0, 1.0]]]
+
+
+@pytest.fixture
+def groups(group):
+    return [group(*episodes) for episodes in UNEVEN]
+
+
+def turns_in(groups):
+    return [turn.reward for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
+
+
+def advantages(name, groups, values=None, config=CONFIG):
+    zeros = np.zeros(len(turns_in(groups)), np.float32)
+    return algorithm(name).advantages(groups, zeros if values is None else values, config)
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
+
+
+def deviation(numbers):
+    """The population standard deviation."""
+    return sqrt(mean([(number - mean(numbers)) ** 2 for number in numbers]))
+
+
+def spread(per_episode):
+    """One number per episode of UNEVEN, repeated for each of its turns."""
+    episodes = [episode for group in UNEVEN for episode in group]
+    return [number for number, episode in zip(per_episode, episodes, strict=True) for _ in episode]
+
+
+def test_grpo_by_hand(group):
+    # Returns 1, 0, 1, 0: mean 0.5, deviation 0.5, so ±0.5 / (0.5 + 0.0001) = ±0.9998.
+    result = advantages("grpo", [group([1.0], [0.0, 0.0], [0.0, 1.0], [0.0])])
+    assert result.turns.tolist() == pytest.approx([0.9998, -0.9998, -0.9998, 0.9998, 0.9998, -0.9998], abs=1e-6)
+    assert result.returns.tolist() == [0.0] * 6
+
+
+def test_grpo(groups):
+    expected = []
+    for episodes in UNEVEN:
+        returns = [sum(rewards) for rewards in episodes]
+        expected += [(value - mean(returns)) / (deviation(returns) + 1e-4) for value in returns]
+    assert advantages("grpo", groups).turns.tolist() == pytest.approx(spread(expected), rel=1e-6)
+
+
+def test_rloo(groups):
+    expected = []
+    for episodes in UNEVEN:
+        returns = [sum(rewards) for rewards in episodes]
+        for own, value in enumerate(returns):
+            others = [other for place, other in enumerate(returns) if place != own]
+            expected.append(value - mean(others))
+    assert advantages("rloo", groups).turns.tolist() == pytest.approx(spread(expected), rel=1e-6)
+
+
+def test_reinforce_plus_plus(groups):
+    centred = []
+    for episodes in UNEVEN:
+        returns = [sum(rewards) for rewards in episodes]
+        centred += [value - mean(returns) for value in returns]
+    expected = [(value - mean(centred)) / deviation(centred) for value in centred]
+    assert advantages("reinforce++", groups).turns.tolist() == pytest.approx(spread(expected), rel=1e-5)
+
+
+def naive_gae(rewards, values, gamma, lam):
+    """A_k = sum over l of (γλ)^l δ_{k+l}, summed anew for every turn (arXiv 1506.02438, equation 16)."""
+    padded = [*values, 0.0]
+    deltas = [rewards[k] + gamma * padded[k + 1] - values[k] for k in range(len(rewards))]
+    return [sum((gamma * lam) ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))]
+
+
+def test_gae_by_hand():
+    # δ = [0 + 0.5·2 - 1, 4 + 0.5·0 - 2] = [0, 2]; A_1 = 2, A_0 = 0 + 0.5·0.5·2 = 0.5.
+    result = turn_level_gae(np.array([0.0, 4.0]), np.array([1.0, 2.0]), gamma=0.5, lam=0.5)
+    assert result.tolist() == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.8), (1.0, 1.0), (0.7, 0.0)])
+def test_ppo(groups, gamma, lam):
+    values = np.random.default_rng(0).normal(size=len(turns_in(groups))).astype(np.float32)
+    raw, start = [], 0
+    for episode in (episode for episodes in UNEVEN for episode in episodes):
+        own = values[start : start + len(episode)].tolist()
+        raw += naive_gae(episode, own, gamma, lam)
+        start += len(episode)
+    result = advantages("ppo", groups, values, AlgorithmConfig(gamma=gamma, gae_lambda=lam))
+    assert result.returns.tolist() == pytest.approx([a + v for a, v in zip(raw, values.tolist(), strict=True)], abs=1e-6)
+    expected = [(advantage - mean(raw)) / deviation(raw) for advantage in raw]
+    assert result.turns.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_imitation_counts_every_turn_alike(groups):
+    result = Imitation().advantages(groups, np.zeros(9, np.float32), CONFIG)
+    assert result.turns.tolist() == [1.0] * 9
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_equal_returns_teach_nothing(name, group):
+    # 0.1 has no exact float: rounding must not be blown up into an advantage.
+    same = [group([0.1], [0.1], [0.1]), group([0.1], [0.1], [0.1])]
+    assert advantages(name, same).turns.tolist() == pytest.approx([0.0] * 6, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("episodes", [[], [[1.0]]], ids=["no groups", "a group of one"])
+def test_the_smallest_batches_give_finite_advantages(name, episodes, group):
+    groups = [group(*episodes)] if episodes else []
+    result = advantages(name, groups)
+    assert result.turns.shape == result.returns.shape == (len(turns_in(groups)),)
+    assert np.isfinite(result.turns).all()
+    assert result.turns.dtype == result.returns.dtype == np.float32
+
+
+def test_per_turn_repeats_an_episodes_number(group):
+    result = per_turn([group([0.0, 0.0], [0.0])], [np.array([7.0, 8.0])])
+    assert result.tolist() == [7.0, 7.0, 8.0]
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest():
+    with pytest.raises(EarlError, match="did you mean 'grpo'"):
+        algorithm("gpro")
