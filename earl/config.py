@@ -89,8 +89,12 @@ class WarmStartConfig(Section):
     episodes: int = Field(256, ge=1)
     """New teacher episodes per step."""
     minibatches: int = Field(8, ge=1)
-    """Updates per step."""
+    """Updates per pass over a step's episodes."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's episodes; more than one pays where the teacher is slow."""
     learning_rate: float = Field(2e-3, gt=0)
+    final_learning_rate: float | None = Field(None, ge=0)
+    """At the last step of the warm start, reached linearly; absent: constant."""
 
 
 class RolloutConfig(Section):

@@ -127,10 +127,12 @@ def _close_step(
         with clock("evaluate"):
             results = evaluate_matches(placement, config.evaluate.episodes)
         better = progress.better(results)
-    with clock("record"):
-        if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
-            journal.checkpoint(step, placement.save, asdict(progress), progress.best_step)
+    # Numbers before the checkpoint: a kill between the two repeats the step instead of losing its numbers.
     journal.step(step, metrics, clock, results, phase_of(config, step))
+    if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
+        with clock("checkpoint"):
+            journal.checkpoint(step, placement.save, asdict(progress), progress.best_step)
+        journal.step(step, {}, clock, [], "")
     if observer:
         observer.step(step, metrics, results)
 
@@ -171,6 +173,7 @@ def _resume(folder: RunFolder, placement: Embedded, journal: Journal) -> Progres
     """Continue from the latest checkpoint, if there is one."""
     latest = checkpoint.latest(folder.checkpoints)
     if latest is None:
+        journal.forget_after(-1)
         return Progress()
     saved = checkpoint.load(latest)
     placement.restore(saved.path)

@@ -19,7 +19,7 @@ from earl.config import Config
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make
-from earl.engine.schedule import entropy_weight, learning_rate
+from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.placement.peers import Peers
 from earl.rollout.episode import Rules
 from earl.rollout.lockstep import play
@@ -66,8 +66,9 @@ class Embedded:
         warm = self.config.warm_start
         turns = int(rows.turns.max()) + 1
         batch = complete(rows, np.ones(turns, np.float32), np.zeros(turns, np.float32), None)
-        update = Update(warm.learning_rate, 0.0, 0.0, warm.minibatches, 1, self._seed("order", step))
-        return self.learner.update(batch, Imitation(), update)
+        rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
+        update = Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
+        return self.learner.update(batch, Imitation(), update) | {"learning_rate": rate}
 
     def rollout(self, step: int) -> list[Group]:
         """The step's groups, all processes' together."""
