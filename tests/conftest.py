@@ -1,0 +1,61 @@
+"""What tests of several rooms share. Heavy libraries load inside the fixtures that need them."""
+
+import pytest
+
+DEFAULT_SYSTEM = "You are a helpful assistant."
+
+# The shape of Qwen2.5's template: a default system prompt, and tool answers inside a user message.
+CHATML = (
+    "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}"
+    "{%- else %}{{- '<|im_start|>system\n" + DEFAULT_SYSTEM + "<|im_end|>\n' }}{%- endif %}"
+    "{%- for message in messages %}"
+    "{%- if message.role in ('user', 'assistant') %}"
+    "{{- '<|im_start|>' + message.role + '\n' + CONTENT + '<|im_end|>\n' }}"
+    "{%- elif message.role == 'tool' %}"
+    "{{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}"
+    "{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+PLAIN = CHATML.replace("CONTENT", "message.content")
+TRIMMING = CHATML.replace("CONTENT", "message.content | trim")
+# As Qwen3 does: what an earlier reply thought is left out of the history.
+FORGETTING = CHATML.replace("CONTENT", "message.content.split('</think>')[-1].lstrip('\n')")
+
+
+def bpe_tokenizer(template, merges):
+    """Characters and merges of two, so that a text has more than one tokenisation."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from earl.envs.base import CHARACTERS
+
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    words = [*special, *CHARACTERS, *merges]
+    pairs = [(word[:-1], word[-1]) for word in merges]
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n|[^\n]+"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=template,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def chatml():
+    """Makes a ChatML tokenizer in which "12", "th" and "the" are single tokens."""
+    templates = {"plain": PLAIN, "trimming": TRIMMING, "forgetting": FORGETTING}
+    return lambda kind="plain": bpe_tokenizer(templates[kind], ["12", "th", "the"])
+
+
+@pytest.fixture(scope="session")
+def characters():
+    """Earl's own tokenizer."""
+    from earl.engine.tokenizer import character_tokenizer
+
+    return character_tokenizer()
