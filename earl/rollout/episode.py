@@ -4,6 +4,7 @@
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -119,12 +120,10 @@ class Episode:
         self.authors += self._policy_authors(completion.tokens, reply.thinking)
         self.logprobs += completion.logprobs
         self.versions += [completion.version] * len(completion.tokens)
-        if not completion.finished:
-            self._cut(start)
-        elif (rule := self.env.rule(reply.action)) is not None:
-            self._refuse(start, StopReason.ILLEGAL_ACTION, rule)
-        else:
+        if completion.finished:
             self._act(start, reply.action)
+        else:
+            self._cut(start)
 
     def trajectory(self) -> Trajectory:
         """What the episode leaves behind, once `stop` is set."""
@@ -146,14 +145,19 @@ class Episode:
     def _act(self, start: int, action: str) -> None:
         began = time.perf_counter()
         with boundary() as fault:
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            rule = self.env.rule(action)
+            if rule is None:
+                observation, reward, terminated, truncated, info = self.env.step(action)
+                outcome = Outcome(info["outcome"]) if terminated else Outcome.LOSS
         seconds = time.perf_counter() - began
         if fault.message:
             self._turn(start, action, 0.0, seconds)
             return self._end(StopReason.ENV_ERROR, error=fault.message)
+        if rule is not None:
+            return self._refuse(start, StopReason.ILLEGAL_ACTION, rule)
         self._turn(start, action, reward, seconds)
         if terminated:
-            return self._end(StopReason.FINISHED, Outcome(info["outcome"]))
+            return self._end(StopReason.FINISHED, outcome)
         if truncated:
             return self._forfeit(StopReason.TURN_LIMIT)
         return self._continue(info, observation, closed=True)
@@ -203,7 +207,11 @@ class Episode:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""
         if not thinking:
             return bytes([Author.ACTION]) * len(tokens)
-        length = next(n for n in range(1, len(tokens) + 1) if thinking in self.chat.decode(tuple(tokens[:n])))
+
+        def closed(length: int) -> bool:
+            return thinking in self.chat.decode(tuple(tokens[:length]))
+
+        length = bisect_left(range(len(tokens)), True, key=closed)
         return bytes([Author.THINKING]) * length + bytes([Author.ACTION]) * (len(tokens) - length)
 
     def _turn(self, start: int, action: str | None, reward: float, seconds: float) -> None:

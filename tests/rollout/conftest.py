@@ -1,0 +1,117 @@
+"""A tokenizer of single characters, a sampler that follows a script, and a small made-up world: no torch here."""
+
+from collections import namedtuple
+
+import pytest
+
+from earl.agents.chat import Chat
+from earl.envs.base import TextEnv
+from earl.rollout.episode import Completion, Episode, Rules
+from earl.trajectory import Task
+
+END = "$"
+MARKS = {"system": "{", "user": "(", "assistant": "[", "tool": "|"}
+
+
+class Characters:
+    """Token ids are code points; a message is its role's mark, its text and "$"."""
+
+    eos_token = END
+    eos_token_id = ord(END)
+
+    def __call__(self, text, *, add_special_tokens, return_offsets_mapping):
+        spans = [(i, i + 1) for i in range(len(text))]
+        return {"input_ids": [ord(character) for character in text], "offset_mapping": spans}
+
+    def apply_chat_template(self, conversation, *, tokenize, add_generation_prompt):
+        text = "".join(MARKS[message["role"]] + message["content"] + END for message in conversation)
+        return text + MARKS["assistant"] * add_generation_prompt
+
+    def decode(self, token_ids, *, skip_special_tokens):
+        return "".join(map(chr, token_ids))
+
+
+class Script:
+    """A sampler that gives every session its replies in turn, cut at max_tokens as a real one would."""
+
+    def __init__(self, *replies, version=3):
+        self.replies = {session: list(texts) for session, texts in enumerate(replies)}
+        self.version, self.prompts, self.released = version, [], []
+
+    def generate(self, prompts):
+        self.prompts.append(prompts)
+        return [self.complete(prompt) for prompt in prompts]
+
+    def complete(self, prompt):
+        tokens = [ord(character) for character in self.replies[prompt.session].pop(0) + END][
+            : prompt.max_tokens
+        ]
+        logprobs = [-0.5 - place for place in range(len(tokens))]
+        return Completion(tokens, logprobs, self.version, finished=tokens[-1] == ord(END))
+
+    def release(self, sessions):
+        self.released += sessions
+
+
+Step = namedtuple("Step", "observation reward terminated truncated info")
+
+
+class Counting(TextEnv):
+    """Asks for 1, 2, … up to `goal`; each right answer is worth 0.25. An action may also name a fault."""
+
+    instructions = "Count."
+
+    def __init__(self, goal=3, role="user"):
+        self.goal, self.role, self.max_turns = goal, role, goal
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds = (seed, (options or {}).get("opponent_seed"))
+        self.count = 0
+        return "0", {"role": "user"}
+
+    def rule(self, action):
+        return None if action in ("1", "2", "3", "fail", "stop", "odd") else "a number"
+
+    def step(self, action):
+        if action == "fail":
+            raise RuntimeError("out of numbers")
+        if action == "odd":
+            return Step("?", 0.0, True, False, {"outcome": "tie"})
+        if action == "stop":
+            return Step("enough", 0.0, False, True, {"role": self.role})
+        self.count += 1
+        done = self.count >= self.goal
+        return Step(
+            str(self.count), 0.25, done, False, {"role": self.role, **({"outcome": "win"} if done else {})}
+        )
+
+
+@pytest.fixture
+def script():
+    return Script
+
+
+@pytest.fixture
+def chat():
+    return Chat(Characters())
+
+
+@pytest.fixture
+def episode(chat):
+    """Makes an episode of counting; keywords are those of Rules, and `env`."""
+
+    def make(session=0, env=None, seed=11, **rules):
+        return Episode(env or Counting(), chat, Rules(**rules), Task("counting", seed=7), seed, session)
+
+    return make
+
+
+@pytest.fixture
+def counting():
+    return Counting
+
+
+@pytest.fixture
+def text():
+    """The tokens as text."""
+    return lambda tokens: "".join(map(chr, tokens))
