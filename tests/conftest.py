@@ -6,7 +6,8 @@ DEFAULT_SYSTEM = "You are a helpful assistant."
 
 # The shape of Qwen2.5's template: a default system prompt, and tool answers inside a user message.
 CHATML = (
-    "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}"
+    "{%- if messages[0].role == 'system' %}"
+    "{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}"
     "{%- else %}{{- '<|im_start|>system\n" + DEFAULT_SYSTEM + "<|im_end|>\n' }}{%- endif %}"
     "{%- for message in messages %}"
     "{%- if message.role in ('user', 'assistant') %}"

@@ -1,5 +1,7 @@
 """Token in, token out: what was given and sampled is a chain that only grows, and nothing is re-encoded."""
 
+from itertools import pairwise
+
 import pytest
 
 from earl.agents.chat import Chat
@@ -63,7 +65,7 @@ def test_the_opening_carries_the_templates_own_system_prompt(chatml):
 def test_a_template_that_forgets_thinking_does_not_change_what_was_sampled(chatml):
     tokenizer = chatml("forgetting")
     contexts, messages = conversation(Chat(tokenizer), "", ["<think>the 12</think>5", "7", "12"])
-    for shorter, longer in zip(contexts, contexts[1:], strict=False):
+    for shorter, longer in pairwise(contexts):
         assert longer[: len(shorter)] == shorter
     # The template would have dropped the span, and with it the tokens that log-probs belong to.
     assert tokenizer.decode(contexts[1]).count("<think>the 12</think>5<|im_end|>") == 1
@@ -75,7 +77,10 @@ def test_sampled_tokens_are_never_encoded_again(chatml):
     ids = chat.tokenizer.convert_tokens_to_ids
     sampled = [ids("1"), ids("2"), ids("<|im_end|>")]
     assert chat.decode(tuple(sampled)) == "12"
-    assert chat.written("12") == [ids("12"), ids("<|im_end|>")]  # what encoding the text would have made of it
+    assert chat.written("12") == [
+        ids("12"),
+        ids("<|im_end|>"),
+    ]  # what encoding the text would have made of it
     opening, reply = chat.opening("", "7").tokens, chat.reply("user", "7", True).tokens
     tokens = [*opening, *sampled, *reply]
     assert tokens[len(opening) : len(opening) + 3] == sampled
@@ -111,7 +116,9 @@ def test_authors_when_the_content_stands_in_the_template_too(chatml):
     for content in ("user", "assistant\n", "\n", "<tool_response>"):
         for piece in (chat.opening("", content), chat.reply("user", content, True)):
             assert written(chat, piece, ENVIRONMENT) == content
-            assert chat.tokenizer.decode(piece.tokens).endswith(f"user\n{content}<|im_end|>\n<|im_start|>assistant\n")
+            assert chat.tokenizer.decode(piece.tokens).endswith(
+                f"user\n{content}<|im_end|>\n<|im_start|>assistant\n"
+            )
 
 
 def test_a_template_that_trims_leaves_the_trimmed_message_to_the_environment(chatml):

@@ -11,7 +11,7 @@ from earl.algorithms.loss import clipped_surrogate, importance_weighted, kl_to_r
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.config import AlgorithmConfig
 
-# exp(0.5) = 1.65 and exp(-0.5) = 0.61 are outside of 1 ± 0.2, exp(±0.1) inside; each with both signs of advantage.
+# exp(0.5) = 1.65 and exp(-0.5) = 0.61 are outside of 1 ± 0.2, exp(±0.1) inside; each with both advantages.
 SHIFTS = [0.5, 0.5, -0.5, -0.5, 0.1, 0.1, -0.1, -0.1, 0.0]
 ADVANTAGES = [1.0, -2.0, 1.0, -2.0, 1.0, -2.0, 1.0, -2.0, 0.5]
 OLD = [-0.7, -1.1, -0.2, -2.0, -0.3, -0.9, -1.4, -0.6, -0.05]
@@ -95,7 +95,7 @@ def test_kl_to_reference_is_the_k3_estimate():
 
 
 def test_kl_estimate_is_unbiased():
-    # Over the whole distribution the expectation under π of r - 1 - log r is sum π·log(π / π_ref), since sum π_ref = 1.
+    # The expectation of r - 1 - log r under π is sum π·log(π / π_ref), since sum π_ref = sum π = 1.
     policy, reference = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]
     expected = sum(p * log(p / q) for p, q in zip(policy, reference, strict=True))
     estimate = 0.0
@@ -123,7 +123,9 @@ def test_imitation_is_the_negative_log_likelihood():
     ids=["clipped", "importance", "imitation", "kl"],
 )
 def test_gradients_equal_finite_differences(loss):
-    now = (torch.tensor(OLD, dtype=torch.float64) + torch.tensor(SHIFTS, dtype=torch.float64)).requires_grad_()
+    now = (
+        torch.tensor(OLD, dtype=torch.float64) + torch.tensor(SHIFTS, dtype=torch.float64)
+    ).requires_grad_()
     loss(inputs(now)).backward()
     assert now.grad is not None
     numeric = numeric_gradient(lambda at: loss(inputs(at)), now.detach())

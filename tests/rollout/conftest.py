@@ -1,4 +1,4 @@
-"""A tokenizer of single characters, a sampler that follows a script, and a small made-up world: no torch here."""
+"""A tokenizer of single characters, a sampler that follows a script, a made-up world: no torch here."""
 
 from collections import namedtuple
 
