@@ -1,20 +1,24 @@
-"""The recipe: one tree of settings, each with one default and one owner. Recipes are TOML files of this shape."""
+"""The recipe: one tree of settings, each with one default and one owner. Recipes are TOML files."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from earl.errors import EarlError
 
+Share = Annotated[float, Field(gt=0)]
+
 
 class Section(BaseModel):
-    """A table of the recipe. Keys that it does not know are refused."""
+    """A table of the recipe. Keys that it does not know are refused, and so are NaN and infinity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EnvConfig(Section):
@@ -24,7 +28,7 @@ class EnvConfig(Section):
     """Name in the environment registry."""
     options: dict[str, bool | int | float | str] = {}
     """Arguments of the environment."""
-    opponents: dict[str, float] = {}
+    opponents: dict[str, Share] = {}
     """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
 
 
@@ -59,10 +63,10 @@ class ModelConfig(Section):
 
     path: str | None = None
     """A folder or hub id of a transformers causal language model; absent: a new small model."""
-    hidden: int = Field(64, ge=8)
-    layers: int = Field(2, ge=1)
-    heads: int = Field(4, ge=1)
-    intermediate: int = Field(128, ge=8)
+    hidden: int = Field(64, ge=8, le=65536)
+    layers: int = Field(2, ge=1, le=256)
+    heads: int = Field(4, ge=1, le=1024)
+    intermediate: int = Field(128, ge=8, le=1 << 20)
     max_positions: int = Field(1024, ge=16)
 
     @model_validator(mode="after")
@@ -82,7 +86,7 @@ class WarmStartConfig(Section):
     """Steps of imitation; 0: none."""
     teacher: str = "random"
     """Whose actions are the labels. `random` teaches only the format of a reply."""
-    opponents: dict[str, float] = {}
+    opponents: dict[str, Share] = {}
     """Opponent → share; empty: those of [env]."""
     noise: float = Field(0.25, ge=0, le=1)
     """Share of turns where a random legal action is played, while the label stays the teacher's."""
@@ -92,8 +96,8 @@ class WarmStartConfig(Section):
     """Updates per pass over a step's episodes."""
     epochs: int = Field(1, ge=1)
     """Passes over a step's episodes; more than one pays where the teacher is slow."""
-    learning_rate: float = Field(2e-3, gt=0)
-    final_learning_rate: float | None = Field(None, ge=0)
+    learning_rate: float = Field(2e-3, gt=0, le=1)
+    final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step of the warm start, reached linearly; absent: constant."""
 
 
@@ -104,7 +108,7 @@ class RolloutConfig(Section):
     """Episodes per step."""
     group_size: int = Field(16, ge=1)
     """Episodes that start alike."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=0.01, le=100)
 
     @property
     def prompts(self) -> int:
@@ -147,8 +151,8 @@ class AlgorithmConfig(Section):
 class LearnerConfig(Section):
     """[learner]: AdamW and how a batch is cut."""
 
-    learning_rate: float = Field(5e-4, gt=0)
-    final_learning_rate: float | None = Field(None, ge=0)
+    learning_rate: float = Field(5e-4, gt=0, le=1)
+    final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step; absent: constant."""
     schedule: Literal["linear", "cosine"] = "linear"
     """Shape of the way to the final learning rate."""
@@ -187,7 +191,7 @@ class RunConfig(Section):
 
     steps: int = Field(100, ge=0)
     """Steps of reinforcement learning, after those of the warm start."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=1 << 63)
     processes: int = Field(2, ge=1)
     """Processes that share the work of a step. A different number sums gradients in another order."""
     checkpoint_every: int = Field(20, ge=1)
@@ -235,13 +239,14 @@ def override(tree: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
     Example:
         >>> override({"run": {"steps": 5}}, ["run.steps=9", "algorithm.name=rloo"])
         {'run': {'steps': 9}, 'algorithm': {'name': 'rloo'}}
+        >>> override({}, ['env.opponents."perfect@0.25"=1'])
+        {'env': {'opponents': {'perfect@0.25': 1}}}
     """
-    result: dict[str, Any] = {key: dict(table) if isinstance(table, dict) else table for key, table in tree.items()}
+    result: dict[str, Any] = {
+        key: dict(table) if isinstance(table, dict) else table for key, table in tree.items()
+    }
     for assignment in assignments:
-        path, separator, text = assignment.partition("=")
-        keys = path.strip().split(".")
-        if not separator or len(keys) < 2 or not all(keys):
-            raise EarlError(f"--set {assignment!r} is not of the form section.key=value, such as run.steps=50")
+        keys, text = _split(assignment)
         table = result
         for key in keys[:-1]:
             inner = table.get(key)
@@ -261,6 +266,25 @@ def build(tree: Mapping[str, Any]) -> Config:
         return Config.model_validate(dict(tree))
     except ValidationError as error:
         raise EarlError("; ".join(_explain(item) for item in error.errors())) from None
+
+
+def dump(config: Config) -> str:
+    """The whole recipe as TOML, every default written out; read back, it builds the same recipe."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def _split(assignment: str) -> tuple[list[str], str]:
+    """The keys, of which those in quotes may hold dots and "=", and the value."""
+    match = _ASSIGNMENT.fullmatch(assignment)
+    if match is None:
+        raise EarlError(f"--set {assignment!r} is not of the form section.key=value, such as run.steps=50")
+    return [key.strip('"') for key in _KEY.findall(match["path"])], match["value"]
+
+
+_KEY = re.compile(r'"[^"]+"|[^".=\s]+')
+_ASSIGNMENT = re.compile(
+    rf"\s*(?P<path>(?:{_KEY.pattern})(?:\.(?:{_KEY.pattern}))+)\s*=(?P<value>.*)", re.DOTALL
+)
 
 
 def _toml_value(text: str) -> Any:
