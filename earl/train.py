@@ -19,7 +19,7 @@ from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.placement import peers as peer_processes
 from earl.placement.embedded import Embedded
-from earl.placement.peers import Peers
+from earl.placement.peers import Lost, Peers
 from earl.rollout.metrics import episode_metrics
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, open_existing
@@ -27,6 +27,8 @@ from earl.runs.journal import Clock, Journal
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 
 NEVER = (float("-inf"), float("-inf"))
+FINAL = "final"
+"""The phase of the matches that end a run: a run that has recorded them is finished."""
 
 
 class Observer(Protocol):
@@ -38,7 +40,10 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands: all that a checkpoint holds beside tensors."""
+    """Where a run stands: all that a checkpoint holds beside tensors.
+
+    Every checkpoint is of a run that goes on, so there `finished` is always false.
+    """
 
     step: int = 0
     best_step: int = 0
@@ -77,6 +82,7 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
             _close_step(placement, journal, progress, {}, Clock(), observer)
         while progress.step < config.total_steps:
             if peers.agree(stop.raised):
+                journal.checkpoint(progress.step, placement.save, asdict(progress), progress.best_step)
                 return progress
             progress.step += 1
             clock = Clock()
@@ -140,14 +146,13 @@ def _close_step(
 def _finish(
     folder: RunFolder, placement: Embedded, journal: Journal, progress: Progress, observer: Observer | None
 ) -> None:
-    """Evaluate the best weights at full length, once."""
-    if progress.finished:
-        return
+    """Evaluate the best weights at full length."""
     placement.peers.agree(False)  # the first process has written the last checkpoint before any reads the best
     placement.restore(checkpoint.load(folder.checkpoints / checkpoint.step_name(progress.best_step)).path)
     placement.sync(progress.best_step)
     results = evaluate_matches(placement, placement.config.evaluate.final_episodes)
-    journal.step(progress.step, {}, Clock(), results, "final")
+    journal.step(progress.step, {}, Clock(), results, FINAL)
+    progress.finished = True
     if observer:
         observer.step(progress.step, {}, results)
 
@@ -222,6 +227,8 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     try:
         with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
             train(folder, build(load_toml(folder.config)), peers, StopRequest(), None)
+    except Lost:
+        sys.exit(1)  # whoever was lost, or the first process, says why
     except EarlError as error:
         sys.exit(f"process {rank}: {error}")
 

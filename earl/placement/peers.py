@@ -23,6 +23,10 @@ PATIENCE = timedelta(minutes=30)
 """How long a process waits for another. A process that dies is noticed at once, by its closed connection."""
 
 
+class Lost(EarlError):
+    """Another process of the run has ended."""
+
+
 class Peers:
     """What one process knows of the others. Alone, every exchange is the identity."""
 
@@ -73,6 +77,7 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
             [sys.executable, *command, str(rank), str(size), str(rendezvous)],
             stdin=subprocess.PIPE,
             env=environment,
+            process_group=0,  # a Ctrl-C at the terminal is for the first process alone
         )
         for rank in range(1, size)
     ]
@@ -92,8 +97,9 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
 def joined(rank: int, size: int, rendezvous: Path) -> Iterator[Peers]:
     """Be one of `size` processes until the context ends."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    store = dist.FileStore(str(rendezvous), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    with _naming_loss():
+        store = dist.FileStore(str(rendezvous), size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield Peers(rank, size)
     finally:
@@ -117,6 +123,6 @@ def _naming_loss() -> Iterator[None]:
         yield
     except RuntimeError as error:
         first = str(error).strip().splitlines()[0]
-        raise EarlError(
+        raise Lost(
             f"a process of this run was lost ({first}); its own message stands above; continue with --resume"
         ) from error
