@@ -1,0 +1,90 @@
+"""Rows, and how they are dealt to processes and cut into micro-batches."""
+
+from dataclasses import fields
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earl.batch import Batch, Rows, chunks_by_tokens, deal, offsets_of
+
+LENGTHS = st.lists(st.integers(1, 300), max_size=40).map(lambda lengths: np.array(lengths, dtype=np.int64))
+
+
+def batch_of(lengths):
+    """A batch whose every column tells where its token stood."""
+    total = int(sum(lengths))
+    columns = {
+        field.name: np.arange(total, dtype=np.float32) + shift
+        for shift, field in enumerate(fields(Batch))
+        if field.name != "offsets"
+    }
+    return Batch(offsets=offsets_of(lengths), **columns)
+
+
+@given(LENGTHS)
+def test_offsets_and_lengths_are_each_others_inverse(lengths):
+    rows = batch_of(lengths)
+    assert rows.num_rows == len(lengths)
+    assert rows.lengths.tolist() == lengths.tolist()
+    assert rows.offsets.dtype == np.int64
+
+
+@given(st.data(), LENGTHS.filter(len))
+def test_selecting_takes_every_column_of_the_chosen_rows(data, lengths):
+    chosen = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=20))
+    batch = batch_of(lengths)
+    part = batch.select(np.array(chosen, dtype=np.int64))
+    assert type(part) is Batch
+    assert part.lengths.tolist() == [lengths[row] for row in chosen]
+    for field in fields(Batch):
+        if field.name != "offsets":
+            column = getattr(batch, field.name)
+            expected = [column[batch.offsets[row] : batch.offsets[row + 1]].tolist() for row in chosen]
+            assert getattr(part, field.name).tolist() == [value for values in expected for value in values]
+
+
+def test_selecting_no_rows_gives_no_rows():
+    part = batch_of([3, 4]).select(np.zeros(0, dtype=np.int64))
+    assert (part.num_rows, len(part.tokens)) == (0, 0)
+    assert part.offsets.tolist() == [0]
+
+
+@given(LENGTHS, st.integers(1, 6))
+def test_dealing_gives_every_row_to_one_share(lengths, shares):
+    dealt = deal(lengths, shares)
+    assert len(dealt) == shares
+    assert sorted(row for rows in dealt for row in rows.tolist()) == list(range(len(lengths)))
+    assert all(rows.dtype == np.int64 for rows in dealt)
+
+
+@given(LENGTHS.filter(len), st.integers(1, 6))
+def test_shares_differ_by_at_most_one_row_of_tokens(lengths, shares):
+    # The last row put on the heaviest share was put there when that share was the lightest.
+    loads = [int(lengths[rows].sum()) for rows in deal(lengths, shares)]
+    assert max(loads) - min(loads) <= int(lengths.max())
+
+
+@given(LENGTHS, st.integers(1, 500))
+def test_micro_batches_hold_every_row_once_and_stay_within_the_bound(lengths, bound):
+    chunks = chunks_by_tokens(lengths, bound)
+    assert sorted(row for rows in chunks for row in rows.tolist()) == list(range(len(lengths)))
+    for rows in chunks:
+        padded = len(rows) * int(lengths[rows].max())
+        assert padded <= bound or len(rows) == 1
+
+
+@given(LENGTHS.filter(len), st.integers(1, 500))
+def test_no_two_neighbouring_micro_batches_would_fit_together(lengths, bound):
+    chunks = chunks_by_tokens(lengths, bound)
+    for first, second in pairwise(chunks):
+        # One more row, at most as long as the longest here, would already have been too much.
+        assert (len(first) + 1) * int(lengths[first].max()) > bound
+        assert lengths[first].min() >= lengths[second].max()
+
+
+def test_rows_without_the_columns_of_the_update_are_selected_alike():
+    batch = batch_of([2, 3])
+    rows = Rows(**{field.name: getattr(batch, field.name) for field in fields(Rows)})
+    assert type(rows.select(np.array([1]))) is Rows
