@@ -1,17 +1,20 @@
 """The policy: a `transformers` causal language model with its tokenizer, made small or loaded."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from earl.config import ModelConfig
+from earl.engine.source import folder_of
 from earl.engine.tokenizer import character_tokenizer
-from earl.errors import EarlError
+from earl.errors import EarlError, boundary
 
 disable_progress_bar()  # earl shows its own
 
@@ -34,12 +37,75 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What can be known of a model before its weights are made or read."""
+
+    parameters: int
+    max_positions: int
+    """Tokens of the longest context that its position embeddings were made for."""
+
+
+def shape(config: ModelConfig) -> Shape:
+    """The shape of the policy that a recipe starts from; needs neither memory nor time for its weights.
+
+    Raises:
+        EarlError: when the recipe's path leads to no model that earl can train.
+    """
+    if config.path is None:
+        described = _small(config, character_tokenizer())
+    else:
+        folder = folder_of(config.path, weights=False)
+        with _loading(config.path):
+            described = AutoConfig.from_pretrained(folder)
+    with _loading(config.path or "the recipe"), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(described)
+    positions = described.get_text_config().max_position_embeddings
+    return Shape(sum(parameter.numel() for parameter in model.parameters()), positions)
+
+
 def make(config: ModelConfig, seed: int) -> Policy:
     """The policy that a recipe starts from: loaded when it names a path, else new and small."""
     if config.path is not None:
         return load(config.path)
     tokenizer = character_tokenizer()
-    shape = Qwen3Config(
+    torch.manual_seed(seed)
+    return Policy(Qwen3ForCausalLM(_small(config, tokenizer)), tokenizer)
+
+
+def load(path: str | Path) -> Policy:
+    """Load a policy from a Hugging Face folder or hub id.
+
+    Raises:
+        EarlError: when there is no model, no chat template, or a shape that earl cannot train.
+    """
+    folder = folder_of(path)
+    with _loading(path):
+        AutoConfig.from_pretrained(folder)  # its complaint about an unknown model is the clearest
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise EarlError(
+            f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model"
+        )
+    if not tokenizer.chat_template:
+        raise EarlError(
+            f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model"
+        )
+    if not tokenizer.is_fast:
+        raise EarlError(
+            f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer"
+        )
+    policy = Policy(model, tokenizer)
+    _check_head(policy)
+    return policy
+
+
+def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
+    """The small model's configuration."""
+    return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden,
         intermediate_size=config.intermediate,
@@ -49,38 +115,24 @@ def make(config: ModelConfig, seed: int) -> Policy:
         head_dim=config.hidden // config.heads,
         max_position_embeddings=config.max_positions,
         tie_word_embeddings=False,
+        # The usual 0.02 is made for wide models; here it would leave every layer nearly silent at first.
+        initializer_range=config.hidden**-0.5,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    torch.manual_seed(seed)
-    return Policy(Qwen3ForCausalLM(shape), tokenizer)
 
 
-def load(path: str | Path) -> Policy:
-    """Load a policy from a Hugging Face folder or hub id.
-
-    Raises:
-        EarlError: when there is no model, no chat template, or a shape that earl cannot train.
-    """
-    folder = Path(path)
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise EarlError(f"{folder} holds no model: there is no config.json; give a folder written by save_pretrained")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EarlError(f"no model can be loaded from {str(path)!r}: {reason}; give a folder or hub id") from error
-    if not tokenizer.chat_template:
-        raise EarlError(f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model")
-    if not tokenizer.is_fast:
-        raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
-    policy = Policy(model, tokenizer)
-    _check_head(policy)
-    return policy
+@contextmanager
+def _loading(path: str | Path) -> Iterator[None]:
+    """A library that reads somebody's files fails in every way there is: each becomes one clear error."""
+    with boundary() as fault:
+        yield
+    if fault.message:
+        reason = next(iter(fault.message.splitlines()))
+        raise EarlError(f"no model can be loaded from {str(path)!r}: {reason}; give a folder or hub id")
 
 
 def hidden_states(model: Any, tokens: Tensor, **arguments: Any) -> Tensor:
@@ -97,11 +149,13 @@ def head(model: Any) -> nn.Module:
 
 @torch.no_grad()
 def _check_head(policy: Policy) -> None:
-    """Logits are computed at the learned positions only; refuse a model that does more than its head there."""
+    """Logits are computed at the learned positions only; refuse a model that does more there."""
     probe = torch.arange(1, 5)[None]
     policy.model.eval()
     ours = head(policy.model)(hidden_states(policy.model, probe, use_cache=False))
     theirs = policy.model(input_ids=probe, use_cache=False).logits
     if not torch.allclose(ours, theirs, atol=1e-4, rtol=1e-4):
         name = type(policy.model).__name__
-        raise EarlError(f"{name} changes its logits after the output layer, which earl does not support; use another family")
+        raise EarlError(
+            f"{name} changes its logits after the output layer, which earl cannot train; use another family"
+        )
