@@ -1,0 +1,142 @@
+"""The evaluation as tables: opponent × seat, and how each phase of the run changed it. Pure functions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
+from earl.report.data import RunData
+from earl.report.text import count, percent, percent_digits, shown
+from earl.runs.tables import RecordedMatch
+
+MEASURES = ("win", "draw", "loss", "illegal", "truncated")
+SEATS = {0: "moves first", 1: "moves second", BOTH_SEATS: "both seats"}
+
+Pairing = tuple[str, bool]
+"""Opponent, and whether its replies were enumerated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The results of one moment of the run, side by side with those of the others."""
+
+    title: str
+    when: str
+    """The step, in words."""
+    results: dict[Pairing, list[MatchResult]]
+    """By seat, the mean over seats last; empty when not recorded yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One fraction of the table of results."""
+
+    value: str
+    interval: str
+    """The 95 % interval; empty for enumerated matches."""
+    alarming: bool
+    """Whether it is a loss, a broken rule or a cut, and not zero."""
+
+
+def seat_name(seat: int) -> str:
+    """A seat in words."""
+    return SEATS.get(seat, f"seat {seat + 1}")
+
+
+def opponent_name(opponent: str, exact: bool = False) -> str:
+    """An opponent as the page shows it; tool tasks have none."""
+    return shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "") if opponent else "held-out tasks"
+
+
+def pairings(data: RunData) -> list[Pairing]:
+    """Every opponent that was met, those of the recipe first and in its order."""
+    order = data.config.evaluate.opponents if data.config else []
+    met = {(match.result.opponent, match.result.exact) for match in data.numbers.matches}
+    return sorted(met, key=lambda pair: (order.index(pair[0]) if pair[0] in order else len(order), *pair))
+
+
+def phases(data: RunData) -> list[Phase]:
+    """Start, after warm start (where the recipe has one) and end, recorded or not."""
+    matches = data.numbers.matches
+    result = [_phase("At the start", _last(matches, ("start",)), "untrained")]
+    warm = _last(matches, ("warm_start",))
+    if data.warm_steps or warm:
+        ended = bool(warm) and warm[0].step >= data.warm_steps
+        result.append(_phase("After warm start" if ended or not warm else "During warm start", warm))
+    final = _last(matches, ("final",))
+    if final:
+        best = data.model.best_step if data.model else None
+        return [*result, _phase("Final", final, f"weights of step {best}" if best is not None else "")]
+    latest = _last(matches, ("train",))
+    return [*result, _phase("Latest, not final" if latest else "Final", latest)]
+
+
+def _last(matches: Iterable[RecordedMatch], names: Sequence[str]) -> list[RecordedMatch]:
+    """The matches of the last step of a phase."""
+    chosen = [match for match in matches if match.phase in names]
+    last = max((match.step for match in chosen), default=0)
+    return [match for match in chosen if match.step == last]
+
+
+def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phase:
+    if not matches:
+        return Phase(title, "not recorded yet", {})
+    grouped: dict[Pairing, list[MatchResult]] = {}
+    for match in matches:
+        grouped.setdefault((match.result.opponent, match.result.exact), []).append(match.result)
+    for results in grouped.values():
+        results.sort(key=lambda result: result.seat)
+        if len(results) > 1:
+            results.append(mean_over_seats(results))
+    return Phase(title, when or f"step {matches[0].step}", grouped)
+
+
+def cell(result: MatchResult, measure: str) -> Cell:
+    """A fraction with its 95 % interval where it was sampled."""
+    value = getattr(result, measure)
+    interval = ""
+    if not result.exact and result.episodes:
+        low, high = wilson(value * result.episodes, result.episodes)
+        interval = f"{percent_digits(low)} to {percent_digits(high)}"
+    return Cell(percent(value), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
+
+
+def size(result: MatchResult) -> str:
+    """How much stands behind a result."""
+    return f"exact: {count(result.episodes)} leaves" if result.exact else f"{count(result.episodes)} games"
+
+
+def seats_of(listed: Sequence[Phase], pairing: Pairing) -> list[int]:
+    """The seats that any phase has for a pairing, both together last."""
+    seats = {result.seat for phase in listed for result in phase.results.get(pairing, [])}
+    return sorted(seats, key=lambda seat: (seat == BOTH_SEATS, seat))
+
+
+def result_at(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
+    """A phase's result for one row; None when it was not recorded."""
+    return next((r for r in phase.results.get(pairing, []) if r.seat == seat), None)
+
+
+def footnote(phase: Phase) -> str:
+    """How to read the numbers of a table of results."""
+    exact = any(pairing[1] for pairing in phase.results)
+    sampled = any(not pairing[1] for pairing in phase.results)
+    parts = []
+    if exact:
+        parts.append(
+            "Exact: every possible reply of the opponent was tried, a leaf is one way the game can end; "
+            "the fractions are probabilities, without sampling error."
+        )
+    if any(opponent == "any" and is_exact for opponent, is_exact in phase.results):
+        parts.append("The opponent any plays every legal move; its fractions count leaves, each alike.")
+    if sampled:
+        parts.append("Small numbers below a fraction: its 95 % interval (Wilson), in per cent.")
+    return " ".join(parts)
+
+
+def phases_told(data: RunData) -> str:
+    """The parts of this run in plain words."""
+    rl = "In reinforcement learning it plays and its replies become likelier or rarer by how the games end."
+    if not data.warm_steps or data.config is None:
+        return f"The model begins untrained or as it was given. {rl}"
+    teacher = shown(data.config.warm_start.teacher, 60)
+    return f"In the warm start the model imitates a scripted teacher ({teacher}). {rl}"
