@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from earl.agents.scripted.base import Agent
+from earl.errors import EarlError
 from earl.rollout.episode import Completion, Episode
 from earl.trajectory import Trajectory
 
@@ -18,6 +19,9 @@ def demonstrate(
 
     Returns:
         the trajectories, and for each the tokens of the teacher's reply by turn.
+
+    Raises:
+        EarlError: when the teacher's reply is longer than the student's may be.
     """
     labels: list[dict[int, list[int]]] = []
     for episode in episodes:
@@ -25,8 +29,19 @@ def demonstrate(
         while episode.stop is None:
             clean = teacher.act(episode.env, rng)
             played = noisy.act(episode.env, rng) if rng.random() < noise else clean
-            own[len(episode.turns)] = episode.chat.written(clean)
-            tokens = episode.chat.written(played)
-            episode.receive(Completion(tokens, [0.0] * len(tokens), 0, finished=True))
+            own[len(episode.turns)] = _label(episode, clean)
+            written = episode.chat.written(played)
+            tokens = written[: episode.prompt().max_tokens]  # as a sampler would be cut
+            episode.receive(Completion(tokens, [0.0] * len(tokens), 0, len(tokens) == len(written)))
         labels.append(own)
     return [episode.trajectory() for episode in episodes], labels
+
+
+def _label(episode: Episode, action: str) -> list[int]:
+    tokens, limit = episode.chat.written(action), episode.rules.max_turn_tokens
+    if len(tokens) > limit:
+        raise EarlError(
+            f"agent.max_turn_tokens is {limit}, but the teacher's reply {action!r} takes {len(tokens)} with "
+            f"its end: the student could never finish it; set agent.max_turn_tokens to at least {len(tokens)}"
+        )
+    return tokens

@@ -86,17 +86,17 @@ class Counting(TextEnv):
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def script():
     return Script
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chat():
     return Chat(Characters())
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def episode(chat):
     """Makes an episode of counting; keywords are those of Rules, and `env`."""
 
@@ -106,12 +106,12 @@ def episode(chat):
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def counting():
     return Counting
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def text():
     """The tokens as text."""
     return lambda tokens: "".join(map(chr, tokens))

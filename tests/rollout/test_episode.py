@@ -158,11 +158,11 @@ def test_thinking_is_told_from_the_action(played, text):
     assert "h" not in authors(result)[25:]
 
 
-def test_a_token_that_closes_the_span_belongs_to_it(episode, chat):
+def test_a_token_that_closes_the_span_belongs_to_it(episode, chat, monkeypatch):
     # The last character of "</think>" and the action in one token: the token belongs to the thinking.
     own = episode(thinking=True)
     merged = {1: "<think>x</think", 2: ">1", 3: "$"}
-    chat.decode = lambda tokens: "".join(merged[token] for token in tokens)
+    monkeypatch.setattr(chat, "decode", lambda tokens: "".join(merged[token] for token in tokens))
     assert own._policy_authors([1, 2, 3], "<think>x</think>") == bytes(
         [Author.THINKING, Author.THINKING, Author.ACTION]
     )

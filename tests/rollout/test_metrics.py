@@ -1,0 +1,62 @@
+"""The numbers of a step, worked out by hand on three short episodes."""
+
+import pytest
+
+from earl.rollout.lockstep import play
+from earl.rollout.metrics import context_metrics, episode_metrics, match_results
+from earl.trajectory import Group, StopReason
+
+
+@pytest.fixture
+def played(episode, script):
+    """Three episodes: a win in three turns, a forfeit in the second, a cut in the first."""
+    scripts = (("1", "2", "3"), ("1", "9"), ("11111111",))
+    return play([episode(session, max_turn_tokens=4) for session in range(3)], script(*scripts))
+
+
+def test_episode_metrics(played):
+    win, forfeit, cut = played
+    numbers = episode_metrics([Group((win, forfeit)), Group((cut, cut))])
+    assert numbers["episodes"] == 4
+    # Returns 0.75, 0.25 - 1, -1, -1: together -2.
+    assert numbers["reward"] == pytest.approx(-0.5)
+    # Turns 3, 2, 1, 1; replies that broke the rule 0, 1, 1, 1.
+    assert numbers["turns"] == pytest.approx(7 / 4)
+    assert numbers["illegal_replies"] == pytest.approx(3 / 7)
+    # Only the second group's returns are all alike.
+    assert numbers["zero_variance_groups"] == 0.5
+    assert {name: share for name, share in numbers.items() if name.startswith("stop/") and share} == {
+        "stop/finished": 0.25,
+        "stop/illegal_action": 0.25,
+        "stop/truncated_turn": 0.5,
+    }
+    assert sum(numbers[f"stop/{stop}"] for stop in StopReason) == 1
+
+
+def test_context_metrics(played):
+    numbers = context_metrics(played)
+    # Episodes of 18, 12 and 8 tokens ("(0$[1111"); turns of 6, 6, 6, 6, 6 and 8.
+    assert numbers["tokens"] == 38
+    assert numbers["tokens/sampled"] == 3 * 2 + 2 * 2 + 4
+    assert numbers["context/episode/mean"] == pytest.approx(38 / 3)
+    assert (numbers["context/episode/p50"], numbers["context/episode/max"]) == (12, 18)
+    assert numbers["context/turn/mean"] == pytest.approx(38 / 6)
+    assert (numbers["context/turn/p50"], numbers["context/turn/max"]) == (6, 8)
+    # Between 6 (place 4 of 0 … 5) and 8 (place 5): 0.95 · 5 = 4.75 gives 7.5.
+    assert numbers["context/turn/p95"] == pytest.approx(7.5)
+
+
+def test_match_results_by_hand(played):
+    (result,) = match_results(played, [2.0, 1.0, 1.0], exact=True)
+    assert (result.env, result.opponent, result.seat, result.exact) == ("counting", "", 0, True)
+    assert result.episodes == 3
+    # Weights 2, 1, 1 of 4. A forfeit and a cut are losses, and both broke the rule once.
+    assert (result.win, result.draw, result.loss) == (0.5, 0.0, 0.5)
+    assert (result.illegal, result.truncated) == (0.5, 0.25)
+
+
+def test_match_results_without_weights_count_every_episode_alike(played):
+    (result,) = match_results(played)
+    assert result.win == pytest.approx(1 / 3)
+    assert result.win + result.draw + result.loss == pytest.approx(1)
+    assert not result.exact
