@@ -90,9 +90,7 @@ class Chat:
 
         def text(last: str) -> str:
             messages = [*before, {"role": role, "content": last}]
-            return str(
-                self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            )
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
         head, _, tail = text(_CONTENT).rpartition(_CONTENT)
         whole = text(content)

@@ -242,9 +242,7 @@ def override(tree: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
         >>> override({}, ['env.opponents."perfect@0.25"=1'])
         {'env': {'opponents': {'perfect@0.25': 1}}}
     """
-    result: dict[str, Any] = {
-        key: dict(table) if isinstance(table, dict) else table for key, table in tree.items()
-    }
+    result: dict[str, Any] = {key: dict(table) if isinstance(table, dict) else table for key, table in tree.items()}
     for assignment in assignments:
         keys, text = _split(assignment)
         table = result
@@ -282,9 +280,7 @@ def _split(assignment: str) -> tuple[list[str], str]:
 
 
 _KEY = re.compile(r'"[^"]+"|[^".=\s]+')
-_ASSIGNMENT = re.compile(
-    rf"\s*(?P<path>(?:{_KEY.pattern})(?:\.(?:{_KEY.pattern}))+)\s*=(?P<value>.*)", re.DOTALL
-)
+_ASSIGNMENT = re.compile(rf"\s*(?P<path>(?:{_KEY.pattern})(?:\.(?:{_KEY.pattern}))+)\s*=(?P<value>.*)", re.DOTALL)
 
 
 def _toml_value(text: str) -> Any:

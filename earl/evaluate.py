@@ -64,7 +64,9 @@ def evaluate(world: World, sampler: Completes, match: Match, seed: int = 0) -> M
         weights = [1.0] * len(played)
     faults = [t.error for t in played if t.stop is StopReason.ENV_ERROR]
     if faults:
-        raise EarlError(f"environment {world.env!r} failed during evaluation: {faults[0]}; check it with `earl envs check`")
+        raise EarlError(
+            f"environment {world.env!r} failed during evaluation: {faults[0]}; check it with `earl envs check`"
+        )
     return match_results(played, weights, match.exact)[0]
 
 
@@ -136,5 +138,3 @@ def _enumerate(world: World, sampler: Completes, match: Match) -> tuple[list[Tra
                 f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves; leave out --exact to sample"
             )
     return played, weights
-
-

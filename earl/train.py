@@ -1,6 +1,6 @@
 """Training: the step of the EARL paper (arXiv 2510.05943, Figure 2), the same in every process of a run.
 
-    rollout ─▶ experience preparation ─▶ model update ─▶ weights back to the sampler ─▶ journal
+rollout ─▶ experience preparation ─▶ model update ─▶ weights back to the sampler ─▶ journal
 """
 
 import signal
@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-import torch
 
 from earl import evaluate
 from earl.config import Config, build, load_toml
@@ -25,6 +23,7 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.records import matches_from_bytes, matches_to_bytes
+from earl.runs.storage import step_name
 
 NEVER = (float("-inf"), float("-inf"))
 FINAL = "final"
@@ -72,7 +71,6 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
     Returns:
         where the run stands: finished, or stopped by request and ready to resume.
     """
-    torch.set_num_threads(1)
     placement = Embedded(config, peers)
     journal = Journal(folder, keeps=peers.rank == 0)
     try:
@@ -148,7 +146,7 @@ def _finish(
 ) -> None:
     """Evaluate the best weights at full length."""
     placement.peers.agree(False)  # the first process has written the last checkpoint before any reads the best
-    placement.restore(checkpoint.load(folder.checkpoints / checkpoint.step_name(progress.best_step)).path)
+    placement.restore(checkpoint.load(folder.checkpoints / step_name(progress.best_step)).path)
     placement.sync(progress.best_step)
     results = evaluate_matches(placement, placement.config.evaluate.final_episodes)
     journal.step(progress.step, {}, Clock(), results, FINAL)

@@ -39,9 +39,7 @@ def random_action(env: TextEnv, info: Info, rng: Random) -> str:
         return rng.choice(info["legal_actions"])
     draw = getattr(env, "random_action", None)
     if draw is None:
-        raise EarlError(
-            f"{type(env).__name__}: neither info['legal_actions'] nor random_action(rng) is there"
-        )
+        raise EarlError(f"{type(env).__name__}: neither info['legal_actions'] nor random_action(rng) is there")
     return str(draw(rng))
 
 

@@ -84,9 +84,7 @@ def names(env: str) -> tuple[str, ...]:
 def _parse(name: str) -> tuple[str, str | None, float]:
     match = GRAMMAR.fullmatch(name)
     if match is None:
-        raise EarlError(
-            f"opponent {name!r} is not of the form NAME[:DEPTH][@EPSILON], such as 'minimax:4@0.25'"
-        )
+        raise EarlError(f"opponent {name!r} is not of the form NAME[:DEPTH][@EPSILON], such as 'minimax:4@0.25'")
     return (
         match["name"],
         match["depth"],

@@ -48,9 +48,7 @@ class Algorithm(Protocol):
     needs_values: bool
     """Whether a value head is trained and its values are given to `advantages`."""
 
-    def advantages(
-        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
-    ) -> Advantages:
+    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn."""
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:

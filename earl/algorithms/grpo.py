@@ -19,9 +19,7 @@ class GRPO:
 
     needs_values = False
 
-    def advantages(
-        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
-    ) -> Advantages:
+    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Normalised within each group; a group of equal returns teaches nothing."""
         del config
         episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]

@@ -16,9 +16,7 @@ class Imitation:
 
     needs_values = False
 
-    def advantages(
-        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
-    ) -> Advantages:
+    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Every label counts alike."""
         del groups, config
         return Advantages(np.ones_like(values), np.zeros_like(values))

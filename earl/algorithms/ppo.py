@@ -35,9 +35,7 @@ class PPO:
 
     needs_values = True
 
-    def advantages(
-        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
-    ) -> Advantages:
+    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Episode by episode; groups do not matter."""
         parts, start = [], 0
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories):

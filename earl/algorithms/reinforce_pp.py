@@ -19,9 +19,7 @@ class ReinforcePlusPlus:
 
     needs_values = False
 
-    def advantages(
-        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
-    ) -> Advantages:
+    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Group by group centred, scaled together."""
         del config
         centred = [r - r.mean() for r in map(returns_of, groups)]

@@ -15,7 +15,8 @@ from earl.trajectory import Group
 def leave_one_out(returns: NDArray[np.float64]) -> NDArray[np.float64]:
     """R_i minus the mean of the other returns, [G]; zeros for a group of one."""
     others = max(1, len(returns) - 1)
-    return (returns - returns.mean()) * len(returns) / others
+    centred: NDArray[np.float64] = returns - returns.mean()
+    return centred * (len(returns) / others)
 
 
 class RLOO:
@@ -23,9 +24,7 @@ class RLOO:
 
     needs_values = False
 
-    def advantages(
-        self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig
-    ) -> Advantages:
+    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Left as they are in scale."""
         del config
         episodes = [leave_one_out(returns_of(group)) for group in groups]

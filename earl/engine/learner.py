@@ -49,7 +49,13 @@ class Learner:
     """
 
     def __init__(
-        self, model: Any, algorithm: AlgorithmConfig, learner: LearnerConfig, temperature: float, peers: Sums, values: bool
+        self,
+        model: Any,
+        algorithm: AlgorithmConfig,
+        learner: LearnerConfig,
+        temperature: float,
+        peers: Sums,
+        values: bool,
     ) -> None:
         self.model = model.train()
         self._algorithm, self._config = algorithm, learner
@@ -92,13 +98,11 @@ class Learner:
     @torch.no_grad()
     def values(self, rows: Rows) -> NDArray[np.float32]:
         """The value head's estimates [T] at rows.value_mask."""
-        return self._shared(
-            rows, rows.value_mask, lambda part: self._value(score(self.model, part, self._temperature))
-        )
+        return self._shared(rows, rows.value_mask, lambda part: self._value(score(self.model, part, self._temperature)))
 
     def state(self) -> dict[str, Tensor]:
         """Everything but the model's weights: value head and moments, by parameter name."""
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         if self.value_head is not None:
             tensors |= {f"value_head.{name}": t.detach() for name, t in self.value_head.state_dict().items()}
         for name, parameter in self._named.items():

@@ -56,7 +56,7 @@ class LocalSampler:
             for row, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
                 replies[row].append(token)
                 logprobs[row].append(score)
-            going = [not self._ended(prompts[row], replies[row]) for row in live]
+            going = [not self._ended(prompts[row], replies[row]) for row in live.tolist()]
             if not any(going):
                 break
             keep = torch.tensor(going)

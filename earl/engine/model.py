@@ -87,17 +87,11 @@ def load(path: str | Path) -> Policy:
             folder, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
         )
     if missing := sorted(info["missing_keys"]):
-        raise EarlError(
-            f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model"
-        )
+        raise EarlError(f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model")
     if not tokenizer.chat_template:
-        raise EarlError(
-            f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model"
-        )
+        raise EarlError(f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model")
     if not tokenizer.is_fast:
-        raise EarlError(
-            f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer"
-        )
+        raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
     policy = Policy(model, tokenizer)
     _check_head(policy)
     return policy

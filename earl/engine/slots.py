@@ -25,19 +25,14 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def __init__(self, window: Window) -> None:
         super().__init__()
         self.window = window
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
-        window = self.window
-        if self.keys is None:
-            self.keys = self.values = key_states.new_zeros(0, 0, key_states.shape[1], key_states.shape[3])
-        self.keys, self.values = (_grown(store, window) for store in (self.keys, self.values))
-        index = (window.rows[:, None], window.positions)
-        self.keys[index] = key_states.transpose(1, 2)
-        self.values[index] = value_states.transpose(1, 2)
-        return tuple(  # type: ignore[return-value]
-            store[window.rows, : window.length].transpose(1, 2) for store in (self.keys, self.values)
-        )
+        self.keys, keys = _exchange(self.keys, key_states, self.window)
+        self.values, values = _exchange(self.values, value_states, self.window)
+        return keys, values
 
 
 class SlotCache(Cache):  # type: ignore[misc]
@@ -46,6 +41,15 @@ class SlotCache(Cache):  # type: ignore[misc]
     def __init__(self, num_layers: int) -> None:
         self.window = Window()
         super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+
+
+def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Write `states` into a store, grown where it must; the store, and [B, heads, length, head size] read from it."""
+    if store is None:
+        store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
+    store = _grown(store, window)
+    store[window.rows[:, None], window.positions] = states.transpose(1, 2)
+    return store, store[window.rows, : window.length].transpose(1, 2)
 
 
 def _grown(store: Tensor, window: Window) -> Tensor:

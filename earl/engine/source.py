@@ -28,13 +28,10 @@ def folder_of(path: str | Path, weights: bool = True) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists():
-        raise EarlError(
-            f"{folder} holds no model: there is no config.json; give a folder written by save_pretrained"
-        )
+        raise EarlError(f"{folder} holds no model: there is no config.json; give a folder written by save_pretrained")
     if not HUB_ID.fullmatch(str(path)):
         raise EarlError(
-            f"no model at {str(path)!r}: there is no such folder, and a hub id reads ORGANISATION/NAME; "
-            "check the path"
+            f"no model at {str(path)!r}: there is no such folder, and a hub id reads ORGANISATION/NAME; check the path"
         )
     try:
         patterns = DESCRIPTION + (WEIGHTS if weights else [])

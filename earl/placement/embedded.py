@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 
 from earl.agents.chat import Chat
@@ -35,6 +36,7 @@ class Embedded:
     """The fragments of a step, where they run, and how they are joined: here, all in each process's own memory."""
 
     def __init__(self, config: Config, peers: Peers, policy: Policy | None = None) -> None:
+        torch.set_num_threads(1)  # processes share the cores; threads on top of them slow each other down
         self.config, self.peers = config, peers
         self.policy = policy or make(config.model, config.run.seed)
         self.world = world_of(config, self.policy)
@@ -184,5 +186,3 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tensor.contiguous() for name, tensor in weights.items()}
-
-

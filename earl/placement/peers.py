@@ -1,7 +1,7 @@
 """The processes that share the work of an embedded run: same program, same weights, each its share.
 
-    earl train ─┬─ rank 0 (this process: also records)
-                └─ rank 1 … (started here, ends with it)     joined by gloo over loopback
+earl train ─┬─ rank 0 (this process: also records)
+            └─ rank 1 … (started here, ends with it)     joined by gloo over loopback
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore
 
 from earl.errors import EarlError
 
@@ -98,7 +99,7 @@ def joined(rank: int, size: int, rendezvous: Path) -> Iterator[Peers]:
     """Be one of `size` processes until the context ends."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     with _naming_loss():
-        store = dist.FileStore(str(rendezvous), size)
+        store = FileStore(str(rendezvous), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield Peers(rank, size)

@@ -1,6 +1,6 @@
 """One episode, without I/O: it says which prompt it waits on, takes a completion, and goes on.
 
-    prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment ──▶ prompt() … ──▶ trajectory()
+prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment ──▶ prompt() … ──▶ trajectory()
 """
 
 import time
@@ -90,9 +90,7 @@ class Episode:
 
     def _begin(self) -> None:
         with boundary() as fault:
-            self._observation, _ = self.env.reset(
-                seed=self.task.seed, options={"opponent_seed": self.seed}
-            )
+            self._observation, _ = self.env.reset(seed=self.task.seed, options={"opponent_seed": self.seed})
         if fault.message:
             return self._end(StopReason.ENV_ERROR, error=fault.message)
         self._give(self._opening(self._observation))

@@ -43,7 +43,9 @@ def context_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return result
 
 
-def match_results(trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False) -> list[MatchResult]:
+def match_results(
+    trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False
+) -> list[MatchResult]:
     """Results by opponent and seat.
 
     Args:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,9 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
                 columns[name].append(values)
         first_turn += len(trajectory.turns)
     lengths = [len(tokens) for tokens in columns["tokens"]]
-    joined = {name: np.concatenate([np.zeros(0, kind), *columns[name]]).astype(kind) for name, kind in _COLUMNS.items()}
+    joined: dict[str, Any] = {
+        name: np.concatenate([np.zeros(0, kind), *columns[name]]).astype(kind) for name, kind in _COLUMNS.items()
+    }
     return Rows(offsets=offsets_of(lengths), **joined)
 
 

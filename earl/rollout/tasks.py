@@ -1,6 +1,6 @@
 """Which episodes a step plays: opponents and seats in their shares, every step alike up to chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -64,7 +64,11 @@ def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) 
     Example:
         shares {random: 1, perfect: 1}, 2 seats, 4 tasks -> each of the 4 cells once
     """
-    cells = [(name, seat, share / seats(env)) for name, share in (opponents or {"": 1.0}).items() for seat in range(seats(env))]
+    cells = [
+        (name, seat, share / seats(env))
+        for name, share in (opponents or {"": 1.0}).items()
+        for seat in range(seats(env))
+    ]
     total = sum(share for _, _, share in cells)
     offset = derive(seed, "offset") / 2**63
     drawn, reached, index = [], 0.0, 0

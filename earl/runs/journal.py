@@ -45,7 +45,12 @@ class Journal:
             trajectories.forget_after(self._folder.trajectories, step)
 
     def step(
-        self, step: int, metrics: Mapping[str, float], clock: Clock, matches: Sequence[MatchResult], phase: str
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        clock: Clock,
+        matches: Sequence[MatchResult],
+        phase: str,
     ) -> None:
         """Write a step's numbers in one transaction."""
         if self._store:

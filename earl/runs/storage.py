@@ -52,9 +52,7 @@ def _code(error: Exception) -> int | None:
         return error.errno
     if isinstance(error, sqlite3.Error):
         return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)  # the low byte is the kind
-    return next(
-        (code for code in _FULL if f"os error {code})" in str(error)), None
-    )  # safetensors: only in words
+    return next((code for code in _FULL if f"os error {code})" in str(error)), None)  # safetensors: only in words
 
 
 def _mendable(path: Path, code: int | None, then: str) -> EarlError | None:
@@ -66,9 +64,7 @@ def _mendable(path: Path, code: int | None, then: str) -> EarlError | None:
     if code in _NO_FOLDER:
         return EarlError(f"{path} stands where a folder is needed, or below a file: choose another folder")
     if code == errno.ENOENT:
-        return EarlError(
-            f"{path} has vanished while it was in use: leave the run's folder alone, then {then}"
-        )
+        return EarlError(f"{path} has vanished while it was in use: leave the run's folder alone, then {then}")
     if code == errno.EIO:
         return EarlError(f"the disk failed at {path} (I/O error): check it and free space, then {then}")
     if code == errno.EBUSY:

@@ -51,9 +51,7 @@ class Store:
         self._connection.execute("PRAGMA busy_timeout = 10000")
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT:
-            raise EarlError(
-                f"{self._path} has format {version}, this earl reads up to {FORMAT}: use a newer earl"
-            )
+            raise EarlError(f"{self._path} has format {version}, this earl reads up to {FORMAT}: use a newer earl")
         if read_only:
             if version == 0:
                 raise _nothing_at(self._path)
@@ -70,9 +68,7 @@ class Store:
             if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in filter(str.strip, TABLES.split(";")):
                     connection.execute(statement)
-            connection.execute(
-                f"PRAGMA user_version = {FORMAT}"
-            )  # always, so that a read-only disk shows now
+            connection.execute(f"PRAGMA user_version = {FORMAT}")  # always, so that a read-only disk shows now
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -47,9 +47,7 @@ _SCALARS = {
 }
 _LISTS = {name: pa.list_(pa.field("element", kind, nullable=False)) for name, kind in _ARRAYS.items()}
 _LISTS["turns"] = pa.list_(pa.field("element", _TURN, nullable=False))
-SCHEMA = pa.schema(
-    [pa.field(name, kind, nullable=name == "error") for name, kind in {**_SCALARS, **_LISTS}.items()]
-)
+SCHEMA = pa.schema([pa.field(name, kind, nullable=name == "error") for name, kind in {**_SCALARS, **_LISTS}.items()])
 """The columns, in order. Seeds are 64-bit signed."""
 
 

@@ -27,9 +27,7 @@ class BoardGameEnv(TextEnv):
         env.step("5")         # "X 123\\n4X6\\nO89", 0.0, False, False, {"legal_actions": ("1", "2", …), …}
     """
 
-    def __init__(
-        self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0
-    ) -> None:
+    def __init__(self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> None:
         """An opponent of None plays uniformly random legal moves."""
         if seat not in (0, 1):
             raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")

@@ -35,9 +35,7 @@ def calculate(expression: str, max_operations: int | None = None) -> int:
     value = parser.sum()
     parser.end()
     if max_operations is not None and parser.operations > max_operations:
-        raise Refusal(
-            "one operation per call" if max_operations == 1 else f"over {max_operations} operations"
-        )
+        raise Refusal("one operation per call" if max_operations == 1 else f"over {max_operations} operations")
     return value
 
 
