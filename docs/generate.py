@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 WHY = {
     "click": "commands and options",
     "gymnasium": "the environment interface",
+    "huggingface-hub": "models by their hub id",
     "jinja2": "chat templates, which transformers renders with it",
     "numpy": "token arrays, packing, advantages",
     "pettingzoo": "the games for other multi-agent libraries",
@@ -64,9 +65,7 @@ def dependencies() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     installed = table(project["project"]["dependencies"])
     development = table(project["dependency-groups"]["dev"])
-    return (
-        f"{INTRODUCTION}\n## What earl needs\n\n{installed}\n## What its development needs\n\n{development}"
-    )
+    return f"{INTRODUCTION}\n## What earl needs\n\n{installed}\n## What its development needs\n\n{development}"
 
 
 PAGES = {"dependencies.md": dependencies}

@@ -44,6 +44,8 @@ class Shape:
     parameters: int
     max_positions: int
     """Tokens of the longest context that its position embeddings were made for."""
+    kv_bytes: int
+    """Keys and values of one token, in float32."""
 
 
 def shape(config: ModelConfig) -> Shape:
@@ -60,8 +62,14 @@ def shape(config: ModelConfig) -> Shape:
             described = AutoConfig.from_pretrained(folder)
     with _loading(config.path or "the recipe"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(described)
-    positions = described.get_text_config().max_position_embeddings
-    return Shape(sum(parameter.numel() for parameter in model.parameters()), positions)
+    text = described.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Shape(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        max_positions=text.max_position_embeddings,
+        kv_bytes=2 * text.num_hidden_layers * heads * head_size * 4,
+    )
 
 
 def make(config: ModelConfig, seed: int) -> Policy:

@@ -1,0 +1,83 @@
+"""Whether the machine can hold the run: lower bounds, so that only what surely does not fit is refused."""
+
+import os
+import shutil
+from pathlib import Path
+
+from earl.config import Config
+from earl.engine.model import Shape
+from earl.engine.source import folder_of
+from earl.errors import EarlError
+
+FLOAT_BYTES = 4
+COPIES = 7
+"""Of every parameter in every process: weights, gradients, two moments, two samplers, one message."""
+EPISODE_BYTES = 4096
+"""An episode as a Python object, about."""
+KEPT = 4
+"""Checkpoints on the disk at once: the last two, the best, and the one being written."""
+SMALL_TOKENIZER_BYTES = 1 << 16
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def check_memory(config: Config, shape: Shape) -> None:
+    """Raises EarlError when the weights or the episodes of one step alone exceed the machine's memory."""
+    copies = COPIES + (config.algorithm.kl > 0)
+    weights = shape.parameters * FLOAT_BYTES * copies * config.run.processes
+    if weights > memory_bytes():
+        raise EarlError(
+            f"a model of {shape.parameters:,} parameters needs {size(weights)} to be trained by "
+            f"{config.run.processes} processes, this machine has {size(memory_bytes())}; "
+            "choose a smaller model or fewer run.processes"
+        )
+    largest = max(config.rollout.episodes, config.warm_start.episodes if config.warm_start.steps else 0)
+    episodes = largest * EPISODE_BYTES + config.rollout.episodes * shape.kv_bytes
+    if weights + episodes > memory_bytes():
+        raise EarlError(
+            f"{largest:,} episodes per step need more than {size(episodes)}, this machine has "
+            f"{size(memory_bytes())}; set rollout.episodes and warm_start.episodes lower"
+        )
+
+
+def checkpoint_bytes(config: Config, shape: Shape) -> int:
+    """About what a checkpoint takes: weights, two moments, the reference, the tokenizer."""
+    copies = 3 + (config.algorithm.kl > 0)
+    if config.model.path is None:
+        beside = SMALL_TOKENIZER_BYTES
+    else:
+        folder = folder_of(config.model.path, weights=False)
+        beside = sum(path.stat().st_size for path in folder.glob("*token*") if path.is_file())
+    return shape.parameters * FLOAT_BYTES * copies + beside
+
+
+def check_disk(root: Path, checkpoint: int) -> None:
+    """Raises EarlError when the disk of `root` has no room for the checkpoints that a run keeps."""
+    place = root.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < KEPT * checkpoint:
+        raise EarlError(
+            f"no space left at {root}: {size(free)} are free, and a run keeps up to {KEPT} checkpoints of "
+            f"{size(checkpoint)}; free space or choose another folder with --runs"
+        )
+
+
+def memory_bytes() -> int:
+    """The machine's memory, or what a container may have of it."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def size(count: float) -> str:
+    """Bytes as people read them.
+
+    Example:
+        >>> size(1536)
+        '1.5 KiB'
+    """
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
+        count, units = count / 1024, units[1:]
+    return f"{count:.0f} {units[0]}" if units[0] == "bytes" else f"{count:.1f} {units[0]}"

@@ -1,0 +1,142 @@
+"""Whether the model can take part in the conversation: prompts fit, actions can be written, the template allows it."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from earl.agents.chat import Chat
+from earl.agents.scripted import registry as scripted
+from earl.agents.scripted.base import Agent
+from earl.config import Config
+from earl.engine.model import Policy
+from earl.envs import registry
+from earl.envs.base import TextEnv
+from earl.envs.random_play import play
+from earl.errors import EarlError
+from earl.evaluate import ANY, matches
+from earl.placement.embedded import world_of
+from earl.preflight.world import outside, setting
+from earl.rollout.tasks import EVALUATION, World
+from earl.seeds import derive
+from earl.trajectory import Task
+
+SEEDS = 64
+"""Episodes begun or played for each opponent and seat to see what may come."""
+
+
+def check_speech(config: Config, policy: Policy, max_positions: int) -> int:
+    """Check what is said between the environment and a model.
+
+    Args:
+        policy: of a new small model only the tokenizer.
+        max_positions: tokens of the longest context that the model was made for.
+
+    Returns:
+        the length of the longest first prompt met, in tokens.
+
+    Raises:
+        EarlError: for a limit that is too short, an action that cannot be written, or an unfit chat template.
+    """
+    limit = config.context.limit
+    if limit > max_positions:
+        raise EarlError(
+            f"context.limit = {limit} is longer than the {max_positions} tokens the model was made for; "
+            f"set context.limit to at most {max_positions}"
+            + ("" if config.model.path else f", or model.max_positions to at least {limit}")
+        )
+    _check_ids(policy)
+    world = world_of(config, policy)
+    with setting("evaluate"):
+        matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
+    with outside(f"the chat template of {config.model.path!r} fails", "choose another chat model"):
+        first = _longest_opening(config, world)
+        world.chat.reply("user", "?", True)
+        if world.seats == 1:
+            world.chat.reply("tool", "?", True)
+    shortest = _check_actions(config, world.chat)
+    if first + shortest > limit:
+        raise EarlError(
+            f"context.limit is {limit} tokens, but the first prompt of {world.env} takes {first} and its shortest "
+            f"action {shortest}; set context.limit to at least {first + config.agent.max_turn_tokens}"
+        )
+    return first
+
+
+def _check_ids(policy: Policy) -> None:
+    """Every token id has its row of embeddings."""
+    if policy.model is None:
+        return
+    named, known = len(policy.tokenizer), policy.model.get_input_embeddings().num_embeddings
+    if named > known:
+        raise EarlError(
+            f"the tokenizer has {named} ids, its model knows {known}; give a model with the tokenizer it was made with"
+        )
+
+
+def _longest_opening(config: Config, world: World) -> int:
+    """Begin episodes of every opponent and seat; each refuses a first prompt that does not fit."""
+    met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
+    longest = 0
+    for opponent in sorted("random" if name == ANY else name for name in met):
+        for seat in range(world.seats):
+            for number in range(SEEDS if world.seats == 1 else 1):
+                seed = derive(EVALUATION, "preflight", number)
+                episode = world.episode(Task(world.env, seed, seat, opponent), seed, 0)
+                if episode.error:
+                    raise EarlError(
+                        f"environment {world.env!r} fails: {episode.error}; check it with `earl envs check {world.env}`"
+                    )
+                longest = max(longest, len(episode.tokens))
+    return longest
+
+
+def _check_actions(config: Config, chat: Chat) -> int:
+    """Every action that may be needed can be written, with its end, within a turn. Returns the shortest's tokens."""
+    limit, lengths = config.agent.max_turn_tokens, []
+    for action in sorted(set(_actions(config))):
+        with outside(f"the model's tokenizer fails at the action {action!r}", "choose another model"):
+            tokens = chat.written(action)
+            if chat.decode(tuple(tokens)) != action:
+                raise EarlError(f"the model's tokenizer cannot write the action {action!r}; choose another model")
+        lengths.append(len(tokens))
+    if max(lengths) > limit:
+        raise EarlError(
+            f"agent.max_turn_tokens = {limit} is too short: the longest action takes {max(lengths)} tokens with its "
+            f"end; set agent.max_turn_tokens to at least {max(lengths)}"
+        )
+    return min(lengths)
+
+
+def _actions(config: Config) -> Iterator[str]:
+    """The actions that are met in play: all that the environment lists, or what its scripted agents do."""
+    env, options = config.env.name, config.env.options
+    seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}] if registry.seats(env) == 2 else [{}]
+    agents = _agents(config)
+    for seat in seats:
+        for seed in range(SEEDS):
+            if agents:
+                yield from _played(registry.make(env, **options, **seat), agents[seed % len(agents)], seed)
+            for step in play(registry.make(env, **options, **seat), seed):
+                yield from step.info.get("legal_actions", ())
+
+
+def _agents(config: Config) -> Sequence[Agent]:
+    """Whose actions stand for those that are not listed: in a task, its teacher and whoever solves it."""
+    env = config.env.name
+    if registry.seats(env) > 1:
+        return []
+    names = {config.warm_start.teacher} if config.warm_start.steps else set()
+    if env == "arithmetic":
+        names |= set(scripted.names(env)) - {"random"}
+    return [scripted.agent(name, env) for name in sorted(names)]
+
+
+def _played(env: TextEnv, agent: Agent, seed: int) -> Iterator[str]:
+    """The actions of one episode."""
+    rng = Random(seed)
+    env.reset(seed=seed)
+    for _ in range(env.max_turns):
+        action = agent.act(env, rng)
+        yield action
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            return

@@ -1,0 +1,132 @@
+"""Whether there are such an environment, such players and such an algorithm, and whether the sizes agree."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from earl.agents.scripted.registry import agent, player
+from earl.algorithms.registry import algorithm
+from earl.config import AlgorithmConfig, Config
+from earl.envs import registry
+from earl.errors import EarlError, boundary
+from earl.evaluate import ANY
+
+GIVEN = {"seat": "both seats are played in turn", "opponent": "name opponents in [env.opponents]"}
+"""Arguments of an environment that an episode gives it."""
+OF_PPO = ("gamma", "gae_lambda", "value_weight")
+
+
+@contextmanager
+def outside(what: str, cure: str) -> Iterator[None]:
+    """Faults of code that is not ours become errors a user can mend; errors that are so already pass."""
+    refused: EarlError | None = None
+    with boundary() as fault:
+        try:
+            yield
+        except EarlError as error:
+            refused = error
+    if refused:
+        raise refused
+    if fault.message:
+        raise EarlError(f"{what}: {fault.message}; {cure}")
+
+
+def check_world(config: Config) -> None:
+    """Environment, options, opponents, teacher, algorithm and history policy.
+
+    Raises:
+        EarlError: for a name that is not known or that does not fit the environment.
+    """
+    env = config.env.name
+    seats = registry.seats(env)
+    with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
+        _check_options(env, config.env.options)
+    _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
+    _check_met("warm_start.opponents", config.warm_start.opponents, env)
+    _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
+    if config.warm_start.steps:
+        with setting("warm_start.teacher"):
+            agent(config.warm_start.teacher, env)
+    if seats == 1 and config.agent.history == "board_only":
+        raise EarlError(
+            f"agent.history = 'board_only' forgets all but the last observation, which in {env} does not hold "
+            "the task; it is for board games: set agent.history to 'full'"
+        )
+    _check_algorithm(config.algorithm, config.rollout.group_size)
+
+
+def check_batches(config: Config) -> None:
+    """Whether every process, update and micro-batch has something to work on.
+
+    Raises:
+        EarlError: for sizes that contradict each other.
+    """
+    rollout, learner, warm = config.rollout, config.learner, config.warm_start
+    pairs = [
+        ("learner.minibatches", learner.minibatches, "rollout.episodes", rollout.episodes),
+        ("run.processes", config.run.processes, "rollout.episodes / rollout.group_size", rollout.prompts),
+        ("context.limit", config.context.limit, "learner.micro_batch_tokens", learner.micro_batch_tokens),
+    ]
+    if warm.steps:
+        pairs += [
+            ("warm_start.minibatches", warm.minibatches, "warm_start.episodes", warm.episodes),
+            ("run.processes", config.run.processes, "warm_start.episodes", warm.episodes),
+        ]
+    for part, size, whole, room in pairs:
+        if size > room:
+            raise EarlError(f"{part} = {size} must not be larger than {whole} = {room}; lower it or raise the other")
+
+
+def _check_options(env: str, options: Mapping[str, object]) -> None:
+    """Options are known, of the kind of their defaults, and give an environment that begins."""
+    for option, cure in GIVEN.items():
+        if option in options:
+            raise EarlError(f"env.options.{option} is given by each episode; leave it out: {cure}")
+    for option, default in registry.spec(env).options.items():
+        given = options.get(option, default)
+        if kind(given) != kind(default) and default is not None:
+            raise EarlError(f"env.options.{option} = {given!r} must be {kind(default)}, as its default {default!r} is")
+    registry.make(env, **options).reset(seed=0)
+
+
+def kind(value: object) -> str:
+    """What sort of setting a value is; whole numbers are numbers too."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -> None:
+    """Opponents exist, are named once, and there are some where somebody is needed."""
+    listed = list(names)
+    if needed and not listed:
+        raise EarlError(f"{key} is empty, but {env} is played against somebody; name one, such as random")
+    for name in listed:
+        if listed.count(name) > 1:
+            raise EarlError(f"{key} names {name!r} twice; name each opponent once")
+        if name == ANY and key == "evaluate.opponents":
+            continue
+        with setting(key):
+            player(name, env)
+
+
+def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
+    with setting("algorithm.name"):
+        algorithm(config.name)
+    if config.name == "ppo":
+        return
+    if group_size == 1:
+        raise EarlError(
+            f"rollout.group_size = 1: {config.name} compares the episodes of a group, and one alone teaches nothing; "
+            "set it to 2 or more"
+        )
+    for name in OF_PPO:
+        if getattr(config, name) != AlgorithmConfig.model_fields[name].default:
+            raise EarlError(f"algorithm.{name} is read by ppo alone, not by {config.name}; leave it out")
+
+
+@contextmanager
+def setting(key: str) -> Iterator[None]:
+    """Say which setting an error is about."""
+    try:
+        yield
+    except EarlError as error:
+        raise EarlError(f"{key}: {error}") from error
