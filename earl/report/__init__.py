@@ -1,6 +1,6 @@
 """The report: one HTML file that shows a run, opens offline, and holds everything it needs.
 
-    run folder ─▶ data (read) ─▶ results, figures, episodes (pure) ─▶ page (template) ─▶ report.html
+run folder ─▶ data (read) ─▶ results, figures, episodes (pure) ─▶ page (template) ─▶ report.html
 """
 
 from pathlib import Path

@@ -8,16 +8,15 @@ from earl.report.figures import (
     CYCLE,
     ORANGE,
     Figure,
-    _bucket_note,
-    _note,
+    bucket_note,
     layout,
     line,
-    percent_axis,
+    note,
     plain,
     series_figure,
     thin,
 )
-from earl.report.text import count
+from earl.report.text import count, shown
 
 STAGES = ("rollout", "prepare", "update", "weights", "evaluate", "record")
 """The stages of a step in the order in which they come; others follow by name."""
@@ -64,7 +63,8 @@ def context_figures(data: RunData) -> list[Figure]:
     return [
         _context_figure(
             data, "turn", "Context of a turn",
-            "Tokens of one round: what the environment said and what the model replied.", limited=not full,
+            "Tokens of one round: what the environment said and what the model replied. "
+            "Median: half are shorter. p95: 95 % are shorter.", limited=not full,
         ),
         _context_figure(
             data, "episode", "Context of an episode",
@@ -86,7 +86,7 @@ def _stops(data: RunData) -> dict[str, str]:
 def _context_figure(data: RunData, level: str, title: str, explanation: str, limited: bool) -> Figure:
     """Median, 95th percentile and maximum as bands."""
     metrics = data.numbers.metrics
-    names = {"p50": "median (p50)", "p95": "p95: 95 % are shorter", "max": "longest"}
+    names = {"p50": "median", "p95": "p95", "max": "longest"}
     fills = ("rgba(47,127,196,0.30)", "rgba(47,127,196,0.14)")
     bands: list[dict[str, Any]] = []
     for number, (quantile, label) in enumerate(names.items()):
@@ -103,7 +103,7 @@ def _context_figure(data: RunData, level: str, title: str, explanation: str, lim
     if limited and data.config:
         _draw_limit(drawn, data.config.context.limit, max(y or 0 for band in bands for y in band["y"]))
         explanation += " The dashed line is the limit, where an episode is cut off."
-    explanation += _bucket_note(metrics.values())
+    explanation += bucket_note(metrics.values())
     return Figure(f"context-{level}", title, explanation, {"data": bands, "layout": drawn})
 
 
@@ -114,7 +114,7 @@ def _draw_limit(drawn: dict[str, Any], limit: int, longest: float) -> None:
     drawn["yaxis"]["range"] = [0, top]
     told = f"context limit: {count(limit)} tokens" + ("" if near else " (above this plot)")
     place = {"y": limit, "yref": "y", "yanchor": "bottom"} if near else {"y": 1, "yref": "paper", "yanchor": "top"}
-    drawn["annotations"].append(_note(told, **{"xref": "paper", "x": 1, "xanchor": "right", **place}))
+    drawn["annotations"].append(note(told, **{"xref": "paper", "x": 1, "xanchor": "right", **place}))
     if near:
         rule = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit, "y1": limit}
         drawn["shapes"].append({**rule, "line": {"color": ORANGE, "width": 2, "dash": "dash"}})
@@ -140,7 +140,12 @@ def time_figure(data: RunData) -> Figure:
         color = CYCLE[number % len(CYCLE)]
         stacked = {"stackgroup": "time", "fillcolor": color, "mode": "lines", "hovertemplate": "%{y:.3f} s"}
         traces.append(line(plain(stage), points, color, **stacked) | {"line": {"width": 0, "color": color}})
-    return Figure("time", title, told + _bucket_note(timings.values()), {"data": traces, "layout": layout(data, "seconds")})
+    return Figure(
+        "time",
+        title,
+        told + bucket_note(timings.values()),
+        {"data": traces, "layout": layout(data, "seconds")},
+    )
 
 
 def other_figures(data: RunData) -> list[Figure]:
@@ -152,9 +157,6 @@ def other_figures(data: RunData) -> list[Figure]:
         if name not in drawn and not name.startswith(("warm_start/", "context/", "stop/"))
     ][:40]
     return [
-        series_figure(data, f"metric-{number}", plain(name), "", "", {name: name})
+        series_figure(data, f"metric-{number}", shown(name, 60), "", "", {name: name})
         for number, name in enumerate(rest)
     ]
-
-
-__all__ = ["context_figures", "other_figures", "percent_axis", "stages", "time_figure", "training_figures"]

@@ -5,14 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from earl.report.decoding import pieces, whole
+from earl.report.decoding import Decoder
 from earl.report.text import shown
 from earl.trajectory import FIRST_POLICY_AUTHOR, Author, Trajectory, Turn
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 MAX_EPISODES = 12
 MAX_TURNS = 30
@@ -40,6 +36,8 @@ class Span:
     """That of a sampled token; None where nothing was sampled."""
     doubt: int = 0
     """How many of DOUBTS the probability is below."""
+    mark: bool = False
+    """Whether it is a control token of the chat, such as the one that ends a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def choose(trajectories: Sequence[Trajectory], limit: int = MAX_EPISODES) -> lis
     Each next one is the first whose features have been chosen least so far.
     """
     unique = {trajectory.tokens.tobytes(): trajectory for trajectory in reversed(trajectories)}
-    left = [trajectory for trajectory in reversed(unique.values())]
+    left = list(reversed(unique.values()))
     seen: Counter[tuple[str, object]] = Counter()
     chosen: list[Trajectory] = []
     while left and len(chosen) < limit:
@@ -94,13 +92,13 @@ def _features(trajectory: Trajectory) -> list[tuple[str, object]]:
             ("stop", trajectory.stop), illegal, ("pair", (task.opponent, task.seat, trajectory.outcome))]  # fmt: skip
 
 
-def dialogue(trajectory: Trajectory, tokenizer: "Tokenizer | None") -> Dialogue:
+def dialogue(trajectory: Trajectory, decoder: Decoder) -> Dialogue:
     """The episode as spans of text, within bounds whatever its length."""
     turns = trajectory.turns
     head = len(turns) if len(turns) <= MAX_TURNS else MAX_TURNS * 2 // 3
     tail = 0 if len(turns) <= MAX_TURNS else MAX_TURNS - head
     kept = [*range(head), *range(len(turns) - tail, len(turns))]
-    reader = _Reader(trajectory, tokenizer, max(1, len(kept)))
+    reader = _Reader(trajectory, decoder, max(1, len(kept)))
     end = turns[-1].end if turns else 0
     return Dialogue(
         trajectory=trajectory,
@@ -130,7 +128,7 @@ class _Reader:
     """Tokens of one trajectory as spans, with the room that each turn may take."""
 
     trajectory: Trajectory
-    tokenizer: "Tokenizer | None"
+    decoder: Decoder
     turns: int
 
     def spans(self, start: int, end: int) -> list[Span]:
@@ -143,7 +141,7 @@ class _Reader:
         ids = self.trajectory.tokens[places].tolist()
         if author < FIRST_POLICY_AUTHOR:
             limit = max(200, GIVEN_CHARACTERS // self.turns)
-            return [Span(name, shown(whole(self.tokenizer, ids), limit))]
+            return [Span(name, shown(self.decoder.whole(ids), limit))]
         logprobs = self.trajectory.logprobs[places].tolist()
         limit = max(12, SAMPLED_TOKENS // self.turns)
         if len(ids) <= limit:
@@ -158,7 +156,9 @@ class _Reader:
 
     def _sampled(self, name: str, ids: list[int], logprobs: list[float]) -> list[Span]:
         result = []
-        for text, start, end in pieces(self.tokenizer, ids):
+        for text, start, end in self.decoder.pieces(ids):
             probability = math.exp(min(0.0, sum(logprobs[start:end])))
-            result.append(Span(name, shown(text, 200), probability, sum(probability < bound for bound in DOUBTS)))
+            doubt = sum(probability < bound for bound in DOUBTS)
+            mark = self.decoder.is_control(ids[start])
+            result.append(Span(name, shown(text, 200), probability, doubt, mark))
         return result

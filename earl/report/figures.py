@@ -9,19 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from earl.report.data import RunData
-from earl.report.results import Pairing, opponent_name, pairings, seat_name
 from earl.report.text import count, shown
-from earl.runs.tables import RecordedMatch
 
 Points = Sequence[tuple[int, float]]
 
-MAX_POINTS = 400
+MAX_POINTS = 600
 """Points of one line. Longer series are drawn as means (or maxima) of neighbours."""
 BLUE, GREY, ORANGE, GREEN, PURPLE, AMBER, BROWN = (
     "#2f7fc4", "#868c96", "#d95f28", "#1c9a82", "#8f68c0", "#b3860e", "#9a6a4f",
 )  # fmt: skip
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, AMBER, GREY, BROWN)
-PERCENT = ".0%"
+PERCENT = ".2~%"
+LEGEND = {
+    "orientation": "h",
+    "yref": "container",
+    "y": 1,
+    "yanchor": "top",
+    "xref": "container",
+    "x": 0,
+    "traceorder": "normal",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,8 @@ def plain(text: str) -> str:
 
 
 def finite(values: Iterable[float]) -> list[float | None]:
-    """Values for JSON, which knows neither NaN nor infinity: those are gaps."""
-    return [value if math.isfinite(value) else None for value in values]
+    """Values for JSON, six digits each. JSON knows neither NaN nor infinity: those are gaps."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
 def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
@@ -74,17 +81,22 @@ def layout(data: RunData, unit: str, **more: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "height": 300,
         "hovermode": "x unified",
-        "margin": {"l": 62, "r": 16, "t": 34, "b": 44},
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "xaxis": {"title": {"text": "step"}, "range": [-0.01 * last, 1.01 * last], "zeroline": False},
-        "yaxis": {"title": {"text": unit}, "zeroline": False},
+        "margin": {"l": 56, "r": 12, "t": 48, "b": 42},
+        "legend": LEGEND,
+        "xaxis": {
+            "title": {"text": "step"},
+            "range": [-0.01 * last, 1.01 * last],
+            "zeroline": False,
+            "unifiedhovertitle": {"text": "step %{x}"},
+        },
+        "yaxis": {"title": {"text": unit}, "zeroline": False, "automargin": True},
         "shapes": [],
         "annotations": [],
     }
     warm = min(data.warm_steps, last)
     if warm:
         base["shapes"] = [_shade(warm)]
-        base["annotations"] = [_note("warm start", x=warm / 2, yref="paper", y=1, yanchor="top")]
+        base["annotations"] = [note("warm start", x=0, xanchor="left", yref="paper", y=1, yanchor="bottom")]
     return {**base, **more}
 
 
@@ -93,17 +105,24 @@ def _shade(until: int) -> dict[str, Any]:
     return {**band, "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(128,134,148,0.16)"}
 
 
-def _note(text: str, **place: Any) -> dict[str, Any]:
-    return {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "x", **place}
+def note(text: str, **place: Any) -> dict[str, Any]:
+    """Small words inside a plot, without an arrow."""
+    return {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "x", "borderpad": 0, **place}
 
 
 def percent_axis(**more: Any) -> dict[str, Any]:
     """A y axis of fractions."""
-    return {"tickformat": PERCENT, "rangemode": "tozero", "zeroline": False, **more}
+    return {"tickformat": PERCENT, "rangemode": "tozero", "zeroline": False, "automargin": True, **more}
 
 
 def series_figure(
-    data: RunData, name: str, title: str, explanation: str, unit: str, lines: dict[str, str], percent: bool = False
+    data: RunData,
+    name: str,
+    title: str,
+    explanation: str,
+    unit: str,
+    lines: dict[str, str],
+    percent: bool = False,
 ) -> Figure:
     """Metrics over steps.
 
@@ -119,11 +138,19 @@ def series_figure(
     ]
     if not traces:
         return Figure(name, title, explanation, None)
-    axes = {"yaxis": percent_axis()} if percent else {}
+    axes = {"yaxis": percent_axis(title={"text": unit})} if percent else {}
     drawn = layout(data, unit, showlegend=len(traces) > 1, **axes)
-    return Figure(name, title, explanation + _bucket_note(points for points, _ in present), {"data": traces, "layout": drawn})
+    if len(traces) == 1:
+        drawn["margin"] = {**drawn["margin"], "t": 22}
+    return Figure(
+        name,
+        title,
+        explanation + bucket_note(points for points, _ in present),
+        {"data": traces, "layout": drawn},
+    )
 
 
-def _bucket_note(series: Iterable[Points]) -> str:
+def bucket_note(series: Iterable[Points]) -> str:
+    """What `thin` did to the longest of the series, in words; empty when it did nothing."""
     width = math.ceil(max(map(len, series), default=0) / MAX_POINTS)
     return f" Each point stands for {count(width)} neighbouring steps." if width > 1 else ""

@@ -19,8 +19,8 @@ from markupsafe import Markup
 
 from earl.report import course, results, text
 from earl.report.data import RunData
-from earl.report.episodes import choose, dialogue
-from earl.report.figures import Figure
+from earl.report.decoding import Decoder
+from earl.report.episodes import Dialogue, choose, dialogue
 from earl.report.strength import strength_figures
 from earl.report.summary import summary, time_table
 
@@ -57,11 +57,11 @@ def render(data: RunData) -> str:
     )
 
 
-def _dialogues(data: RunData) -> list[Any]:
+def _dialogues(data: RunData) -> list[Dialogue]:
     if data.episodes is None:
         return []
-    tokenizer = data.model.tokenizer if data.model else None
-    return [dialogue(trajectory, tokenizer) for trajectory in choose(data.episodes.trajectories)]
+    decoder = Decoder(data.model.tokenizer if data.model else None)
+    return [dialogue(trajectory, decoder) for trajectory in choose(data.episodes.trajectories)]
 
 
 def embedded(value: Any) -> Markup:
@@ -125,6 +125,3 @@ def _template() -> jinja2.Template:
     )  # fmt: skip
     environment.globals.update(results=results)
     return environment.get_template("page.html")
-
-
-__all__ = ["Figure", "embedded", "render"]

@@ -44,7 +44,11 @@ def seat_name(seat: int) -> str:
 
 def opponent_name(opponent: str, exact: bool = False) -> str:
     """An opponent as the page shows it; tool tasks have none."""
-    return shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "") if opponent else "held-out tasks"
+    return (
+        shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "")
+        if opponent
+        else "held-out tasks"
+    )
 
 
 def pairings(data: RunData) -> list[Pairing]:
@@ -102,7 +106,9 @@ def cell(result: MatchResult, measure: str) -> Cell:
 
 def size(result: MatchResult) -> str:
     """How much stands behind a result."""
-    return f"exact: {count(result.episodes)} leaves" if result.exact else f"{count(result.episodes)} games"
+    if result.exact:
+        return f"exact: {count(result.episodes)} leaves"
+    return f"{count(result.episodes)} {'games' if result.opponent else 'tasks'}"
 
 
 def seats_of(listed: Sequence[Phase], pairing: Pairing) -> list[int]:

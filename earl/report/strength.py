@@ -1,14 +1,18 @@
 """Plots of wins, draws and losses over steps: one per opponent, all seats in it. Pure functions."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from earl.matches import wilson
 from earl.report.data import RunData
-from earl.report.figures import BLUE, GREY, ORANGE, Figure, layout, line, percent_axis
+from earl.report.figures import BLUE, GREY, ORANGE, Figure, finite, layout, line, note, percent_axis
 from earl.report.results import Pairing, opponent_name, pairings, seat_name
+from earl.report.text import count
 from earl.runs.tables import RecordedMatch
 
+DURING = ("start", "warm_start", "train")
+"""Phases whose matches measured the weights of their own step; the final ones belong to the best."""
 COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
 DASHES = ("solid", "dot", "dash", "dashdot")
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
@@ -24,14 +28,13 @@ def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
     curve = [
         match
         for match in data.numbers.matches
-        if (match.result.opponent, match.result.exact) == pairing and match.phase != "final"
+        if (match.result.opponent, match.result.exact) == pairing and match.phase in DURING
     ]
     title = f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks"
-    how = (
-        "Exact: every possible reply of the opponent was tried."
-        if exact
-        else f"Each point: {max((m.result.episodes for m in curve), default=0)} games or tasks per seat; bars are 95 % intervals."
-    )
+    how = "Exact: every possible reply of the opponent was tried."
+    if not exact:
+        games = max((match.result.episodes for match in curve), default=0)
+        how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Bars are 95 % intervals."
     if not curve:
         return Figure(f"strength-{number}", title, how, None)
     seats = sorted({match.result.seat for match in curve})
@@ -44,13 +47,15 @@ def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
 
 
 def _label(opponent: str, seats: Sequence[int], seat: int) -> str:
-    return f", {seat_name(seat)}" if opponent and len(seats) > 1 else ""
+    return f", {seat_name(seat).removeprefix('moves ')}" if opponent and len(seats) > 1 else ""
 
 
 def _seat_traces(curve: Sequence[RecordedMatch], place: int, suffix: str) -> list[dict[str, Any]]:
     """Wins, draws and losses of one seat, and the losses once more for the enlarged panel."""
     names = ["win", "draw", "loss"] if curve[0].result.opponent else ["win", "loss"]
-    words = {"win": "win", "draw": "draw", "loss": "loss"} if "draw" in names else {"win": "solved", "loss": "not solved"}
+    words = (
+        {"win": "win", "draw": "draw", "loss": "loss"} if "draw" in names else {"win": "solved", "loss": "not solved"}
+    )
     traces = [_trace(curve, name, words[name] + suffix, place) for name in names]
     enlarged = _trace(curve, "loss", words["loss"] + suffix, place)
     return [*traces, {**enlarged, "yaxis": "y2", "showlegend": False, "cliponaxis": True, "meta": "enlarged"}]
@@ -69,25 +74,28 @@ def _trace(curve: Sequence[RecordedMatch], name: str, label: str, place: int) ->
 def _error_bars(curve: Sequence[RecordedMatch], name: str) -> dict[str, Any]:
     values = [(float(getattr(match.result, name)), match.result.episodes) for match in curve]
     bounds = [wilson(value * n, n) for value, n in values]
-    above = [high - value for (value, _), (_, high) in zip(values, bounds, strict=True)]
-    below = [value - low for (value, _), (low, _) in zip(values, bounds, strict=True)]
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1, "width": 2}
+    above = finite(high - value for (value, _), (_, high) in zip(values, bounds, strict=True))
+    below = finite(value - low for (value, _), (low, _) in zip(values, bounds, strict=True))
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "thickness": 1,
+        "width": 2,
+    }
 
 
 def _layout(data: RunData, curve: Sequence[RecordedMatch], is_game: bool) -> dict[str, Any]:
     """Two panels over the same steps: everything, and below it the losses with an axis of their own."""
     top = enlarged_range([match.result.loss for match in curve])
-    drawn = layout(data, "share of games", height=430)
-    drawn["yaxis"] = percent_axis(
-        title={"text": "share of games" if is_game else "share of tasks"}, range=[-0.03, 1.03], domain=[0.40, 1]
-    )
-    drawn["yaxis2"] = percent_axis(
-        title={"text": "losses,<br>enlarged" if is_game else "not solved,<br>enlarged"},
-        range=[-0.04 * top, top],
-        domain=[0, 0.28],
-        tickformat=".1%" if top < 0.1 else ".0%",
-    )
+    unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
+    drawn = layout(data, unit, height=430)
+    drawn["margin"] = {**drawn["margin"], "t": 80}
+    drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42, 1])
+    drawn["yaxis2"] = percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
     drawn["xaxis"] = {**drawn["xaxis"], "anchor": "y2"}
+    drawn["annotations"].append(note(below, xref="paper", x=0, xanchor="left", yref="paper", y=0.28, yanchor="bottom"))
     return drawn
 
 
@@ -98,5 +106,5 @@ def enlarged_range(losses: Sequence[float]) -> float:
         >>> enlarged_range([1.0, 0.2, 0.004, 0.002])
         0.01
     """
-    later = losses[len(losses) // 2 :]
-    return min(1.05, max(0.01, 1.25 * max(later)))
+    later = [loss for loss in losses[len(losses) // 2 :] if math.isfinite(loss)]
+    return min(1.05, max(0.01, 1.25 * max(later, default=1.0)))

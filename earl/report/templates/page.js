@@ -15,6 +15,7 @@
     } catch { return null; }
   };
   const recolor = () => {
+    label();
     for (const element of document.querySelectorAll(".plot.drawn")) Plotly.relayout(element, colors(figures[element.dataset.figure].layout));
   };
   const colors = (layout) => {
@@ -31,12 +32,15 @@
   };
   const stored = remembered();
   if (stored === "dark" || stored === "light") root.dataset.theme = stored;
-  document.getElementById("theme").addEventListener("click", () => {
+  const button = document.getElementById("theme");
+  const label = () => { button.textContent = dark() ? "Light colours" : "Dark colours"; };
+  button.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
     remembered(root.dataset.theme);
     recolor();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor);
+  label();
 
   // ---- episodes
   const marks = document.getElementById("marks");
@@ -114,21 +118,33 @@
       for (const key of keys) place = place[key] ??= {};
       place[last] = value;
     }
-    if (narrow()) layout.margin = { ...layout.margin, l: 52, r: 8 };
-    const svg = {
-      name: "svg", title: "Save as SVG", icon: Plotly.Icons.disk,
-      click: (plot) => Plotly.downloadImage(plot, { format: "svg", filename: name }),
-    };
-    Plotly.newPlot(element, spec.data, layout, {
-      responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover",
-      modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"], modeBarButtonsToAdd: [svg],
-      toImageButtonOptions: { filename: name, scale: 2 },
-    });
+    if (narrow()) layout.margin = { ...layout.margin, l: 44, r: 6 };
+    if (narrow() && layout.showlegend !== false) { // its entries need more rows
+      const more = Math.max(0, 30 + 19 * Math.ceil(spec.data.length / 3) - layout.margin.t);
+      layout.margin.t += more;
+      layout.height += more;
+      element.style.setProperty("--tall", `${layout.height}px`);
+    }
+    if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // fingers scroll the page
+    Plotly.newPlot(element, spec.data, layout, { responsive: true, displayModeBar: false, doubleClick: "reset" });
   };
-  const drawVisible = () => {
-    for (const element of document.querySelectorAll(".plot")) if (element.offsetParent) draw(element);
+  const drawVisible = async () => {
+    for (const element of document.querySelectorAll(".plot")) {
+      if (element.closest("details:not([open])")) continue;
+      draw(element);
+      root.dataset.first ??= Math.round(performance.now());
+      await new Promise((resume) => setTimeout(resume)); // the page can be read and scrolled meanwhile
+    }
   };
   for (const more of document.querySelectorAll("details.more")) more.addEventListener("toggle", drawVisible);
+  for (const button of document.querySelectorAll("[data-save]")) {
+    button.addEventListener("click", () => {
+      const plot = button.closest(".card").querySelector(".plot");
+      if (!plot.classList.contains("drawn")) return;
+      const filename = `${document.title} ${plot.dataset.figure}`.replace(/[^A-Za-z0-9._-]+/g, "-");
+      Plotly.downloadImage(plot, { format: button.dataset.save, filename, scale: 2 });
+    });
+  }
 
   // ---- paper is narrower than most screens, and white
   const fit = (width, theme) => {
@@ -145,7 +161,7 @@
   });
 
   unpack().then(drawVisible).then(
-    () => root.dataset.ready = String(Math.round(performance.now())),
+    () => { root.dataset.ready = Math.round(performance.now()); },
     (fault) => {
       for (const element of document.querySelectorAll(".plot")) {
         element.textContent = `This browser cannot draw the plot (${fault}); the table below has its numbers.`;
