@@ -24,10 +24,9 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.storage import step_name
+from earl.runs.summary import FINAL
 
 NEVER = (float("-inf"), float("-inf"))
-FINAL = "final"
-"""The phase of the matches that end a run: a run that has recorded them is finished."""
 
 
 class Observer(Protocol):

@@ -74,3 +74,13 @@ def preflight(config: Config, root: Path) -> Plan:
         first_prompt_tokens=first,
         checkpoint_bytes=size,
     )
+
+
+def check_player(config: Config, policy: model.Policy) -> None:
+    """Check that a loaded model can play by a recipe's rules: the part of the preflight that is not about training.
+
+    Raises:
+        EarlError: for the first rule that the recipe breaks.
+    """
+    check_world(config)
+    check_speech(config, policy, policy.model.config.get_text_config().max_position_embeddings)

@@ -1,0 +1,29 @@
+"""A policy that only plays: what `earl eval` and `earl play` load. Greedy, in this process alone."""
+
+from dataclasses import dataclass
+
+import torch
+
+from earl.config import Config
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy
+from earl.placement.embedded import world_of
+from earl.rollout.tasks import World
+
+SMALL_PARAMETERS = 10_000_000
+"""Up to here the matrices are so small that threads cost more than they bring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Who plays, and the world that it plays in by the recipe's rules."""
+
+    world: World
+    sampler: LocalSampler
+
+
+def judge(config: Config, policy: Policy) -> Judge:
+    """Make a policy play its most likely moves."""
+    if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
+        torch.set_num_threads(1)
+    return Judge(world_of(config, policy), LocalSampler(policy, greedy=True))

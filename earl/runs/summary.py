@@ -1,0 +1,98 @@
+"""Where a run stands, read from its folder without disturbing it."""
+
+import os
+from dataclasses import dataclass
+
+from earl.config import Config, build, load_toml
+from earl.errors import EarlError
+from earl.runs import checkpoint
+from earl.runs.checkpoint import Checkpoint
+from earl.runs.folder import RunFolder
+from earl.runs.storage import step_name
+from earl.runs.store import Store
+from earl.runs.tables import RecordedMatch
+
+FINAL = "final"
+"""The phase of the matches that end a run: a run that has recorded them is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run in a few words.
+
+    Example:
+        Summary(config, step=40, state="stopped", matches=(…two seats…), changed=1760000000.0)
+    """
+
+    config: Config
+    step: int
+    """The last step with numbers."""
+    state: str
+    """"finished", "running" or "stopped"; a run that was killed is stopped."""
+    matches: tuple[RecordedMatch, ...]
+    """The last evaluation; that of the best weights once the run is finished."""
+    changed: float
+    """When the numbers were last written, or the recipe; seconds since the epoch."""
+
+
+def summarize(folder: RunFolder) -> Summary:
+    """Read a run's recipe and numbers.
+
+    Raises:
+        EarlError: when one of them is damaged.
+    """
+    config = build(load_toml(folder.config))
+    step, matches = 0, []
+    if folder.database.is_file():
+        with Store(folder.database, read_only=True) as store:
+            step, matches = store.last_step() or 0, store.matches()
+    final = [match for match in matches if match.phase == FINAL]
+    last = final or [match for match in matches if match.step == matches[-1].step]
+    state = "finished" if final else "running" if _held(folder) else "stopped"
+    written = [path for path in folder.path.glob("run.db*") if path.is_file()]
+    changed = max(path.stat().st_mtime for path in [folder.config, *written])
+    return Summary(config, step, state, tuple(last), changed)
+
+
+def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
+    """A run's verified checkpoint.
+
+    Args:
+        which: "best" (the one that played best), "last", or a step.
+
+    Raises:
+        EarlError: when there is none, or it is damaged.
+    """
+    steps = checkpoint.all_steps(folder.checkpoints)
+    if not steps:
+        raise EarlError(f"run {folder.name!r} has no checkpoint yet; train it with --resume {folder.name}")
+    kept = ", ".join(map(str, steps))
+    if which not in ("best", "last") and not (which.isascii() and which.isdigit()):
+        raise EarlError(f"--checkpoint {which!r} is neither 'best', 'last' nor a step; kept are the steps {kept}")
+    last = steps[-1] if which in ("best", "last") else int(which)
+    if last not in steps:
+        raise EarlError(f"run {folder.name!r} keeps no checkpoint of step {last}; kept are the steps {kept}")
+    found = checkpoint.load(folder.checkpoints / step_name(last))
+    best = found.state.get("best_step", last)
+    if which != "best" or best == last:
+        return found
+    return checkpoint.load(folder.checkpoints / step_name(int(best)))
+
+
+def _held(folder: RunFolder) -> bool:
+    """Whether the process that wrote its number into the lock is alive.
+
+    The lock itself is not tried: a run that starts at that moment would find it taken.
+    """
+    if not folder.lock.is_file():
+        return False
+    holder = folder.lock.read_text(errors="replace").strip()
+    if not holder.isdigit():
+        return False
+    try:
+        os.kill(int(holder), 0)
+    except PermissionError:
+        return True  # somebody else's process, but alive
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
