@@ -1,0 +1,142 @@
+"""The embedded sampler against plain `transformers`, token by token."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from earl.engine.local import LocalSampler
+from earl.rollout.episode import Prompt
+from earl.rollout.lockstep import play
+from earl.rollout.pack import pack
+from earl.trajectory import StopReason
+
+
+def assert_logprobs(trajectories, model, plain, temperature=1.0):
+    """What the sampler recorded equals a full forward pass over each context."""
+    rows = pack(trajectories)
+    for start, end in pairwise(rows.offsets):
+        tokens, mask = rows.tokens[start:end], rows.mask[start:end]
+        learned = np.flatnonzero(mask)
+        expected = plain(model, tokens, temperature)[learned - 1, tokens[learned]]
+        assert rows.logprobs[start:end][mask].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("rules", [{}, {"history": "board_only"}, {"context_limit": 60}], ids=str)
+def test_logprobs_equal_a_full_forward_pass(policy, plain, episodes, rules):
+    played = play(episodes(policy, 12, **rules), LocalSampler(policy))
+    assert_logprobs(played, policy.model, plain)
+    assert len({len(trajectory.tokens) for trajectory in played}) > 3
+    assert any(trajectory.illegal for trajectory in played)  # cut replies, closed by the template and retried
+    assert any(trajectory.stop is StopReason.CONTEXT_LIMIT for trajectory in played) == ("context_limit" in rules)
+
+
+def test_logprobs_are_of_the_tempered_distribution(small, plain, episodes):
+    policy = small()
+    played = play(episodes(policy, 8), LocalSampler(policy, temperature=1.7))
+    assert_logprobs(played, policy.model, plain, temperature=1.7)
+
+
+def test_slots_are_used_again_and_grow(small, plain, episodes):
+    policy = small()
+    sampler = LocalSampler(policy)
+    for count, first in ((3, 0), (40, 100), (5, 200), (41, 300)):
+        assert_logprobs(play(episodes(policy, count, first), sampler), policy.model, plain)
+    # 41 episodes side by side at most; slots double from 16: 64.
+    assert sampler._cache.layers[0].keys.shape[0] == 64
+    assert not sampler._slots
+    assert not sampler._cached
+
+
+def test_an_interrupted_rollout_leaves_nothing_that_shows(small, plain, episodes):
+    # Its sessions were never released; the next rollout has the same sessions and other contexts.
+    policy = small()
+    sampler = LocalSampler(policy)
+    sampler.generate([episode.prompt() for episode in episodes(policy, 5, first=900)])
+    assert_logprobs(play(episodes(policy, 8), sampler), policy.model, plain)
+
+
+def test_an_episode_is_the_same_alone_and_among_others(policy, episodes):
+    together = play(episodes(policy, 20), LocalSampler(policy))
+    for number in (0, 7, 19):
+        alone = play(episodes(policy, 20)[number : number + 1], LocalSampler(policy))[0]
+        assert alone.tokens.tolist() == together[number].tokens.tolist()
+        assert alone.logprobs.tolist() == pytest.approx(together[number].logprobs.tolist(), abs=1e-5)
+
+
+def test_the_same_rollout_is_the_same_to_the_bit(small, episodes):
+    policy = small()
+    first, second = (play(episodes(policy, 20), LocalSampler(policy)) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert a.tokens.tobytes() == b.tokens.tobytes()
+        assert a.logprobs.tobytes() == b.logprobs.tobytes()
+
+
+def test_greedy_takes_the_most_likely_token(policy, plain, episodes):
+    played = play(episodes(policy, 6), LocalSampler(policy, greedy=True))
+    rows = pack(played)
+    for start, end in pairwise(rows.offsets):
+        tokens, learned = rows.tokens[start:end], np.flatnonzero(rows.mask[start:end])
+        assert plain(policy.model, tokens)[learned - 1].argmax(dim=-1).tolist() == tokens[learned].tolist()
+    assert_logprobs(played, policy.model, plain)
+
+
+def test_new_weights_leave_nothing_of_the_old(policy, plain, episodes):
+    sampler = LocalSampler(policy)
+    running = episodes(policy, 6)
+    for episode, completion in zip(running, sampler.generate([e.prompt() for e in running]), strict=True):
+        episode.receive(completion)
+    waiting = [episode for episode in running if episode.stop is None]
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(0.7)
+    sampler.load(policy.model.state_dict(), version=5)
+    completions = sampler.generate([episode.prompt() for episode in waiting])
+    for episode, completion in zip(waiting, completions, strict=True):
+        prompt = list(episode.prompt().tokens)
+        expected = plain(policy.model, prompt + completion.tokens)[len(prompt) - 1 :]
+        own = [float(expected[i, token]) for i, token in enumerate(completion.tokens)]
+        assert completion.logprobs == pytest.approx(own, abs=1e-5)
+        assert completion.version == 5
+
+
+def test_the_sampler_keeps_its_own_copy_of_the_weights(small, episodes):
+    policy = small()
+    sampler = LocalSampler(policy)
+    before = play(episodes(policy, 4), sampler)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.zero_()
+    again = play(episodes(policy, 4), sampler)
+    assert [t.tokens.tolist() for t in before] == [t.tokens.tolist() for t in again]
+
+
+def test_a_completion_ends_with_the_stop_token_or_at_its_bound(small):
+    policy = small()
+    stop = policy.tokenizer.eos_token_id
+    prompts = [Prompt(i, [3, 20, 30, 5, 4], seed=i, max_tokens=1 + i % 7) for i in range(200)]
+    completions = LocalSampler(policy, temperature=3.0).generate(prompts)
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert 1 <= len(completion.tokens) == len(completion.logprobs) <= prompt.max_tokens
+        assert stop not in completion.tokens[:-1]
+        assert completion.finished == (completion.tokens[-1] == stop)
+        assert completion.finished or len(completion.tokens) == prompt.max_tokens
+    assert 0 < sum(completion.finished for completion in completions) < 200
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_tokens_come_as_often_as_their_probabilities_say(small, plain, temperature):
+    policy, context, draws = small(), [2, 20, 30, 5, 3], 20_000
+    prompts = [Prompt(i, context, seed=12345 + i, max_tokens=1) for i in range(draws)]
+    completions = LocalSampler(policy, temperature).generate(prompts)
+    counts = np.bincount([completion.tokens[0] for completion in completions], minlength=106)
+    expected = plain(policy.model, context, temperature)[-1].double().exp().numpy() * draws
+    # Cells with fewer than 5 expected draws are taken together.
+    rare = expected < 5
+    observed = [*counts[~rare], counts[rare].sum()]
+    wanted = [*expected[~rare], max(expected[rare].sum(), 1e-9)]
+    statistic = sum((o - e) ** 2 / e for o, e in zip(observed, wanted, strict=True))
+    cells = len(wanted) - 1
+    assert cells > 20
+    assert statistic < cells + 4 * (2 * cells) ** 0.5  # mean and four deviations of chi-square
