@@ -1,9 +1,16 @@
 """Write the generated pages of this folder: `make docs`."""
 
+import ast
+import json
 import re
 import tomllib
 from importlib.metadata import metadata
+from itertools import pairwise
 from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from earl.config import Config
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,7 +75,44 @@ def dependencies() -> str:
     return f"{INTRODUCTION}\n## What earl needs\n\n{installed}\n## What its development needs\n\n{development}"
 
 
-PAGES = {"dependencies.md": dependencies}
+RECIPES = """# Recipes
+
+A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless `--config` names another file;
+`--set section.key=value` changes one value. A key that is not listed here is refused. Written by `make docs` from
+`earl/config.py`.
+"""
+
+
+def recipes() -> str:
+    """docs/recipes.md"""
+    sections = {field.annotation.__name__: name for name, field in Config.model_fields.items()}
+    tree = ast.parse((ROOT / "earl" / "config.py").read_text(encoding="utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in sections]
+    return RECIPES + "".join(_section(sections[node.name], node) for node in classes)
+
+
+def _section(name: str, node: ast.ClassDef) -> str:
+    """One table: key, default, meaning. The meaning is the text under the field."""
+    fields = Config.model_fields[name].annotation.model_fields
+    meanings = {
+        before.target.id: ast.unparse(after.value).strip("'\"").replace("|", "\\|")
+        for before, after in pairwise(node.body)
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr)
+    }
+    lines = [f"| `{key}` | {_default(field)} | {meanings.get(key, '')} |" for key, field in fields.items()]
+    about = (ast.get_docstring(node) or "").split("\n\n")[0].removeprefix(f"[{name}]").lstrip(": ")
+    about = about[:1].upper() + about[1:]
+    table_head = ["| key | default | meaning |", "|---|---|---|"]
+    return "\n".join(["", f"## [{name}]", "", *([about, ""] if about else []), *table_head, *lines, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return "absent" if field.default is None else f"`{json.dumps(field.default)}`"
+
+
+PAGES = {"dependencies.md": dependencies, "recipes.md": recipes}
 
 if __name__ == "__main__":
     for page, text in PAGES.items():

@@ -64,10 +64,15 @@ class ModelConfig(Section):
     path: str | None = None
     """A folder or hub id of a transformers causal language model; absent: a new small model."""
     hidden: int = Field(64, ge=8, le=65536)
+    """Width of the residual stream."""
     layers: int = Field(2, ge=1, le=256)
+    """Transformer layers."""
     heads: int = Field(4, ge=1, le=1024)
+    """Attention heads; hidden over heads is the head size."""
     intermediate: int = Field(128, ge=8, le=1 << 20)
+    """Width inside the feed-forward layers."""
     max_positions: int = Field(1024, ge=16)
+    """Longest context that the model can see, in tokens."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "ModelConfig":
@@ -97,6 +102,7 @@ class WarmStartConfig(Section):
     epochs: int = Field(1, ge=1)
     """Passes over a step's episodes; more than one pays where the teacher is slow."""
     learning_rate: float = Field(2e-3, gt=0, le=1)
+    """At the first step."""
     final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step of the warm start, reached linearly; absent: constant."""
 
@@ -109,6 +115,7 @@ class RolloutConfig(Section):
     group_size: int = Field(16, ge=1)
     """Episodes that start alike."""
     temperature: float = Field(1.0, ge=0.01, le=100)
+    """Divides the logits when episodes are sampled, and alike when they are learned from."""
 
     @property
     def prompts(self) -> int:
@@ -152,6 +159,7 @@ class LearnerConfig(Section):
     """[learner]: AdamW and how a batch is cut."""
 
     learning_rate: float = Field(5e-4, gt=0, le=1)
+    """AdamW's step size, after the warm-up."""
     final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step; absent: constant."""
     schedule: Literal["linear", "cosine"] = "linear"
@@ -159,6 +167,7 @@ class LearnerConfig(Section):
     decay_from: float = Field(0.5, ge=0, le=1)
     """Share of the RL steps after which learning rate and entropy go to their final values."""
     warmup_steps: int = Field(0, ge=0)
+    """RL steps over which the learning rate rises from 0."""
     minibatches: int = Field(1, ge=1)
     """Updates per pass over a step's batch."""
     epochs: int = Field(1, ge=1)
@@ -166,9 +175,13 @@ class LearnerConfig(Section):
     micro_batch_tokens: int = Field(2048, ge=16)
     """Tokens of one forward and backward pass."""
     clip_grad_norm: float = Field(1.0, gt=0)
+    """Longest gradient; longer ones are scaled down."""
     weight_decay: float = Field(0.0, ge=0)
+    """AdamW's, decoupled from the gradient."""
     beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's decay of the gradient's mean."""
     beta2: float = Field(0.99, ge=0, lt=1)
+    """AdamW's decay of its square's mean."""
 
 
 class EvaluateConfig(Section):
@@ -192,9 +205,11 @@ class RunConfig(Section):
     steps: int = Field(100, ge=0)
     """Steps of reinforcement learning, after those of the warm start."""
     seed: int = Field(0, ge=0, lt=1 << 63)
+    """The same seed gives the same run, to the bit."""
     processes: int = Field(2, ge=1)
     """Processes that share the work of a step. A different number sums gradients in another order."""
     checkpoint_every: int = Field(20, ge=1)
+    """Steps between checkpoints; the last two and the best are kept."""
     keep_trajectories_every: int = Field(10, ge=1)
     """Steps between those whose trajectories are stored."""
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from earl.config import Config
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
@@ -13,10 +15,16 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 def test_every_direct_dependency_has_a_line_and_no_other() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     direct = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
-    rows = re.findall(
-        r"^\| ([\w-]+) \| .+ \| .+ \|$", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\| ([\w-]+) \| .+ \| .+ \|$", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
     assert [row for row in rows if row != "package"] == [re.split(r"[^\w-]", text)[0] for text in direct]
+
+
+def test_every_setting_of_a_recipe_is_explained() -> None:
+    page = (ROOT / "docs/recipes.md").read_text()
+    for name, section in Config.model_fields.items():
+        table = page.split(f"## [{name}]")[1].split("## [")[0]
+        assert list(section.annotation.model_fields) == re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+        assert not re.findall(r"\|  \|$", table, re.MULTILINE), f"a setting of [{name}] has no text under it"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
