@@ -138,9 +138,7 @@ def test_assignments_keep_what_they_do_not_name_and_leave_the_tree_alone():
     assert tree == {"run": {"steps": 5, "seed": 1}, "env": {"opponents": {"random": 1.0}}}
 
 
-@pytest.mark.parametrize(
-    "assignment", ["run.steps", "steps=5", "=5", ".steps=5", "run.=5", "run..steps=5", ""]
-)
+@pytest.mark.parametrize("assignment", ["run.steps", "steps=5", "=5", ".steps=5", "run.=5", "run..steps=5", ""])
 def test_an_assignment_of_another_form_is_refused(assignment):
     with pytest.raises(EarlError, match=r"section\.key=value"):
         override({}, [assignment])

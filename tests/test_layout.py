@@ -21,10 +21,7 @@ def house_files() -> set[str]:
     """What a built package must hold: "earl/envs/base.py" and all the others, caches aside."""
     own = {path.relative_to(ROOT) for path in (ROOT / "earl").rglob("*") if path.is_file()}
     linked = {
-        Path("earl") / path.relative_to(ROOT)
-        for name in LINKED
-        for path in (ROOT / name).rglob("*")
-        if path.is_file()
+        Path("earl") / path.relative_to(ROOT) for name in LINKED for path in (ROOT / name).rglob("*") if path.is_file()
     }
     return {str(path) for path in own | linked if path.suffix in (".py", ".toml")}
 
@@ -107,8 +104,6 @@ def test_importing_the_environments_loads_nothing_heavy() -> None:
 
 @pytest.mark.skipif(not (ROOT / "cli" / "main.py").exists(), reason="the command line is not written yet")
 def test_the_help_page_loads_nothing_heavy() -> None:
-    loaded = modules_after(
-        "import sys; sys.argv = ['earl', '--help']; import earl.cli.main as cli; cli.main()"
-    )
+    loaded = modules_after("import sys; sys.argv = ['earl', '--help']; import earl.cli.main as cli; cli.main()")
     assert "earl.cli.main" in loaded
     assert not loaded & set(HEAVY)

@@ -116,9 +116,7 @@ def test_authors_when_the_content_stands_in_the_template_too(chatml):
     for content in ("user", "assistant\n", "\n", "<tool_response>"):
         for piece in (chat.opening("", content), chat.reply("user", content, True)):
             assert written(chat, piece, ENVIRONMENT) == content
-            assert chat.tokenizer.decode(piece.tokens).endswith(
-                f"user\n{content}<|im_end|>\n<|im_start|>assistant\n"
-            )
+            assert chat.tokenizer.decode(piece.tokens).endswith(f"user\n{content}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_a_template_that_trims_leaves_the_trimmed_message_to_the_environment(chatml):

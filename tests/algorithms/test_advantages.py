@@ -50,9 +50,7 @@ def spread(per_episode):
 def test_grpo_by_hand(group):
     # Returns 1, 0, 1, 0: mean 0.5, deviation 0.5, so ±0.5 / (0.5 + 0.0001) = ±0.9998.
     result = advantages("grpo", [group([1.0], [0.0, 0.0], [0.0, 1.0], [0.0])])
-    assert result.turns.tolist() == pytest.approx(
-        [0.9998, -0.9998, -0.9998, 0.9998, 0.9998, -0.9998], abs=1e-6
-    )
+    assert result.turns.tolist() == pytest.approx([0.9998, -0.9998, -0.9998, 0.9998, 0.9998, -0.9998], abs=1e-6)
     assert result.returns.tolist() == [0.0] * 6
 
 
@@ -87,9 +85,7 @@ def naive_gae(rewards, values, gamma, lam):
     """A_k = sum over l of (γλ)^l δ_{k+l}, summed anew for every turn (arXiv 1506.02438, equation 16)."""
     padded = [*values, 0.0]
     deltas = [rewards[k] + gamma * padded[k + 1] - values[k] for k in range(len(rewards))]
-    return [
-        sum((gamma * lam) ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))
-    ]
+    return [sum((gamma * lam) ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))]
 
 
 def test_gae_by_hand():

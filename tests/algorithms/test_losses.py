@@ -123,9 +123,7 @@ def test_imitation_is_the_negative_log_likelihood():
     ids=["clipped", "importance", "imitation", "kl"],
 )
 def test_gradients_equal_finite_differences(loss):
-    now = (
-        torch.tensor(OLD, dtype=torch.float64) + torch.tensor(SHIFTS, dtype=torch.float64)
-    ).requires_grad_()
+    now = (torch.tensor(OLD, dtype=torch.float64) + torch.tensor(SHIFTS, dtype=torch.float64)).requires_grad_()
     loss(inputs(now)).backward()
     assert now.grad is not None
     numeric = numeric_gradient(lambda at: loss(inputs(at)), now.detach())

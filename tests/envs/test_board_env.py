@@ -78,9 +78,7 @@ def test_an_illegal_action_is_answered_with_the_legal_ones(text):
 def test_the_opponent_is_seeded_apart_from_the_problem():
     def first_moves(**options):
         env = BoardGameEnv(GAMES["connect4"], seat=1)
-        return [
-            env.reset(seed=0, options={"opponent_seed": seed} if options else None)[0] for seed in range(20)
-        ]
+        return [env.reset(seed=0, options={"opponent_seed": seed} if options else None)[0] for seed in range(20)]
 
     assert len(set(first_moves())) == 1
     assert len(set(first_moves(own=True))) > 1

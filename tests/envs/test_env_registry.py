@@ -75,9 +75,7 @@ def test_the_id_alone_is_enough_in_a_fresh_process():
         "import gymnasium; env = gymnasium.make('earl.envs.registry:earl/TicTacToe-v0', seat=1); "
         "print(env.reset(seed=0)[0][0])"
     )
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (run.stdout, run.stderr) == ("O\n", "")
 
 

@@ -57,9 +57,7 @@ def test_agrees_with_a_naive_board(order):
     for ply, move in enumerate(order):
         assert state.player == ply % 2
         for player in (0, 1):
-            winning = [
-                m for m in range(9) if cells[m] is None and player == naive_winner(place(cells, m, player))
-            ]
+            winning = [m for m in range(9) if cells[m] is None and player == naive_winner(place(cells, m, player))]
             assert TICTACTOE.wins(state, player) == tuple(winning)
         state, cells = TICTACTOE.play(state, move), place(cells, move, ply % 2)
         assert TICTACTOE.winner(state) == naive_winner(cells)

@@ -43,9 +43,7 @@ class Script:
         return [self.complete(prompt) for prompt in prompts]
 
     def complete(self, prompt):
-        tokens = [ord(character) for character in self.replies[prompt.session].pop(0) + END][
-            : prompt.max_tokens
-        ]
+        tokens = [ord(character) for character in self.replies[prompt.session].pop(0) + END][: prompt.max_tokens]
         logprobs = [-0.5 - place for place in range(len(tokens))]
         return Completion(tokens, logprobs, self.version, finished=tokens[-1] == ord(END))
 
@@ -81,9 +79,7 @@ class Counting(TextEnv):
             return Step("enough", 0.0, False, True, {"role": self.role})
         self.count += 1
         done = self.count >= self.goal
-        return Step(
-            str(self.count), 0.25, done, False, {"role": self.role, **({"outcome": "win"} if done else {})}
-        )
+        return Step(str(self.count), 0.25, done, False, {"role": self.role, **({"outcome": "win"} if done else {})})
 
 
 @pytest.fixture(scope="session")

@@ -38,9 +38,7 @@ def test_even_shares_that_divide_the_count_are_exact():
 
 def test_over_many_steps_every_cell_gets_its_share():
     # One task per step: only the offset decides. 2,000 draws of 0.3: deviation sqrt(2000·0.3·0.7) = 20.5.
-    drawn = sum(
-        (cells(draw_tasks("tictactoe", {"random": 3, "perfect": 2}, 1, s)) for s in range(2000)), Counter()
-    )
+    drawn = sum((cells(draw_tasks("tictactoe", {"random": 3, "perfect": 2}, 1, s)) for s in range(2000)), Counter())
     assert drawn["random", 0] == pytest.approx(600, abs=82)  # four deviations
     assert drawn["perfect", 1] == pytest.approx(400, abs=72)
 
@@ -54,9 +52,7 @@ def test_tool_tasks_have_no_opponent_and_one_seat():
 def test_another_seed_gives_other_tasks_and_the_same_seed_the_same():
     first = draw_tasks("tictactoe", {"random": 1}, 6, seed=1)
     assert draw_tasks("tictactoe", {"random": 1}, 6, seed=1) == first
-    assert not {task.seed for task in draw_tasks("tictactoe", {"random": 1}, 6, seed=2)} & {
-        task.seed for task in first
-    }
+    assert not {task.seed for task in draw_tasks("tictactoe", {"random": 1}, 6, seed=2)} & {task.seed for task in first}
 
 
 def test_groups_start_alike_and_play_apart(chat):
@@ -83,7 +79,4 @@ def test_a_world_makes_the_environment_of_the_task(chat):
     env = world.make(Task("tictactoe", seed=1, seat=1, opponent="perfect"))
     assert (env.seat, env.draw_reward) == (1, 0.5)
     assert env.opponent.move is not None
-    assert (
-        World("arithmetic", {"num_operations": 1}, chat, Rules()).make(Task("arithmetic", 1)).num_operations
-        == 1
-    )
+    assert World("arithmetic", {"num_operations": 1}, chat, Rules()).make(Task("arithmetic", 1)).num_operations == 1

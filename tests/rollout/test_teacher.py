@@ -31,9 +31,7 @@ def test_a_tool_task_is_solved_by_calls_and_an_answer(chat, text):
     episode = World("arithmetic", {}, chat, ROOMY).episode(Task("arithmetic", seed=5), seed=1, session=0)
     first, second = episode.env.operations
     value = str(eval_of(first))
-    trajectories, labels = demonstrate(
-        [episode], agent("solver", "arithmetic"), agent("random", "arithmetic"), 0.0
-    )
+    trajectories, labels = demonstrate([episode], agent("solver", "arithmetic"), agent("random", "arithmetic"), 0.0)
     (result,) = trajectories
     assert (result.stop, result.outcome, result.reward) == (StopReason.FINISHED, Outcome.WIN, 1.0)
     actions = [f"<tool_call>{first}</tool_call>", f"<tool_call>{second}</tool_call>", str(eval_of(second))]
@@ -91,7 +89,5 @@ def test_a_reply_that_the_student_could_not_finish_is_not_taught(demonstrated):
 
 
 def test_the_context_limit_cuts_a_teacher_as_it_cuts_a_student(demonstrated):
-    (result,), _ = demonstrated(
-        "arithmetic", "solver", 0.0, 1, rules=Rules(max_turn_tokens=40, context_limit=30)
-    )
+    (result,), _ = demonstrated("arithmetic", "solver", 0.0, 1, rules=Rules(max_turn_tokens=40, context_limit=30))
     assert (result.stop, len(result.tokens)) == (StopReason.CONTEXT_LIMIT, 30)

@@ -28,9 +28,7 @@ def make_groups(num_groups: int = 2, group_size: int = 3, num_tokens: int = 5) -
             illegal=1,
         )
 
-    return [
-        Group(tuple(trajectory(group, seed) for seed in range(group_size))) for group in range(num_groups)
-    ]
+    return [Group(tuple(trajectory(group, seed) for seed in range(group_size))) for group in range(num_groups)]
 
 
 @pytest.fixture(name="make_groups")

@@ -70,16 +70,12 @@ def test_the_latest_is_the_highest_step(tmp_path: Path) -> None:
         (lambda p: (p / "state.json").write_text('{"format": 2}'), "has format 2, this earl reads 1"),
         (lambda p: (p / "state.json").write_text('{"format": 1}'), "state.json has changed"),
         (
-            lambda p: (p / "state.json").write_text(
-                (p / "state.json").read_text().replace('"lr": 5', '"lr": 6')
-            ),
+            lambda p: (p / "state.json").write_text((p / "state.json").read_text().replace('"lr": 5', '"lr": 6')),
             "state.json has changed",
         ),
     ],
 )
-def test_damage_is_told_with_its_file_and_the_cure(
-    tmp_path: Path, damage: Callable[[Path], object], told: str
-) -> None:
+def test_damage_is_told_with_its_file_and_the_cure(tmp_path: Path, damage: Callable[[Path], object], told: str) -> None:
     earlier = save(tmp_path, 5, weights("abc"), {"lr": 5})
     path = save(tmp_path, 10, weights("abc"), {"lr": 5})
     damage(path)

@@ -129,9 +129,7 @@ def test_a_disk_that_is_read_only(small_disk: Path, make_groups: MakeGroups) -> 
     writes: list[Callable[[], object]] = [
         lambda: create(small_disk, "b"),
         lambda: checkpoint.save(folder.checkpoints, 10, lambda _: None, {}),
-        lambda: trajectories.write(
-            folder.trajectories / "x.parquet", trajectories.to_table(make_groups(), 0)
-        ),
+        lambda: trajectories.write(folder.trajectories / "x.parquet", trajectories.to_table(make_groups(), 0)),
         lambda: Store(folder.database),
         lambda: lock(folder).__enter__(),
     ]

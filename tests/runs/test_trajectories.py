@@ -28,9 +28,7 @@ MakeGroups = Callable[..., list[Group]]
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats() | st.sampled_from([float("nan"), -0.0])
-TURNS = st.builds(
-    Turn, *[st.integers(0, 2**31 - 1)] * 4, action=st.none() | st.text(), reward=FLOATS, seconds=FLOATS
-)
+TURNS = st.builds(Turn, *[st.integers(0, 2**31 - 1)] * 4, action=st.none() | st.text(), reward=FLOATS, seconds=FLOATS)
 
 
 @st.composite
@@ -55,9 +53,7 @@ def trajectory_strategy(draw: st.DrawFn) -> Trajectory:
     )
 
 
-GROUPS = st.lists(
-    st.builds(Group, st.lists(trajectory_strategy(), min_size=1, max_size=3).map(tuple)), max_size=3
-)
+GROUPS = st.lists(st.builds(Group, st.lists(trajectory_strategy(), min_size=1, max_size=3).map(tuple)), max_size=3)
 
 
 def bits(groups: list[Group]) -> list[object]:
