@@ -1,7 +1,7 @@
 """The learner: batches in, statistics out. Every process holds the same weights and computes its share of gradients."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,7 +57,7 @@ class Learner:
         peers: Sums,
         values: bool,
     ) -> None:
-        self.model = model.train()
+        self.model = model.eval()  # gradients flow all the same; dropout would change what was sampled from
         self._algorithm, self._config = algorithm, learner
         self._temperature, self._peers = temperature, peers
         self.value_head = nn.Linear(model.config.hidden_size, 1) if values else None
@@ -79,7 +79,11 @@ class Learner:
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
 
     def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """Learn from a batch: epochs × minibatches optimiser steps. Returns the mean of each statistic."""
+        """Learn from a batch: epochs × minibatches optimiser steps.
+
+        Returns:
+            the mean of each statistic; nothing when the batch has no rows.
+        """
         for group in self._optimizer.param_groups:
             group["lr"] = update.learning_rate
         rng = np.random.Generator(np.random.PCG64(update.seed))
@@ -88,7 +92,7 @@ class Learner:
             for rows in np.array_split(rng.permutation(batch.num_rows), update.minibatches):
                 if len(rows):
                     collected.append(self._minibatch(batch.select(rows), algorithm, update))
-        return {name: float(np.mean([stats[name] for stats in collected])) for name in collected[0]}
+        return {name: float(np.mean([stats[name] for stats in collected])) for name in (collected or [{}])[0]}
 
     @torch.no_grad()
     def logprobs(self, model: Any, rows: Rows) -> NDArray[np.float32]:
@@ -113,6 +117,7 @@ class Learner:
     def restore(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
         """Continue exactly where `weights` and `state` were taken."""
         self.model.load_state_dict(weights)
+        self._optimizer.state.clear()
         if self.value_head is not None:
             self.value_head.load_state_dict(
                 {name: state[f"value_head.{name}"] for name in self.value_head.state_dict()}
@@ -124,7 +129,8 @@ class Learner:
 
     def _minibatch(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """One optimiser step on the processes' summed gradients."""
-        share = batch.select(deal(batch.lengths, self._peers.size)[self._peers.rank])
+        mine = deal(batch.lengths, self._peers.size)[self._peers.rank]
+        share = batch.select(mine) if len(mine) else _silent(batch.select(np.zeros(1, np.int64)))
         tokens, turns = max(1, int(batch.mask.sum())), max(1, int(batch.value_mask.sum()))
         self._optimizer.zero_grad(set_to_none=False)
         sums: dict[str, Tensor] = {}
@@ -185,6 +191,11 @@ class Learner:
             positions = np.concatenate([np.arange(rows.offsets[row], rows.offsets[row + 1]) for row in chosen])
             result[torch.from_numpy(positions[where[positions]])] = compute(rows.select(chosen))
         return self._peers.add(result).numpy()
+
+
+def _silent(batch: Batch) -> Batch:
+    """Rows that nothing is learned from: a process without rows of its own adds zeros under the same names."""
+    return replace(batch, mask=np.zeros_like(batch.mask), value_mask=np.zeros_like(batch.value_mask))
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:

@@ -1,0 +1,235 @@
+"""The learner against the mean loss computed row by row, and its independence of how the work is cut."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from earl.algorithms.imitation import Imitation
+from earl.algorithms.registry import algorithm
+from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.learner import Learner, Update
+from earl.engine.local import LocalSampler
+from earl.placement.peers import Peers
+from earl.rollout.lockstep import play
+from earl.rollout.pack import complete, pack
+
+STILL = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
+MOVING = Update(learning_rate=1e-3, entropy=0.01, kl=0.02, minibatches=3, epochs=2, seed=4)
+NAMES = ["grpo", "rloo", "reinforce++", "ppo"]
+
+
+@pytest.fixture
+def batch(small, episodes):
+    """Ten episodes of one model, with made-up advantages and a reference; the sampler is slightly off policy."""
+    policy = small()
+    rows = pack(play(episodes(policy, 10), LocalSampler(policy)))
+    rng, turns = np.random.default_rng(1), int(rows.turns.max()) + 1
+    advantages, returns = rng.normal(size=(2, turns)).astype(np.float32)
+    noise = rng.normal(scale=0.2, size=(2, len(rows.tokens))).astype(np.float32)
+    rows.logprobs[rows.mask] += noise[0][rows.mask]
+    return complete(rows, advantages, returns, np.where(rows.mask, rows.logprobs + noise[1], 0))
+
+
+def learner_of(policy, algorithm_settings=None, values=False, **settings):
+    return Learner(
+        policy.model,
+        AlgorithmConfig(**(algorithm_settings or {})),
+        LearnerConfig(**{"clip_grad_norm": 1e9, **settings}),
+        1.0,
+        Peers(),
+        values,
+    )
+
+
+def gradients(learner):
+    return torch.cat([parameter.grad.flatten() for parameter in learner._parameters])
+
+
+def weights(policy):
+    return torch.cat([tensor.flatten() for tensor in policy.model.state_dict().values()])
+
+
+def naive_mean_loss(policy, batch, config, update, clipped):
+    """One row at a time, one token at a time: the mean over tokens of surrogate, entropy and KL."""
+    total = torch.zeros(())
+    for start, end in pairwise(batch.offsets):
+        tokens = torch.from_numpy(batch.tokens[start:end]).long()
+        whole = torch.log_softmax(policy.model(input_ids=tokens[None]).logits[0], dim=-1)
+        for place in np.flatnonzero(batch.mask[start:end]):
+            row, token = whole[place - 1], tokens[place]
+            at = start + place
+            ratio = (row[token] - batch.logprobs[at]).exp()
+            surrogate = ratio * batch.advantages[at]
+            if clipped:
+                bounded = ratio.clamp(1 - config.clip, 1 + config.clip) * batch.advantages[at]
+                surrogate = torch.minimum(surrogate, bounded)
+            away = batch.reference[at] - row[token]
+            total = total - surrogate + update.kl * (away.exp() - 1 - away)
+            total = total + update.entropy * (row.exp() * row).sum()
+    return total / int(batch.mask.sum())
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+def test_the_gradient_is_that_of_the_naive_mean_loss(small, batch, name):
+    policy = small()
+    update = Update(learning_rate=0.0, entropy=0.05, kl=0.1, minibatches=1, epochs=1, seed=0)
+    learner = learner_of(policy, micro_batch_tokens=300)
+    learner.update(batch, algorithm(name), update)
+    packed = gradients(learner).clone()
+    policy.model.zero_grad()
+    naive_mean_loss(policy, batch, AlgorithmConfig(), update, name == "grpo").backward()
+    assert packed.norm() > 0.01
+    assert torch.allclose(packed, gradients(learner), atol=1e-6, rtol=1e-4)
+
+
+def test_imitation_is_the_mean_cross_entropy_of_the_labels(small, batch):
+    policy = small()
+    learner = learner_of(policy)
+    stats = learner.update(batch, Imitation(), STILL)
+    losses = []
+    for start, end in pairwise(batch.offsets):
+        tokens, mask = torch.from_numpy(batch.tokens[start:end]).long(), batch.mask[start:end]
+        logits = policy.model(input_ids=tokens[None]).logits[0]
+        learned = np.flatnonzero(mask)
+        losses += torch.nn.functional.cross_entropy(logits[learned - 1], tokens[learned], reduction="none").tolist()
+    assert stats["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_micro_batches_do_not_show(small, batch, name):
+    results = []
+    for size in (16, 200, 1_000_000):  # one row at a time, some, all
+        learner = learner_of(small(), values=name == "ppo", micro_batch_tokens=size)
+        stats = learner.update(batch, algorithm(name), STILL)
+        results.append((gradients(learner), stats))
+    for other, stats in results[1:]:
+        assert torch.allclose(other, results[0][0], atol=1e-6)
+        assert stats == pytest.approx(results[0][1], abs=1e-6, rel=1e-5)
+
+
+def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
+    policy = small()
+    rows = pack(play(episodes(policy, 6), LocalSampler(policy)))
+    turns = int(rows.turns.max()) + 1
+    on_policy = complete(rows, np.ones(turns, np.float32), np.zeros(turns, np.float32), rows.logprobs)
+    update = Update(learning_rate=0.0, entropy=0.0, kl=0.5, minibatches=1, epochs=1, seed=0)
+    stats = learner_of(policy).update(on_policy, algorithm("grpo"), update)
+    assert stats["ratio"] == pytest.approx(1, abs=1e-5)
+    assert stats["loss"] == pytest.approx(-1, abs=1e-5)  # -ratio · advantage, both 1
+    assert stats["clip_fraction"] == 0
+    assert stats["kl_to_sampler"] == pytest.approx(0, abs=1e-6)
+    assert stats["kl_to_reference"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
+    ours, theirs = small(), small()
+    settings = LearnerConfig(clip_grad_norm=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95)
+    learner = Learner(ours.model, AlgorithmConfig(), settings, 1.0, Peers(), False)
+    update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=1, epochs=2, seed=0)
+    stats = learner.update(batch, algorithm("grpo"), update)
+    parameters = list(theirs.model.parameters())
+    adamw = torch.optim.AdamW(parameters, lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1)
+    norms = []
+    for _ in range(2):
+        adamw.zero_grad()
+        naive_mean_loss(theirs, batch, AlgorithmConfig(), STILL, clipped=True).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, 0.05)))
+        adamw.step()
+    assert stats["grad_norm"] == pytest.approx(np.mean(norms), rel=1e-3)
+    assert min(norms) > 0.05  # it was clipped, and the norm before clipping is what is shown
+    assert torch.allclose(weights(ours), weights(theirs), atol=2e-5)
+
+
+def test_every_row_is_learned_once_per_epoch(small, batch):
+    class Counting(Imitation):
+        seen = 0
+
+        def loss(self, inputs, config):
+            Counting.seen += len(inputs.logprobs)
+            return super().loss(inputs, config)
+
+    update = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=4, epochs=3, seed=0)
+    learner_of(small()).update(batch, Counting(), update)
+    assert Counting.seen == 3 * batch.mask.sum()
+
+
+def test_more_minibatches_than_rows_are_as_many_as_rows(small, batch):
+    update = Update(learning_rate=1e-3, entropy=0.0, kl=0.0, minibatches=64, epochs=1, seed=0)
+    stats = learner_of(small()).update(batch, algorithm("grpo"), update)
+    assert np.isfinite(list(stats.values())).all()
+
+
+def test_a_batch_without_rows_changes_nothing(small, batch):
+    # All of a step's episodes may have ended by a fault of the environment.
+    policy = small()
+    before = weights(policy).clone()
+    learner_of(policy).update(batch.select(np.zeros(0, dtype=np.int64)), algorithm("grpo"), MOVING)
+    assert torch.equal(weights(policy), before)
+
+
+def test_the_seed_orders_the_rows(small, batch):
+    def trained(seed):
+        policy = small()
+        update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=4, epochs=1, seed=seed)
+        learner_of(policy).update(batch, algorithm("grpo"), update)
+        return weights(policy)
+
+    assert torch.equal(trained(1), trained(1))
+    assert not torch.equal(trained(1), trained(2))
+
+
+def test_dropout_of_a_loaded_model_is_off(small, batch):
+    # Otherwise log-probs would not be those that were sampled from, nor the same after a resume.
+    policy = small()
+    for layer in policy.model.get_decoder().layers:
+        layer.self_attn.attention_dropout = 0.5
+    results = []
+    for _ in range(2):
+        learner = learner_of(policy)
+        learner.update(batch, algorithm("grpo"), STILL)
+        results.append(gradients(learner).clone())
+    assert torch.equal(*results)
+
+
+class Recording:
+    """One of two processes whose sums go nowhere: what it would have sent is kept."""
+
+    size = 2
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def add(self, values):
+        self.sent = values.clone()
+        return values
+
+
+def sent(small, batch, size=2):
+    """What each of the processes sends for one step on the same batch."""
+    messages = []
+    for rank in range(size):
+        peers = Recording(rank)
+        peers.size = size
+        learner = Learner(small().model, AlgorithmConfig(), LearnerConfig(), 1.0, peers, True)
+        learner.update(batch, algorithm("ppo"), STILL)
+        messages.append(peers.sent)
+    return messages
+
+
+def test_processes_add_up_to_one(small, batch):
+    (alone,) = sent(small, batch, size=1)
+    first, second = sent(small, batch)
+    assert torch.allclose(first + second, alone, atol=1e-4, rtol=1e-5)
+    assert first.norm() > 0.1
+    assert second.norm() > 0.1
+
+
+def test_a_process_without_rows_adds_zeros_of_the_same_shape(small, batch):
+    # One row over two processes: 1 + 0.
+    one = batch.select(np.zeros(1, np.int64))
+    first, second = sent(small, one)
+    assert first.shape == second.shape
+    assert not second.any()
+    assert torch.equal(first, sent(small, one, size=1)[0])

@@ -1,0 +1,65 @@
+"""Packed scoring against one plain forward pass per row."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from earl.engine.local import LocalSampler
+from earl.engine.model import hidden_states
+from earl.engine.score import score
+from earl.rollout.lockstep import play
+from earl.rollout.pack import pack
+
+
+@pytest.fixture
+def rows(policy, episodes):
+    return pack(play(episodes(policy, 7), LocalSampler(policy)))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_and_entropy_equal_a_pass_per_row(policy, rows, plain, temperature):
+    scores = score(policy.model, rows, temperature)
+    logprobs, entropy = [], []
+    for start, end in pairwise(rows.offsets):
+        tokens, learned = rows.tokens[start:end], np.flatnonzero(rows.mask[start:end])
+        whole = plain(policy.model, tokens, temperature)[learned - 1]
+        logprobs += whole[range(len(learned)), tokens[learned]].tolist()
+        entropy += [-sum(p * log for p, log in zip(row.exp(), row, strict=True)).item() for row in whole]
+    assert scores.logprobs.tolist() == pytest.approx(logprobs, abs=1e-5)
+    assert scores.entropy.tolist() == pytest.approx(entropy, abs=1e-4)
+
+
+def test_scores_equal_what_the_sampler_said(policy, rows):
+    assert score(policy.model, rows, 1.0).logprobs.tolist() == pytest.approx(
+        rows.logprobs[rows.mask].tolist(), abs=1e-5
+    )
+
+
+def test_targets_need_not_be_the_tokens(policy, rows, plain):
+    rows.targets[rows.mask] = 7
+    first = rows.tokens[: rows.offsets[1]]
+    learned = np.flatnonzero(rows.mask[: rows.offsets[1]])
+    expected = plain(policy.model, first)[learned - 1, 7]
+    assert score(policy.model, rows, 1.0).logprobs[: len(learned)].tolist() == pytest.approx(
+        expected.tolist(), abs=1e-5
+    )
+
+
+def test_turn_states_are_those_before_each_reply(policy, rows):
+    states = score(policy.model, rows, 1.0).turn_states
+    first = torch.from_numpy(rows.tokens[: rows.offsets[1]]).long()[None]
+    own = hidden_states(policy.model, first, use_cache=False)[0][rows.value_mask[: rows.offsets[1]]]
+    assert torch.allclose(states[: len(own)], own, atol=1e-5)
+    assert len(states) == rows.value_mask.sum()
+
+
+def test_entropy_of_a_uniform_model_is_the_log_of_its_vocabulary(small, episodes):
+    policy = small()
+    rows = pack(play(episodes(policy, 2), LocalSampler(policy)))
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.zero_()
+    scores = score(policy.model, rows, 1.0)
+    assert scores.entropy.tolist() == pytest.approx([np.log(106)] * len(scores.entropy), rel=1e-6)
+    assert scores.logprobs.tolist() == pytest.approx([-np.log(106)] * len(scores.logprobs), rel=1e-6)
