@@ -46,7 +46,7 @@ class Decoder:
             while text.endswith(UNFINISHED) and end < min(len(ids), start + _LONGEST):
                 end += 1
                 text = self._added(ids, start, end)
-            if text.endswith(UNFINISHED):  # no character after all: this token stands alone
+            if end > start + 1 and UNFINISHED in text:  # no character after all: this token stands alone
                 end = start + 1
                 text = self._added(ids, start, end)
             yield text, start, end

@@ -32,7 +32,7 @@ class ModelFacts:
         """Architecture, layers and width in words; empty when unknown."""
         kind, layers, width = (self.config.get(key) for key in ("model_type", "num_hidden_layers", "hidden_size"))
         parts = [str(kind)] if kind else []
-        parts += [f"{layers} layers"] if layers else []
+        parts += [f"{layers} layer{'' if layers == 1 else 's'}"] if layers else []
         parts += [f"width {width}"] if width else []
         return ", ".join(parts)
 

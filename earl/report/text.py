@@ -60,9 +60,9 @@ def percent_digits(fraction: float) -> str:
     rest = 1 - fraction
     if abs(fraction) < 1e-9 or abs(rest) < 1e-9:  # sums of exact probabilities miss 0 and 1 by rounding
         return "0" if rest > 0.5 else "100"
-    if fraction < 1e-4:
+    if fraction < 5e-5:
         return "<0.01"
-    if rest < 1e-4:
+    if rest < 5e-5:
         return ">99.99"
     return f"{100 * fraction:.1f}" if 0.01 <= fraction <= 0.99 else f"{100 * fraction:.2f}"
 

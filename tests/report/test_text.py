@@ -1,0 +1,59 @@
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earl.report.text import count, number, percent, percent_digits, seconds, shorten, shown, visible
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NARROW NO-BREAK SPACE}", " ")
+
+
+def test_characters_that_draw_nothing_become_signs() -> None:
+    assert visible("a\x1b[31m\u202eb") == "a␛[31m⟨U+202E⟩b"
+    assert visible("tab\tnul\x00del\x7f") == "tab␉nul␀del␡"
+    assert visible("\ud800 \ue000\u2028") == "⟨U+D800⟩ ⟨U+E000⟩⟨U+2028⟩"
+    assert visible("two\nlines, é 漢 שלום") == "two\nlines, é 漢 שלום"
+
+
+@given(st.text())
+def test_visible_text_can_be_written_and_has_no_controls(text: str) -> None:
+    seen = visible(text)
+    seen.encode()
+    assert not any(ord(character) < 32 and character != "\n" for character in seen)
+    assert visible(seen) == seen
+
+
+def test_long_text_keeps_its_ends() -> None:
+    # 100 characters into 20: 15 of the beginning, 5 of the end, 80 left out
+    assert shorten("a" * 50 + "b" * 50, 20) == "a" * 15 + " […80 characters left out…] " + "b" * 5
+    assert shorten("short", 20) == "short"
+    assert len(shown("\x00" * 1_000_000)) < 500
+
+
+def test_percents_never_round_to_certainty() -> None:
+    shares = {
+        0: "0 %",
+        1: "100 %",
+        1e-5: "<0.01 %",
+        0.003: "0.30 %",
+        0.888: "88.8 %",
+        0.9999: "99.99 %",
+        0.99999: ">99.99 %",
+    }
+    for share, words in shares.items():
+        assert plain(percent(share)) == words
+    assert percent_digits(1 - 1e-15) == "100"  # a sum of exact probabilities
+    assert percent(math.nan) == "–"
+
+
+def test_numbers_and_durations() -> None:
+    assert plain(count(12958716)) == "12 958 716"
+    assert [number(value) for value in (0.000123456, -1.0, math.nan)] == ["0.0001235", "-1", "–"]
+    assert [plain(seconds(value)) for value in (0.0042, 3.21, 754, 7300)] == [
+        "4.2 ms",
+        "3.21 s",
+        "12 min 34 s",
+        "2 h 1 min",
+    ]
