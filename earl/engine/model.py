@@ -105,6 +105,14 @@ def load(path: str | Path) -> Policy:
     return policy
 
 
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """What `save_pretrained` wrote, under every name that the model has for it: tied weights are written once."""
+    with _loading(folder):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    weights: dict[str, Tensor] = model.state_dict()
+    return weights
+
+
 def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
     """The small model's configuration."""
     return Qwen3Config(

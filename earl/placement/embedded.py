@@ -2,7 +2,7 @@
 
 import copy
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from earl.batch import Batch, Rows, offsets_of
 from earl.config import Config
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, make
+from earl.engine.model import Policy, make, read_weights
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.placement.peers import Peers
 from earl.rollout.episode import Rules
@@ -30,6 +30,9 @@ from earl.rollout.teacher import demonstrate
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.seeds import derive
 from earl.trajectory import Group, StopReason
+
+REFERENCE = "reference"
+"""The folder in a checkpoint that holds the reference model, once there is one."""
 
 
 class Embedded:
@@ -118,13 +121,13 @@ class Embedded:
         self.policy.save(folder)
         save_file(self.learner.state(), folder / "learner.safetensors")
         if self.reference is not None:
-            save_file(_contiguous(self.reference.state_dict()), folder / "reference.safetensors")
+            self.reference.save_pretrained(folder / REFERENCE)
 
     def restore(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
-        self.learner.restore(load_file(folder / "model.safetensors"), load_file(folder / "learner.safetensors"))
-        if (folder / "reference.safetensors").exists():
-            self._reference().load_state_dict(load_file(folder / "reference.safetensors"))
+        self.learner.restore(read_weights(folder), load_file(folder / "learner.safetensors"))
+        if (folder / REFERENCE).exists():
+            self._reference().load_state_dict(read_weights(folder / REFERENCE))
 
     def _reference(self) -> Any:
         """The model as it was when reinforcement learning began."""
@@ -182,7 +185,3 @@ def _joined(parts: Sequence[Rows]) -> Rows:
         first += int(part.turns.max(initial=-1)) + 1
     lengths = np.concatenate([part.lengths for part in parts])
     return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns)
-
-
-def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tensor.contiguous() for name, tensor in weights.items()}

@@ -1,0 +1,109 @@
+"""Policies: made from a seed, saved as plain Hugging Face folders, loaded or refused."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, CohereConfig, CohereForCausalLM
+
+from earl.config import ModelConfig
+from earl.engine.model import Policy, load, make, read_weights, shape
+from earl.errors import EarlError
+
+
+def weights(policy):
+    return torch.cat([tensor.flatten() for tensor in policy.model.state_dict().values()])
+
+
+def test_the_seed_makes_the_weights():
+    config = ModelConfig(hidden=16, layers=1, heads=2)
+    assert torch.equal(weights(make(config, 1)), weights(make(config, 1)))
+    assert not torch.equal(weights(make(config, 1)), weights(make(config, 2)))
+
+
+def test_the_default_model_has_about_a_tenth_of_a_million_parameters():
+    assert 80_000 < shape(ModelConfig()).parameters < 100_000
+    assert shape(ModelConfig()).parameters == sum(p.numel() for p in make(ModelConfig(), 0).model.parameters())
+
+
+def test_a_saved_policy_is_the_same_policy(policy, plain, tmp_path):
+    policy.save(tmp_path)
+    again = load(tmp_path)
+    tokens = [2, 20, 30, 5, 3, 40]
+    assert torch.equal(plain(policy.model, tokens), plain(again.model, tokens))
+    assert torch.equal(weights(again), weights(policy))
+    assert again.stop_ids == policy.stop_ids
+
+
+def test_a_saved_tokenizer_is_the_same_tokenizer(small, tmp_path):
+    small().save(tmp_path)
+    ours, theirs = small().tokenizer, load(tmp_path).tokenizer
+    text = "<|user|>X 12\n<think>?</think><|end|>"
+    assert theirs(text).input_ids == ours(text).input_ids
+    assert theirs.get_vocab() == ours.get_vocab()
+    assert theirs.chat_template == ours.chat_template
+
+
+def test_a_saved_policy_needs_no_earl_to_be_loaded(small, tmp_path):
+    small().save(tmp_path)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".safetensors", ".jinja"}
+
+
+def test_read_weights_fit_the_model_that_was_saved(policy, tmp_path):
+    # With tied embeddings the file holds one name of the two.
+    policy.model.save_pretrained(tmp_path)
+    read = read_weights(tmp_path)
+    assert read.keys() == policy.model.state_dict().keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in policy.model.state_dict().items())
+
+
+def test_weights_are_trained_in_full_precision(small, tmp_path):
+    policy = small()
+    Policy(policy.model.to(torch.bfloat16), policy.tokenizer).save(tmp_path)
+    assert {parameter.dtype for parameter in load(tmp_path).model.parameters()} == {torch.float32}
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(small, tmp_path):
+    policy = small()
+    policy.tokenizer.chat_template = None
+    policy.save(tmp_path)
+    with pytest.raises(EarlError, match="no chat template"):
+        load(tmp_path)
+
+
+def test_a_model_that_changes_its_logits_after_the_head_is_refused(small, tmp_path):
+    config = CohereConfig(
+        vocab_size=106,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        logit_scale=0.01,
+    )
+    Policy(CohereForCausalLM(config), small().tokenizer).save(tmp_path)
+    with pytest.raises(EarlError, match="changes its logits"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"model_type": "no-such-model"})])
+def test_a_folder_whose_configuration_says_nothing_is_refused(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(EarlError, match="no model can be loaded"):
+        load(tmp_path)
+
+
+def test_folders_without_a_model_are_refused(tmp_path):
+    with pytest.raises(EarlError, match=r"no config\.json"):
+        load(tmp_path)
+    with pytest.raises(EarlError, match="no such folder"):
+        load(tmp_path / "nothing here")
+
+
+def test_damaged_weights_are_refused(small, tmp_path):
+    small().save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(EarlError, match="no model can be loaded"):
+        load(tmp_path)
