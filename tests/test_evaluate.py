@@ -1,0 +1,231 @@
+"""Exact evaluation against a plain recursion over the game, sampled evaluation against exact."""
+
+from collections import Counter
+from functools import cache
+from math import fsum, sqrt
+
+import pytest
+
+from earl import evaluate
+from earl.agents.chat import Chat
+from earl.agents.scripted.registry import player
+from earl.envs.games.base import State
+from earl.envs.games.tictactoe import TICTACTOE as GAME
+from earl.errors import EarlError
+from earl.evaluate import ANY, Match, matches, strength
+from earl.matches import MatchResult
+from earl.rollout.episode import Completion, Rules
+from earl.rollout.tasks import World
+from earl.trajectory import StopReason
+
+
+class Table:
+    """A sampler without a model: reads the board off the prompt and answers what a function of it says."""
+
+    def __init__(self, chat, choose):
+        self.chat, self.choose = chat, choose
+
+    def generate(self, prompts):
+        return [self.complete(prompt) for prompt in prompts]
+
+    def complete(self, prompt):
+        text = self.chat.tokenizer.decode(prompt.tokens)
+        board = text.rpartition("<|user|>")[2].partition("<|end|>")[0]
+        tokens = self.chat.written(self.choose(board[2:].replace("\n", "")))
+        return Completion(tokens, [0.0] * len(tokens), 0, finished=True)
+
+    def release(self, sessions):
+        pass
+
+
+def lowest(cells):
+    """The lowest free cell: free cells show their number."""
+    return min(cell for cell in cells if cell.isdigit())
+
+
+def always_nine(cells):
+    return "9"
+
+
+def perfect_move(cells):
+    """The first of the perfect moves."""
+    stones = {mark: sum(1 << i for i, cell in enumerate(cells) if cell == mark) for mark in "XO"}
+    (move, _), *_ = player("perfect", "tictactoe").distribution(GAME, State(stones["X"], stones["O"]))
+    return str(move + 1)
+
+
+def shown(state):
+    return GAME.render(state).replace("\n", "")
+
+
+def leaves(choose, seat, opponent):
+    """Every end of the game with its probability: the obvious recursion over both players' moves."""
+    rival = player("random" if opponent == ANY else opponent, "tictactoe")
+
+    def below(state, probability):
+        if GAME.over(state):
+            winner = GAME.winner(state)
+            yield "draw" if winner is None else "win" if winner == seat else "loss", probability
+        elif state.player == seat:
+            move = int(choose(shown(state))) - 1
+            if move not in GAME.legal(state):
+                yield "illegal", probability
+            else:
+                yield from below(GAME.play(state, move), probability)
+        else:
+            for move, share in rival.distribution(GAME, state):
+                yield from below(GAME.play(state, move), probability * share)
+
+    return list(below(State(), 1.0))
+
+
+@pytest.fixture(scope="module")
+def chat(characters):
+    return Chat(characters)
+
+
+@pytest.fixture(scope="module")
+def world(chat):
+    return World("tictactoe", {}, chat, Rules())
+
+
+OPPONENTS = ["random", "heuristic", "perfect", "perfect@0.25", "minimax:2"]
+POLICIES = [lowest, always_nine, perfect_move]
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize("opponent", OPPONENTS)
+@pytest.mark.parametrize("choose", POLICIES)
+def test_exact_fractions_equal_a_plain_recursion(world, chat, choose, opponent, seat):
+    result = evaluate.evaluate(world, Table(chat, choose), Match(opponent, seat, exact=True))
+    expected = leaves(choose, seat, opponent)
+    assert result.episodes == len(expected)
+    assert fsum(p for _, p in expected) == pytest.approx(1)
+    for outcome in ("win", "draw"):
+        assert getattr(result, outcome) == pytest.approx(fsum(p for o, p in expected if o == outcome))
+    # A forfeit counts as a loss and is shown apart too.
+    assert result.illegal == pytest.approx(fsum(p for o, p in expected if o == "illegal"))
+    assert result.loss == pytest.approx(fsum(p for o, p in expected if o in ("loss", "illegal")))
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize("choose", POLICIES)
+def test_any_counts_every_leaf_alike(world, chat, choose, seat):
+    result = evaluate.evaluate(world, Table(chat, choose), Match(ANY, seat, exact=True))
+    counted = Counter(outcome for outcome, _ in leaves(choose, seat, ANY))
+    assert result.episodes == counted.total()
+    assert result.win == pytest.approx(counted["win"] / counted.total())
+    assert result.loss == pytest.approx((counted["loss"] + counted["illegal"]) / counted.total())
+    assert result.opponent == ANY
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize("opponent", ["random", "perfect@0.25"])
+def test_every_leaf_is_played_exactly_once_with_its_probability(world, chat, monkeypatch, opponent, seat):
+    scripts = []
+
+    class Noted(evaluate.Script):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            scripts.append(self)
+
+    monkeypatch.setattr(evaluate, "Script", Noted)
+    played, weights = evaluate._enumerate(world, Table(chat, lowest), Match(opponent, seat, exact=True))
+    # The agent's moves follow from the opponent's, so the opponent's choices name the leaf.
+    assert len({tuple(script.path) for script in scripts}) == len(scripts) == len(played)
+    assert all(trajectory.stop is StopReason.FINISHED for trajectory in played)
+    expected = sorted((outcome, round(p, 12)) for outcome, p in leaves(lowest, seat, opponent))
+    found = sorted((t.outcome.value, round(weight, 12)) for t, weight in zip(played, weights, strict=True))
+    assert found == expected
+
+
+def test_waves_do_not_show(world, chat, monkeypatch):
+    whole = evaluate.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
+    monkeypatch.setattr(evaluate, "WAVE", 7)
+    again = evaluate.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
+    assert (again.episodes, again.win) == (whole.episodes, pytest.approx(whole.win))
+    assert evaluate.evaluate(world, Table(chat, lowest), Match("random", 1, episodes=20)).episodes == 20
+
+
+def test_perfect_play_never_loses_to_anybody(world, chat):
+    for seat in (0, 1):
+        result = evaluate.evaluate(world, Table(chat, perfect_move), Match(ANY, seat, exact=True))
+        assert (result.loss, result.illegal) == (0, 0)
+        drawn = evaluate.evaluate(world, Table(chat, perfect_move), Match("perfect", seat, exact=True))
+        assert drawn.draw == pytest.approx(1)
+
+
+@pytest.mark.parametrize("opponent", ["random", "perfect@0.25"])
+@pytest.mark.parametrize("seat", [0, 1])
+def test_samples_come_near_the_exact_fraction(world, chat, opponent, seat):
+    table, games = Table(chat, lowest), 2000
+    exact = evaluate.evaluate(world, table, Match(opponent, seat, exact=True))
+    sampled = evaluate.evaluate(world, table, Match(opponent, seat, episodes=games), seed=3)
+    assert (sampled.episodes, sampled.exact) == (games, False)
+    for outcome in ("win", "draw", "loss"):
+        share = getattr(exact, outcome)
+        assert abs(getattr(sampled, outcome) - share) <= 4 * sqrt(share * (1 - share) / games) + 1e-9
+
+
+def test_samples_are_the_seeds(world, chat):
+    first, same, other = (
+        evaluate.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=300), seed=seed) for seed in (1, 1, 2)
+    )
+    assert first == same
+    assert first != other
+
+
+def test_a_match_for_every_opponent_and_seat(world):
+    planned = matches(world, ["random", "perfect"], exact=True, episodes=5)
+    assert [(match.opponent, match.seat, match.exact) for match in planned] == [
+        ("random", 0, True),
+        ("random", 1, True),
+        ("perfect", 0, True),
+        ("perfect", 1, True),
+    ]
+
+
+def test_a_task_is_its_own_match(chat):
+    world = World("arithmetic", {}, chat, Rules(max_turn_tokens=40, context_limit=300))
+    (match,) = matches(world, [], exact=False, episodes=6)
+    result = evaluate.evaluate(world, Table(chat, lambda _: "0"), match)
+    assert (result.opponent, result.seat, result.episodes) == ("", 0, 6)
+    assert result.win + result.loss == pytest.approx(1)
+
+
+def test_combinations_that_mean_nothing_are_refused(world, chat):
+    task = World("arithmetic", {}, chat, Rules())
+    for opponents, exact in ((["random"], False), ([], True)):
+        with pytest.raises(EarlError, match="without opponents"):
+            matches(task, opponents, exact, 5)
+    with pytest.raises(EarlError, match="name one"):
+        matches(world, [], False, 5)
+    with pytest.raises(EarlError, match="needs --exact"):
+        matches(world, [ANY], False, 5)
+
+
+def test_a_tree_that_is_too_large_is_refused(world, chat, monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_LEAVES", 50)
+    with pytest.raises(EarlError, match="more than 50 leaves; leave out --exact"):
+        evaluate.evaluate(world, Table(chat, lowest), Match("random", 0, exact=True))
+
+
+def test_a_failing_environment_is_named(world, chat, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no board")
+
+    monkeypatch.setattr("earl.envs.games.env.BoardGameEnv.step", fail)
+    with pytest.raises(EarlError, match="failed during evaluation: RuntimeError: no board"):
+        evaluate.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=3))
+
+
+@cache
+def result(win, loss):
+    return MatchResult("tictactoe", "random", 0, False, 100, win, 1 - win - loss, loss, 0.0, 0.0)
+
+
+def test_fewer_losses_come_before_more_wins():
+    assert strength([result(0.5, 0.0)]) > strength([result(0.9, 0.1)])
+    assert strength([result(0.6, 0.1)]) > strength([result(0.5, 0.1)])
+    # Losses 0.1 + 0.0 against 0.0 + 0.2.
+    assert strength([result(0.5, 0.1), result(0.5, 0.0)]) > strength([result(0.9, 0.0), result(0.8, 0.2)])
