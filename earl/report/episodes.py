@@ -17,6 +17,7 @@ SAMPLED_TOKENS = 1600
 """Tokens of the model shown one by one, per episode."""
 GIVEN_CHARACTERS = 16_000
 """Characters of the environment shown per episode."""
+LONG = 8
 DOUBTS = (0.9, 0.5, 0.1)
 """A sampled token below the n-th of these probabilities is marked n-fold."""
 _AUTHORS = {int(author): author.name.lower() for author in Author}
@@ -48,7 +49,9 @@ class Exchange:
     given: list[Span]
     reply: list[Span]
     probability: float
-    """Of the whole reply."""
+    """Of the whole reply, or the geometric mean over its tokens when it is long."""
+    long: bool
+    """Whether the reply has more than LONG tokens; the probability of any one such reply is next to nothing."""
     refused: bool
     """Whether the reply was not taken as an action."""
     reward: float
@@ -112,11 +115,13 @@ def dialogue(trajectory: Trajectory, decoder: Decoder) -> Dialogue:
 def _exchange(number: int, turn: Turn, reader: "_Reader") -> Exchange:
     given = reader.spans(turn.prompt_start, turn.action_start)
     logprobs = reader.trajectory.logprobs[turn.action_start : turn.end]
+    long = len(logprobs) > LONG
     return Exchange(
         number=number + 1,
         given=given,
         reply=reader.spans(turn.action_start, turn.end),
-        probability=math.exp(min(0.0, float(logprobs.sum()))),
+        probability=math.exp(min(0.0, float(logprobs.sum())) / (len(logprobs) if long else 1)),
+        long=long,
         refused=turn.action is None,
         reward=turn.reward,
         speaker="tool" if any(span.author == "tool" for span in given) else "environment",

@@ -30,7 +30,6 @@ MAX_EVENTS = 300
 
 def render(data: RunData) -> str:
     """The report of a run as HTML."""
-    listed = results.phases(data)
     figures = {
         "strength": strength_figures(data),
         "training": course.training_figures(data),
@@ -38,21 +37,23 @@ def render(data: RunData) -> str:
         "context": course.context_figures(data),
         "time": [course.time_figure(data)],
     }
+    specs = {figure.name: figure.spec for figure in chain(*figures.values()) if figure.spec}
     script, library = _read("page.js"), _plotly()
     return _template().render(
         data=data,
         written=time.time(),
         facts=summary(data),
-        phases=listed,
+        phases=results.phases(data),
+        words=results.words(data),
         pairings=results.pairings(data),
         figures=figures,
-        specs=embedded({figure.name: figure.spec for figure in chain(*figures.values()) if figure.spec}),
+        specs=embedded(specs),
         times=time_table(data),
         events=data.numbers.events[-MAX_EVENTS:],
         dialogues=_dialogues(data),
         style=Markup(_read("style.css")),
         script=Markup(script),
-        plotly=Markup(library.packed),
+        plotly=Markup(library.packed if specs else ""),
         policy=_policy(script, library.hash),
     )
 
@@ -120,7 +121,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=text.percent, count=text.count, number=text.number, seconds=text.seconds,
+        percent=text.percent, probability=text.probability, count=text.count, number=text.number, seconds=text.seconds,
         moment=text.moment, shown=text.shown,
     )  # fmt: skip
     environment.globals.update(results=results)

@@ -8,7 +8,7 @@ from earl.report.data import RunData
 from earl.report.text import count, percent, percent_digits, shown
 from earl.runs.tables import RecordedMatch
 
-MEASURES = ("win", "draw", "loss", "illegal", "truncated")
+_LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]
 SEATS = {0: "moves first", 1: "moves second", BOTH_SEATS: "both seats"}
 
 Pairing = tuple[str, bool]
@@ -24,6 +24,16 @@ class Phase:
     """The step, in words."""
     results: dict[Pairing, list[MatchResult]]
     """By seat, the mean over seats last; empty when not recorded yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How results are called: games have seats and draws, tasks are solved or not."""
+
+    opponent: str
+    seats: bool
+    measures: list[tuple[str, str]]
+    """Field of `MatchResult` and its title, those of rules and limits last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ def pairings(data: RunData) -> list[Pairing]:
 def phases(data: RunData) -> list[Phase]:
     """Start, after warm start (where the recipe has one) and end, recorded or not."""
     matches = data.numbers.matches
-    result = [_phase("At the start", _last(matches, ("start",)), "untrained")]
+    result = [_phase("At the start", _last(matches, ("start",)), "before training")]
     warm = _last(matches, ("warm_start",))
     if data.warm_steps or warm:
         ended = bool(warm) and warm[0].step >= data.warm_steps
@@ -72,6 +82,14 @@ def phases(data: RunData) -> list[Phase]:
         return [*result, _phase("Final", final, f"weights of step {best}" if best is not None else "")]
     latest = _last(matches, ("train",))
     return [*result, _phase("Latest, not final" if latest else "Final", latest)]
+
+
+def words(data: RunData) -> Words:
+    """The words for a run: those of tasks when nobody was met."""
+    met = pairings(data)
+    if met and not any(opponent for opponent, _ in met):
+        return Words("Played on", False, [("win", "Solved"), ("loss", "Not solved"), *_LIMITS])
+    return Words("Opponent", True, [("win", "Win"), ("draw", "Draw"), ("loss", "Loss"), *_LIMITS])
 
 
 def _last(matches: Iterable[RecordedMatch], names: Sequence[str]) -> list[RecordedMatch]:
@@ -141,7 +159,7 @@ def footnote(phase: Phase) -> str:
 
 def phases_told(data: RunData) -> str:
     """The parts of this run in plain words."""
-    rl = "In reinforcement learning it plays and its replies become likelier or rarer by how the games end."
+    rl = "In reinforcement learning it acts by itself, and replies that led to more reward become likelier."
     if not data.warm_steps or data.config is None:
         return f"The model begins untrained or as it was given. {rl}"
     teacher = shown(data.config.warm_start.teacher, 60)

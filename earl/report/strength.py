@@ -91,7 +91,7 @@ def _layout(data: RunData, curve: Sequence[RecordedMatch], is_game: bool) -> dic
     top = enlarged_range([match.result.loss for match in curve])
     unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
     drawn = layout(data, unit, height=430)
-    drawn["margin"] = {**drawn["margin"], "t": 80}
+    drawn["margin"] = {**drawn["margin"], "t": 28 + 18 * len({match.result.seat for match in curve})}
     drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42, 1])
     drawn["yaxis2"] = percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
     drawn["xaxis"] = {**drawn["xaxis"], "anchor": "y2"}

@@ -8,6 +8,7 @@ THIN = "\N{NARROW NO-BREAK SPACE}"
 _NAMED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that draw nothing, or that move the text around them: controls, direction marks,
 zero-width and unassigned characters, line and paragraph separators."""
+_COMMON = {"\0": "NUL", "\a": "BEL", "\b": "BS", "\t": "TAB", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 
 
 def visible(text: str) -> str:
@@ -15,7 +16,7 @@ def visible(text: str) -> str:
 
     Example:
         >>> visible("a\\x1b[31m\\u202eb")
-        'a␛[31m⟨U+202E⟩b'
+        'a⟨ESC⟩[31m⟨U+202E⟩b'
     """
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
@@ -23,12 +24,9 @@ def visible(text: str) -> str:
 
 
 def _visible_character(character: str) -> str:
-    code = ord(character)
     if character == "\n" or unicodedata.category(character) not in _NAMED:
         return character
-    if code < 0x20:
-        return chr(0x2400 + code)  # the Unicode block of control pictures
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨{_COMMON.get(character) or f'U+{ord(character):04X}'}⟩"
 
 
 def shorten(text: str, limit: int) -> str:
@@ -65,6 +63,11 @@ def percent_digits(fraction: float) -> str:
     if rest < 5e-5:
         return ">99.99"
     return f"{100 * fraction:.1f}" if 0.01 <= fraction <= 0.99 else f"{100 * fraction:.2f}"
+
+
+def probability(value: float) -> str:
+    """A probability in per cent. No model is certain, so neither 0 nor 100 is ever shown."""
+    return percent(min(max(value, 1e-8), 1 - 1e-8))
 
 
 def count(value: float) -> str:

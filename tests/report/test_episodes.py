@@ -24,8 +24,9 @@ def test_a_turn_is_what_was_given_and_what_was_sampled(make_episode: Any, bytewi
     # 0.4 is below 0.9 and 0.5, not below 0.1
     assert {span.doubt for span in turn.reply} == {2}
     assert turn.reply[0].probability == pytest.approx(0.4)
-    # 18 characters and the end mark, each with probability 0.4
-    assert turn.probability == pytest.approx(0.4**19, rel=1e-3)
+    assert turn.long and turn.probability == pytest.approx(0.4), "the mean over 19 tokens"
+    short = dialogue(make_episode([("a", "5")], logprob=math.log(0.4)), Decoder(bytewise)).exchanges[0]
+    assert not short.long and short.probability == pytest.approx(0.16), "0.4 for the 5, 0.4 for the end mark"
     assert (shown.left_out, shown.rest) == (0, [])
 
 

@@ -14,7 +14,9 @@ import pytest
 
 from earl import report
 from earl.errors import EarlError
+from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
+from earl.runs.store import Store
 
 SECTIONS = ["results", "strength", "training", "context", "time", "recipe", "events", "episodes"]
 MISSING = "not recorded yet"
@@ -106,6 +108,18 @@ def test_the_phases_stand_side_by_side(runs: Any) -> None:
     assert text.index("At the start") < text.index("After warm start") < text.index("Final")
 
 
+def test_a_tool_task_is_solved_or_not(runs: Any) -> None:
+    folder = runs.empty()
+    with Store(folder.database) as store:
+        result = MatchResult("arithmetic", "", 0, False, 200, 0.9, 0.0, 0.1, 0.0, 0.0)
+        store.record_step(0, {}, {}, [result], "start")
+        store.record_step(60, {"reward": 0.9}, {}, [result], "final")
+    text = section(write(folder), "results")
+    assert "Solved" in text and "Not solved" in text and "held-out tasks" in text and "200 tasks" in text
+    assert "Draw" not in text and "Seat" not in text
+    assert "On held-out tasks" in write(folder).text
+
+
 def test_a_run_in_progress(runs: Any) -> None:
     page = write(runs.run(until=45, final=False))
     assert "not finished: in reinforcement learning" in page.text
@@ -116,7 +130,7 @@ def test_a_run_in_progress(runs: Any) -> None:
 def test_a_run_stopped_in_the_warm_start(runs: Any) -> None:
     page = write(runs.run(until=6, final=False))
     assert "not finished: in the warm start" in page.text
-    assert "untrained" in page.text
+    assert "before training" in page.text
     for name in ("results", "training", "context", "episodes"):
         assert MISSING in section(page, name)
 
@@ -159,7 +173,7 @@ def test_hostile_text_stays_text(runs: Any, hostile_texts: list[str]) -> None:
     assert "{{ 7 * 7 }}" in page.text
     unseen = set("\x00\x07\x1b\x7f\x85\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\r\t")
     assert not unseen & set(page.source)
-    for sign in ("⟨U+202E⟩", "␛[31m", "␀", "␡", "⟨U+2028⟩", "␍"):
+    for sign in ("⟨U+202E⟩", "⟨ESC⟩[31m", "⟨NUL⟩", "⟨DEL⟩", "⟨U+2028⟩", "⟨CR⟩"):
         assert sign in page.text
     assert "é 漢 😀" in re.sub(r"<[^>]*>", "", page.source), "text of several bytes per character is whole"
     assert max(map(len, page.texts)) < 20_000, "a line of 1 MB was shortened"

@@ -13,7 +13,7 @@ def test_phases_of_a_finished_run(runs: Any) -> None:
     data = gather(runs.run())
     listed = phases(data)
     assert [phase.title for phase in listed] == ["At the start", "After warm start", "Final"]
-    assert [phase.when for phase in listed] == ["untrained", "step 10", "weights of step 60"]
+    assert [phase.when for phase in listed] == ["before training", "step 10", "weights of step 60"]
     assert pairings(data) == [("random", False), ("perfect", False)], "in the order of the recipe"
     assert seats_of(listed, ("random", False)) == [0, 1, BOTH_SEATS]
     both = result_at(listed[-1], ("random", False), BOTH_SEATS)
@@ -24,7 +24,7 @@ def test_phases_of_a_finished_run(runs: Any) -> None:
 def test_phases_of_a_run_in_progress(runs: Any) -> None:
     warm, later = (gather(runs.run(until=until, final=False, name=f"r{until}")) for until in (6, 45))
     assert [(phase.title, phase.when) for phase in phases(warm)] == [
-        ("At the start", "untrained"),
+        ("At the start", "before training"),
         ("After warm start", "not recorded yet"),
         ("Final", "not recorded yet"),
     ]

@@ -96,6 +96,7 @@
   // ---- plots
   const unpack = async () => {
     const packed = document.getElementById("plotly");
+    if (!packed) return; // nothing to draw
     const bytes = Uint8Array.from(atob(packed.textContent), (character) => character.charCodeAt(0));
     packed.remove();
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -120,7 +121,7 @@
     }
     if (narrow()) layout.margin = { ...layout.margin, l: 44, r: 6 };
     if (narrow() && layout.showlegend !== false) { // its entries need more rows
-      const more = Math.max(0, 30 + 19 * Math.ceil(spec.data.length / 3) - layout.margin.t);
+      const more = Math.max(0, 30 + 19 * Math.ceil(spec.data.filter((trace) => trace.showlegend !== false).length / 2) - layout.margin.t);
       layout.margin.t += more;
       layout.height += more;
       element.style.setProperty("--tall", `${layout.height}px`);
