@@ -69,11 +69,10 @@ def _shares(members: list[tuple[Trajectory, float]]) -> dict[str, float]:
     total = sum(weight for _, weight in members)
     shares = dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), 0.0)
     for trajectory, weight in members:
-        part = weight / total
-        shares[trajectory.outcome.value] += part
-        shares["illegal"] += part * (trajectory.illegal > 0)
-        shares["truncated"] += part * trajectory.truncated
-    return shares
+        shares[trajectory.outcome.value] += weight
+        shares["illegal"] += weight * (trajectory.illegal > 0)
+        shares["truncated"] += weight * trajectory.truncated
+    return {name: weight / total for name, weight in shares.items()}  # divided last: all of all is exactly 1
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -77,14 +77,7 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
 
     Raises EarlError when the name is taken or is no plain name, or when the disk refuses.
     """
-    if not _NAME.fullmatch(name):
-        raise EarlError(
-            f"run name {name!r} is not a plain name: use up to 100 letters, digits, '.', '_' and '-', "
-            "not starting with '.' or '-'"
-        )
-    folder = RunFolder(root / name)
-    if os.path.lexists(folder.path):
-        raise _taken(folder)
+    folder = free(root, name)
     with storage(folder.path, then="start the run again"):
         partial = RunFolder(temporary(root / f"{name}.{os.getpid()}"))  # its own, should two create at once
         root.mkdir(parents=True, exist_ok=True)
@@ -101,6 +94,19 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
             raise
         finally:
             shutil.rmtree(partial.path, ignore_errors=True)
+    return folder
+
+
+def free(root: Path, name: str) -> RunFolder:
+    """Where a new run of that name would lie. Raises EarlError when the name is taken or is no plain name."""
+    if not _NAME.fullmatch(name):
+        raise EarlError(
+            f"run name {name!r} is not a plain name: use up to 100 letters, digits, '.', '_' and '-', "
+            "not starting with '.' or '-'"
+        )
+    folder = RunFolder(root / name)
+    if os.path.lexists(folder.path):
+        raise _taken(folder)
     return folder
 
 

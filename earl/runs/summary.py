@@ -49,7 +49,7 @@ def summarize(folder: RunFolder) -> Summary:
     final = [match for match in matches if match.phase == FINAL]
     last = final or [match for match in matches if match.step == matches[-1].step]
     state = "finished" if final else "running" if _held(folder) else "stopped"
-    written = [path for path in folder.path.glob("run.db*") if path.is_file()]
+    written = [path for path in (folder.database, folder.path / "run.db-wal") if path.is_file()]
     changed = max(path.stat().st_mtime for path in [folder.config, *written])
     return Summary(config, step, state, tuple(last), changed)
 

@@ -1,0 +1,59 @@
+"""The run or the model that a command names, loaded and ready to play."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from earl.cli.players import find_run, need_run, same_env
+from earl.cli.recipes import resolve
+from earl.config import Config, build, load_toml
+from earl.engine.model import load
+from earl.engine.source import HUB_ID
+from earl.errors import EarlError
+from earl.placement.judge import Judge, judge
+from earl.preflight import check_player
+from earl.runs.folder import RunFolder
+from earl.runs.summary import chosen_checkpoint
+
+Rules = tuple[Path | None, Sequence[str]]
+"""What --config and --set say."""
+
+
+def contestant(
+    root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules | None = None
+) -> tuple[Config, Judge]:
+    """Load who is named.
+
+    Args:
+        player: a run, else the folder or hub id of a model.
+        checkpoint: of a run: "best", "last" or a step.
+        rules: of a model, where they depart from the packaged recipe.
+
+    Raises:
+        EarlError: when there is no such run or model, or an option is given that it has no use for.
+    """
+    folder = find_run(root, player)
+    if folder is not None:
+        if rules is not None:
+            raise EarlError(f"{player!r} is a run and plays by its own recipe; leave out --config and --set")
+        return of_run(folder, env, checkpoint)
+    if not Path(player).exists() and not HUB_ID.fullmatch(player):
+        try:
+            need_run(root, player)
+        except EarlError as error:
+            raise EarlError(f"{error}; a model is a folder or a hub id, ORGANISATION/NAME") from error
+    if checkpoint is not None:
+        raise EarlError(f"{player!r} is a model, not a run; leave out --checkpoint")
+    if env is None:
+        raise EarlError(f"{player!r} is a model; say with --env where it plays")
+    config = resolve(env, (rules or (None, ()))[0], {}, (rules or (None, ()))[1])
+    policy = load(player)
+    check_player(config, policy)
+    return config, judge(config, policy)
+
+
+def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, Judge]:
+    """Load a run's checkpoint, the best unless another is named."""
+    config = build(load_toml(folder.config))
+    same_env(folder, config, env)
+    policy = load(chosen_checkpoint(folder, checkpoint or "best").path)
+    return config, judge(config, policy)

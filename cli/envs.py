@@ -1,0 +1,94 @@
+"""`earl envs`: list, show and check environments."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from earl.cli.options import json_option, print_json
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """List, check or show environments."""
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}.")
+        return None
+    from earl.envs import registry
+
+    specs = [registry.spec(name) for name in registry.names()]
+    if as_json:
+        return print_json([asdict(spec) for spec in specs])
+    return _table(
+        ("name", "seats", "turns at most", "options"),
+        [(spec.name, spec.seats, spec.max_turns, _options(spec.options)) for spec in specs],
+    )
+
+
+@command.command()
+@click.argument("name")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show the rules, options, opponents and a first observation of an environment."""
+    from earl.agents.scripted.registry import names
+    from earl.cli.text import clean
+    from earl.envs import registry
+
+    spec = registry.spec(name)
+    if as_json:
+        return print_json({**asdict(spec), "scripted": names(name)})
+    who = "opponents and teachers" if spec.seats > 1 else "teachers"
+    facts = [
+        ("name", f"{spec.name} ({spec.target})"),
+        ("seats", spec.seats),
+        ("turns at most", spec.max_turns),
+        ("options", _options(spec.options)),
+        (who, ", ".join(names(name))),
+        ("rules", spec.instructions),
+        ("first observation", f"\n{spec.observation}"),
+    ]
+    return click.echo("\n".join(f"{fact}: {clean(value)}" for fact, value in facts))
+
+
+@command.command()
+@click.argument("name", required=False)
+@json_option
+@click.pass_context
+def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """Play environments at random and judge them by every rule; exit code 1 when one is broken.
+
+    Without NAME every registered environment is checked.
+    """
+    from earl.envs import check as contract
+    from earl.envs import registry
+
+    findings = {env: contract.check(env) for env in ([name] if name else registry.names())}
+    if as_json:
+        print_json({env: [asdict(finding) for finding in found] for env, found in findings.items()})
+    else:
+        rows = [(env, "ok" if f.passed else "BROKEN", f.rule, f.detail) for env in findings for f in findings[env]]
+        _table(("name", "", "rule", "seen"), rows)
+    if not all(finding.passed for found in findings.values() for finding in found):
+        ctx.exit(1)
+
+
+def _options(options: dict[str, object]) -> str:
+    given_by_episodes = ("seat", "opponent")
+    return ", ".join(f"{name} = {value}" for name, value in options.items() if name not in given_by_episodes) or "none"
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from earl.cli.text import console, one_line
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*map(one_line, row))
+    console().print(table)

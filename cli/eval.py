@@ -1,0 +1,60 @@
+"""`earl eval`: how strong a run or a model is."""
+
+from pathlib import Path
+
+import click
+
+from earl.cli.options import json_option, print_json, recipe_options, runs_option
+
+
+@click.command(name="eval")
+@click.argument("player", metavar="RUN|MODEL")
+@click.option("--env", help="The environment; a run knows its own.")
+@click.option("--opponent", "opponents", multiple=True, help="Who is met; may be repeated. `any` with --exact: all.")
+@click.option("--exact", is_flag=True, help="Enumerate every reply of the opponent instead of sampling games.")
+@click.option(
+    "--episodes", type=click.IntRange(min=1), help="Games per opponent and seat, or tasks; else the recipe's."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the games or tasks.")
+@click.option("--checkpoint", metavar="best|last|STEP", help="Of a run; the best unless given.")
+@recipe_options
+@runs_option
+@json_option
+def command(
+    player: str,
+    env: str | None,
+    opponents: tuple[str, ...],
+    exact: bool,
+    episodes: int | None,
+    seed: int,
+    checkpoint: str | None,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Measure how strong a run or a model plays.
+
+    RUN is a name in --runs or a path, and plays by its own recipe. MODEL is a folder or hub id of a language model,
+    and plays by the recipe of --env, which --config and --set may change. Both play greedily, from both seats;
+    results of samples come with Wilson 95 % intervals. With --exact every reply of the opponent is tried: the result
+    holds, it is no estimate; against `any`, which may make every legal move, it counts the leaves of the tree.
+    """
+    from earl import evaluate
+    from earl.cli.contestants import contestant
+    from earl.cli.tables import as_objects, match_table
+    from earl.cli.text import console
+
+    if len(set(opponents)) < len(opponents):
+        raise click.UsageError("--opponent names somebody twice; name each opponent once.")
+    if exact and episodes is not None:
+        raise click.UsageError("--exact plays every game there is; leave out --episodes.")
+    rules = None if config is None and not assignments else (config, assignments)
+    config_, judge = contestant(root, player, env, checkpoint, rules)
+    planned = evaluate.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
+    results = [evaluate.evaluate(judge.world, judge.sampler, match, seed) for match in planned]
+    if as_json:
+        objects = as_objects(results)
+        print_json(objects[0] if len(objects) == 1 else objects)
+    else:
+        console().print(match_table(results))

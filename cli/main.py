@@ -1,0 +1,97 @@
+"""The command `earl`: one file per command, loaded when it is called.
+
+    earl train … ─▶ earl.cli.train:command ─▶ earl.train     results to stdout, chatter to stderr
+
+Here, and nowhere else, an error that a user can mend becomes one line and exit code 2.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from earl import __version__
+from earl.cli.text import one_line
+from earl.errors import EarlError, unknown
+
+COMMANDS = {
+    "train": "Train an agent in an environment.",
+    "eval": "Measure how strong a run or a model plays.",
+    "play": "Play against a run or a scripted opponent.",
+    "report": "Write a run's report anew.",
+    "runs": "List the runs.",
+    "envs": "List, check or show environments.",
+}
+"""Every command with its summary, so that the help page loads none of them."""
+
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """The commands of earl, each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are met."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of that name. Raises EarlError when there is none."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            raise unknown("command", cmd_name, COMMANDS)
+        command: click.Command = import_module(f"earl.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="earl")
+def cli() -> None:
+    """Train language-model agents by reinforcement learning on multi-turn games and tool tasks."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; errors are said on stderr."""
+    try:
+        code = cli.main(arguments, prog_name="earl", standalone_mode=False)
+        sys.stdout.flush()
+    except EarlError as error:
+        return _fail(str(error))
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left to flush
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}; check the path and its permissions")
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The console command."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 still gets its answer
+    sys.exit(run())
+
+
+def _fail(message: str) -> int:
+    click.echo(f"error: {one_line(message)}", err=True)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

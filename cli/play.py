@@ -1,0 +1,68 @@
+"""`earl play`: a person in the terminal."""
+
+from pathlib import Path
+
+import click
+
+from earl.cli.options import runs_option
+
+SEATS = ("first", "second")
+
+
+@click.command()
+@click.argument("env")
+@click.option(
+    "--against", metavar="RUN|OPPONENT", help="A run, which plays its best checkpoint, or a scripted opponent."
+)
+@click.option("--seat", type=click.Choice(SEATS), help="Whether you move first.  [default: first]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the opponent's choices.")
+@runs_option
+def command(env: str, against: str | None, seat: str | None, seed: int, root: Path) -> None:
+    """Play against a run or a scripted opponent.
+
+    Opponents are those of `earl envs show ENV`; a name that a run has too means the run. In a task such as arithmetic
+    nobody is met: without --against you solve the task of --seed yourself, with --against RUN you watch how the run's
+    model solves one. Ctrl-D or Ctrl-C leaves.
+    """
+    from earl.cli.players import find_run
+    from earl.envs import registry
+
+    task = registry.seats(env) == 1
+    if task and seat:
+        raise click.UsageError(f"{env} has one seat; leave out --seat.")
+    folder = None if against is None else find_run(root, against)
+    place = SEATS.index(seat or "first")
+    try:
+        if folder is None:
+            _without_a_model(env, against, place, seed, root)
+        else:
+            from earl.cli import contestants, duel  # loads torch, which a scripted opponent does not need
+
+            _, judge = contestants.of_run(folder, env)
+            if task:
+                duel.watch(judge, seed)
+            else:
+                duel.play_model(judge, folder.name, 1 - place, seed)
+    except KeyboardInterrupt:
+        click.echo("\nleft before the end")
+
+
+def _without_a_model(env: str, against: str | None, seat: int, seed: int, root: Path) -> None:
+    """A scripted opponent, or a task for the person."""
+    from earl.agents.scripted import registry as scripted
+    from earl.cli import person
+    from earl.cli.players import nobody
+    from earl.envs import registry
+    from earl.errors import EarlError
+
+    if registry.seats(env) == 1:
+        if against is not None:
+            raise nobody(root, against, env)
+        return person.play_env(registry.make(env), seed, "")
+    if against is None:
+        some = ", ".join(scripted.names(env))
+        raise EarlError(f"{env} is played against somebody; name a run or an opponent with --against, of: {some}")
+    if against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, "minimax"}:
+        raise nobody(root, against, env)
+    opponent = scripted.player(against, env)
+    return person.play_env(registry.make(env, seat=seat, opponent=opponent), seed, against)

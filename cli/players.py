@@ -1,0 +1,43 @@
+"""Who is meant by a name on the command line: a run, a model, a scripted opponent."""
+
+import difflib
+from pathlib import Path
+
+from earl.agents.scripted import registry as scripted
+from earl.config import Config
+from earl.envs import registry
+from earl.errors import EarlError
+from earl.runs.folder import RunFolder, listing, open_existing
+
+
+def find_run(root: Path, name: str) -> RunFolder | None:
+    """The run of that name in `root`, else at that path; None when there is none."""
+    for path in (root / name, Path(name)):
+        if RunFolder(path).config.is_file():
+            return RunFolder(path)
+    return None
+
+
+def need_run(root: Path, name: str) -> RunFolder:
+    """The run of that name or path. Raises EarlError with the nearest names when there is none."""
+    return find_run(root, name) or open_existing(root / name)
+
+
+def same_env(folder: RunFolder, config: Config, env: str | None) -> None:
+    """Raises EarlError when a run was trained in another environment than `env`."""
+    if env is not None:
+        registry.seats(env)
+        if env != config.env.name:
+            raise EarlError(
+                f"run {folder.name!r} was trained in {config.env.name}, not in {env}; name {config.env.name}"
+            )
+
+
+def nobody(root: Path, name: str, env: str) -> EarlError:
+    """The error for a name that is neither a run nor an opponent, with the nearest of both."""
+    runs = [run.name for run in listing(root)]
+    opponents = scripted.names(env) if registry.seats(env) > 1 else ()
+    near = difflib.get_close_matches(name, [*runs, *opponents], n=2)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    known = f"Runs in {root}: {', '.join(runs[-10:]) or 'none'}. Opponents in {env}: {', '.join(opponents) or 'none'}"
+    return EarlError(f"{name!r} is neither a run nor an opponent{hint} {known}")

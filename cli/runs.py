@@ -1,0 +1,77 @@
+"""`earl runs`: what there is."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from earl.cli.options import json_option, print_json, runs_option
+
+
+@click.command()
+@runs_option
+@json_option
+def command(root: Path, as_json: bool) -> None:
+    """List the runs.
+
+    Oldest first: name, environment, steps done, state, the last evaluation (per opponent percent won, drawn and lost)
+    and when the run last wrote something.
+    """
+    from earl.runs.folder import RunFolder, listing
+    from earl.runs.storage import storage
+
+    if not root.is_dir() and root != Path("runs"):
+        raise click.UsageError(f"--runs {str(root)!r} is no folder.")
+    with storage(root):
+        folders: list[RunFolder] = listing(root)
+    rows = [_row(folder) for folder in folders]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        _print(rows)
+    else:
+        click.echo(f"no runs in {root} yet; start one with: earl train tictactoe", err=True)
+
+
+def _row(folder: Any) -> dict[str, Any]:
+    """A run in JSON; of one that cannot be read, why."""
+    from earl.cli.tables import as_objects, in_short
+    from earl.errors import EarlError
+    from earl.runs.summary import summarize
+
+    try:
+        summary = summarize(folder)
+    except EarlError as error:
+        return {"run": folder.name, "state": "damaged", "problem": str(error)}
+    results = [match.result for match in summary.matches]
+    return {
+        "run": folder.name,
+        "path": str(folder.path),
+        "env": summary.config.env.name,
+        "step": summary.step,
+        "steps": summary.config.total_steps,
+        "state": summary.state,
+        "evaluation": as_objects(results),
+        "in_short": in_short(results),
+        "changed": datetime.fromtimestamp(summary.changed).astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from earl.cli.text import console, one_line
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("run", "env", "step", "state", "last evaluation", "when"):
+        table.add_column(column)
+    for row in rows:
+        if row["state"] == "damaged":
+            cells = [row["run"], "", "", "damaged", row["problem"], ""]
+        else:
+            when = row["changed"][:16].replace("T", " ")
+            cells = [row["run"], row["env"], f"{row['step']}/{row['steps']}", row["state"], row["in_short"], when]
+        table.add_row(*map(one_line, cells))
+    console().print(table)

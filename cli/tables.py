@@ -1,0 +1,98 @@
+"""Match results for people (a table) and for programs (JSON)."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from earl.cli.text import one_line
+from earl.matches import MatchResult, mean_over_seats, wilson
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SEATS = ("first", "second")
+FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
+
+
+def by_opponent(results: Iterable[MatchResult]) -> list[list[MatchResult]]:
+    """The results of each opponent, by seat; opponents in the order in which they come."""
+    groups: dict[str, list[MatchResult]] = {}
+    for result in results:
+        groups.setdefault(result.opponent, []).append(result)
+    return [sorted(group, key=lambda result: result.seat) for group in groups.values()]
+
+
+def as_objects(results: Iterable[MatchResult]) -> list[dict[str, Any]]:
+    """One JSON object for each opponent; fractions are of 1, means over the seats."""
+    return [_object(seats) for seats in by_opponent(results)]
+
+
+def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
+    mean = mean_over_seats(seats)
+    return {
+        "env": mean.env,
+        "opponent": mean.opponent or None,
+        "exact": mean.exact,
+        **_numbers(mean),
+        "by_seat": {SEATS[result.seat]: _numbers(result) | _interval(result) for result in seats},
+    }
+
+
+def _numbers(result: MatchResult) -> dict[str, Any]:
+    return {"episodes_or_leaves": result.episodes, **{name: getattr(result, name) for name in FRACTIONS}}
+
+
+def _interval(result: MatchResult) -> dict[str, Any]:
+    """The Wilson 95 % interval of a sampled win rate."""
+    if result.exact:
+        return {}
+    return {"win_interval": list(wilson(result.win * result.episodes, result.episodes))}
+
+
+def match_table(results: Sequence[MatchResult]) -> "Table":
+    """Opponent and seat down, shares across."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    task = all(not result.opponent for result in results)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("task",) if task else ("opponent", "seat"):
+        table.add_column(name)
+    for name in ("solved" if task else "win", *(() if task else ("draw",)), "loss", "illegal", "truncated"):
+        table.add_column(name, justify="right")
+    table.add_column("measured")
+    for result in (result for seats in by_opponent(results) for result in seats):
+        who = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
+        shares = [_share(result, name) for name in FRACTIONS if not (task and name == "draw")]
+        table.add_row(*who, *shares, _measured(result, task))
+    return table
+
+
+def _share(result: MatchResult, name: str) -> str:
+    """Percent; for the outcomes of a sample with the Wilson 95 % interval."""
+    value: float = getattr(result, name)
+    if result.exact or name in ("illegal", "truncated"):
+        return f"{value:.1%}"
+    low, high = wilson(value * result.episodes, result.episodes)
+    return f"{value:.1%} [{low * 100:.1f}, {high * 100:.1f}]"
+
+
+def _measured(result: MatchResult, task: bool) -> str:
+    if result.exact:
+        return f"exact, {result.episodes:,} {'leaf' if result.episodes == 1 else 'leaves'}"
+    return f"{result.episodes:,} {'held-out tasks' if task else 'games'}"
+
+
+def in_short(results: Sequence[MatchResult]) -> str:
+    """Means over the seats in a line.
+
+    Example:
+        "perfect 0/100/0, random 93/5/2"   # percent won, drawn, lost
+    """
+    parts = []
+    for seats in by_opponent(results):
+        mean = mean_over_seats(seats)
+        if mean.opponent:
+            parts.append(f"{one_line(mean.opponent)} {mean.win * 100:.0f}/{mean.draw * 100:.0f}/{mean.loss * 100:.0f}")
+        else:
+            parts.append(f"solved {mean.win:.1%}")
+    return ", ".join(parts)

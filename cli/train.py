@@ -1,0 +1,56 @@
+"""`earl train`: recipe ─▶ preflight ─▶ run folder ─▶ training ─▶ evaluation and report."""
+
+from pathlib import Path
+
+import click
+
+from earl.cli.options import json_option, recipe_options, runs_option
+
+
+@click.command()
+@click.argument("env", required=False)
+@click.option("--model", metavar="FOLDER_OR_HUB_ID", help="Train this model instead of a new small one.")
+@recipe_options
+@click.option("--steps", type=int, help="Steps of reinforcement learning.")
+@click.option("--seed", type=int, help="Seed of the whole run.")
+@click.option("--name", help="Name of the run; without it ENV-1, ENV-2 and so on.")
+@runs_option
+@click.option("--resume", metavar="RUN", help="Continue a run, named in --runs or by its path, with its own recipe.")
+@click.option("--dry-run", is_flag=True, help="Check everything, say what would be done, write nothing.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    env: str | None,
+    model: str | None,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    steps: int | None,
+    seed: int | None,
+    name: str | None,
+    root: Path,
+    resume: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Train an agent in an environment.
+
+    The recipe that earl brings for ENV says how; options change it, and --set changes any key of it. Ctrl-C stops
+    after the step; --resume goes on from there. The results come at the end, with a report to open in a browser.
+    """
+    from earl.cli import jobs, training  # they load torch, which --help and a misspelt option do not need
+
+    flags = {"model.path": model, "run.steps": steps, "run.seed": seed}
+    if resume is not None:
+        given = {"--model": model, "--config": config, "--set": assignments or None, "--steps": steps}
+        given |= {"--seed": seed, "--name": name}
+        changes = [option for option, value in given.items() if value is not None]
+        job = jobs.continued(root, resume, env, changes)
+    elif env is None:
+        raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
+    else:
+        job = jobs.new(env, config, flags, assignments, root, name)
+    if dry_run:
+        jobs.show(job, as_json)
+    else:
+        ctx.exit(training.carry_out(job, as_json))
