@@ -46,6 +46,10 @@ class Watch:
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=step, numbers=self._numbers)
 
+    def stopping(self) -> None:
+        """Ctrl-C was heard."""
+        self.say("stopping after this step; Ctrl-C again stops at once")
+
     def __enter__(self) -> Self:
         if self._bar:
             self._bar.start()

@@ -56,9 +56,9 @@ def match_table(results: Sequence[MatchResult]) -> "Table":
     task = all(not result.opponent for result in results)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("task",) if task else ("opponent", "seat"):
-        table.add_column(name)
+        table.add_column(name, min_width=len(name))
     for name in ("solved" if task else "win", *(() if task else ("draw",)), "loss", "illegal", "truncated"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", min_width=len(name))
     table.add_column("measured")
     for result in (result for seats in by_opponent(results) for result in seats):
         who = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])

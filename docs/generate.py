@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from earl.cli import help_page
 from earl.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -112,7 +113,7 @@ def _default(field: FieldInfo) -> str:
     return "absent" if field.default is None else f"`{json.dumps(field.default)}`"
 
 
-PAGES = {"dependencies.md": dependencies, "recipes.md": recipes}
+PAGES = {"cli.md": help_page.page, "dependencies.md": dependencies, "recipes.md": recipes}
 
 if __name__ == "__main__":
     for page, text in PAGES.items():

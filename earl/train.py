@@ -35,6 +35,9 @@ class Observer(Protocol):
     def step(self, step: int, metrics: dict[str, float], matches: Sequence[MatchResult]) -> None:
         """A step is done and written down."""
 
+    def stopping(self) -> None:
+        """A stop was asked for and comes after the step; called by the signal's handler."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -189,13 +192,15 @@ def _due(step: int, every: int, last: int) -> bool:
 
 
 @contextmanager
-def stopping_on_signals() -> Iterator[StopRequest]:
+def stopping_on_signals(observer: Observer | None) -> Iterator[StopRequest]:
     """The first Ctrl-C or SIGTERM asks for a stop after the step; a second one interrupts at once."""
     request = StopRequest()
 
     def ask(number: int, _: object) -> None:
         request.raised = True
         signal.signal(number, signal.default_int_handler)
+        if observer:
+            observer.stopping()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -210,7 +215,7 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
     command = ["-m", "earl.train", str(folder.path)]
     rendezvous = folder.path.resolve() / ".peers.tmp"
     with (
-        stopping_on_signals() as stop,
+        stopping_on_signals(observer) as stop,
         peer_processes.together(config.run.processes, rendezvous, command) as peers,
     ):
         return train(folder, config, peers, stop, observer)
