@@ -23,7 +23,9 @@ def page() -> str:
 
 def _helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
     """The help of a command and of those below it."""
-    context = click.Context(command, info_name=path.split()[-1], parent=parent, terminal_width=WIDTH)
+    context = click.Context(
+        command, info_name=path.split()[-1], parent=parent, terminal_width=WIDTH, **command.context_settings
+    )
     yield path, command.get_help(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
