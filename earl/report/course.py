@@ -102,7 +102,7 @@ def _context_figure(data: RunData, level: str, title: str, explanation: str, lim
     drawn["yaxis"]["rangemode"] = "tozero"
     if limited and data.config:
         _draw_limit(drawn, data.config.context.limit, max(y or 0 for band in bands for y in band["y"]))
-        explanation += " The dashed line is the limit, where an episode is cut off."
+        explanation += " The dashed line is the limit: an episode that reaches it is cut off."
     explanation += bucket_note(metrics.values())
     return Figure(f"context-{level}", title, explanation, {"data": bands, "layout": drawn})
 

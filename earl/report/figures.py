@@ -59,7 +59,7 @@ def thin(points: Points, pick: Callable[[list[float]], float] | None = None) -> 
 
 def plain(text: str) -> str:
     """Text that plotly draws as it is: no markup, no controls."""
-    return shown(text, 60).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", "␊")
+    return shown(text, 60).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", "⟨LF⟩")
 
 
 def finite(values: Iterable[float]) -> list[float | None]:

@@ -31,34 +31,31 @@ def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
         if (match.result.opponent, match.result.exact) == pairing and match.phase in DURING
     ]
     title = f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks"
+    if not curve:
+        return Figure(f"strength-{number}", title, "", None)
     how = "Exact: every possible reply of the opponent was tried."
     if not exact:
-        games = max((match.result.episodes for match in curve), default=0)
+        games = max(match.result.episodes for match in curve)
         how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Bars are 95 % intervals."
-    if not curve:
-        return Figure(f"strength-{number}", title, how, None)
+    top = enlarged_range([match.result.loss for match in curve])
+    spec = {"data": _traces(curve, enlarge=top > 0), "layout": _layout(data, curve, top)}
+    return Figure(f"strength-{number}", title, how, spec)
+
+
+def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any]]:
+    """Wins, draws and losses of each seat, and where wanted the losses once more for the enlarged panel."""
+    is_game = bool(curve[0].result.opponent)
+    names = {"win": "win", "draw": "draw", "loss": "loss"} if is_game else {"win": "solved", "loss": "not solved"}
     seats = sorted({match.result.seat for match in curve})
-    traces = [
-        trace
-        for place, seat in enumerate(seats)
-        for trace in _seat_traces([m for m in curve if m.result.seat == seat], place, _label(opponent, seats, seat))
-    ]
-    return Figure(f"strength-{number}", title, how, {"data": traces, "layout": _layout(data, curve, bool(opponent))})
-
-
-def _label(opponent: str, seats: Sequence[int], seat: int) -> str:
-    return f", {seat_name(seat).removeprefix('moves ')}" if opponent and len(seats) > 1 else ""
-
-
-def _seat_traces(curve: Sequence[RecordedMatch], place: int, suffix: str) -> list[dict[str, Any]]:
-    """Wins, draws and losses of one seat, and the losses once more for the enlarged panel."""
-    names = ["win", "draw", "loss"] if curve[0].result.opponent else ["win", "loss"]
-    words = (
-        {"win": "win", "draw": "draw", "loss": "loss"} if "draw" in names else {"win": "solved", "loss": "not solved"}
-    )
-    traces = [_trace(curve, name, words[name] + suffix, place) for name in names]
-    enlarged = _trace(curve, "loss", words["loss"] + suffix, place)
-    return [*traces, {**enlarged, "yaxis": "y2", "showlegend": False, "cliponaxis": True, "meta": "enlarged"}]
+    traces = []
+    for place, seat in enumerate(seats):
+        own = [match for match in curve if match.result.seat == seat]
+        suffix = f", {seat_name(seat).removeprefix('moves ')}" if len(seats) > 1 else ""
+        traces += [_trace(own, name, word + suffix, place) for name, word in names.items()]
+        if enlarge:
+            again = {"yaxis": "y2", "showlegend": False, "meta": "enlarged"}
+            traces.append({**_trace(own, "loss", names["loss"] + suffix, place), **again})
+    return traces
 
 
 def _trace(curve: Sequence[RecordedMatch], name: str, label: str, place: int) -> dict[str, Any]:
@@ -86,25 +83,30 @@ def _error_bars(curve: Sequence[RecordedMatch], name: str) -> dict[str, Any]:
     }
 
 
-def _layout(data: RunData, curve: Sequence[RecordedMatch], is_game: bool) -> dict[str, Any]:
-    """Two panels over the same steps: everything, and below it the losses with an axis of their own."""
-    top = enlarged_range([match.result.loss for match in curve])
+def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[str, Any]:
+    """Everything, and below it over the same steps the losses up to `top`, where that is not 0."""
+    is_game = bool(curve[0].result.opponent)
     unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
-    drawn = layout(data, unit, height=430)
+    drawn = layout(data, unit, height=430 if top else 300)
     drawn["margin"] = {**drawn["margin"], "t": 28 + 18 * len({match.result.seat for match in curve})}
-    drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42, 1])
-    drawn["yaxis2"] = percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
-    drawn["xaxis"] = {**drawn["xaxis"], "anchor": "y2"}
-    drawn["annotations"].append(note(below, xref="paper", x=0, xanchor="left", yref="paper", y=0.28, yanchor="bottom"))
+    drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42 if top else 0, 1])
+    if top:
+        drawn["yaxis2"] = percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
+        drawn["xaxis"] = {**drawn["xaxis"], "anchor": "y2"}
+        place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": 0.28, "yanchor": "bottom"}
+        drawn["annotations"].append(note(below, **place))
     return drawn
 
 
 def enlarged_range(losses: Sequence[float]) -> float:
     """The top of the enlarged panel: the later half of the losses fills it, so that even 0.3 % can be read.
 
+    0 where losses are too many for it to enlarge anything.
+
     Example:
         >>> enlarged_range([1.0, 0.2, 0.004, 0.002])
         0.01
     """
     later = [loss for loss in losses[len(losses) // 2 :] if math.isfinite(loss)]
-    return min(1.05, max(0.01, 1.25 * max(later, default=1.0)))
+    top = max(0.01, 1.25 * max(later, default=1.0))
+    return top if top <= 0.7 else 0.0

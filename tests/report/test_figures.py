@@ -48,9 +48,9 @@ def test_one_plot_per_opponent_with_all_seats_and_enlarged_losses(runs: Any) -> 
 
 def test_rare_losses_fill_the_enlarged_panel() -> None:
     assert enlarged_range([1.0, 0.2, 0.004, 0.002]) == 0.01
-    assert enlarged_range([1.0, 1.0]) == 1.05
+    assert enlarged_range([1.0, 1.0]) == 0.0, "there is nothing to enlarge"
     assert enlarged_range([0.0]) == 0.01
-    assert enlarged_range([float("nan")]) == 1.05
+    assert enlarged_range([float("nan")]) == 0.0
 
 
 def test_only_sampled_matches_have_bars(runs: Any) -> None:

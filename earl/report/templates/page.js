@@ -126,6 +126,7 @@
       layout.height += more;
       element.style.setProperty("--tall", `${layout.height}px`);
     }
+    element.dataset.height = layout.height;
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // fingers scroll the page
     Plotly.newPlot(element, spec.data, layout, { responsive: true, displayModeBar: false, doubleClick: "reset" });
   };
@@ -148,16 +149,17 @@
   }
 
   // ---- paper is narrower than most screens, and white
-  const fit = (width, theme) => {
+  const fit = (width, share, theme) => {
     root.dataset.theme = theme;
     for (const element of document.querySelectorAll(".plot.drawn")) {
-      Plotly.relayout(element, { ...colors(figures[element.dataset.figure].layout), width, autosize: !width });
+      const layout = figures[element.dataset.figure].layout;
+      Plotly.relayout(element, { ...colors(layout), width, height: share * element.dataset.height, autosize: !width });
     }
   };
   let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; fit(640, "light"); });
+  addEventListener("beforeprint", () => { before = root.dataset.theme; fit(640, 0.85, "light"); });
   addEventListener("afterprint", () => {
-    fit(undefined, before);
+    fit(undefined, 1, before);
     if (!before) delete root.dataset.theme;
   });
 
