@@ -87,7 +87,7 @@ class Browser:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driver = shutil.which("chromedriver")
-    if not driver:
+    if not driver or not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         pytest.skip("no chromium with chromedriver on this machine (Debian: apt-get install chromium-driver)")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
