@@ -83,6 +83,7 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
         while progress.step < config.total_steps:
             if peers.agree(stop.raised):
                 journal.checkpoint(progress.step, placement.save, asdict(progress), progress.best_step)
+                journal.event(progress.step, "stop", "stopped by request; continue with --resume")
                 return progress
             progress.step += 1
             clock = Clock()
@@ -133,6 +134,8 @@ def _close_step(
         with clock("evaluate"):
             results = evaluate_matches(placement, config.evaluate.episodes)
         better = progress.better(results)
+    if better:
+        journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
     # Numbers before the checkpoint: a kill between the two repeats the step instead of losing its numbers.
     journal.step(step, metrics, clock, results, phase_of(config, step))
     if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
@@ -152,6 +155,7 @@ def _finish(
     placement.sync(progress.best_step)
     results = evaluate_matches(placement, placement.config.evaluate.final_episodes)
     journal.step(progress.step, {}, Clock(), results, FINAL)
+    journal.event(progress.step, "finish", f"finished; the best weights are those of step {progress.best_step}")
     progress.finished = True
     if observer:
         observer.step(progress.step, {}, results)
@@ -179,10 +183,12 @@ def _resume(folder: RunFolder, placement: Embedded, journal: Journal) -> Progres
     latest = checkpoint.latest(folder.checkpoints)
     if latest is None:
         journal.forget_after(-1)
+        journal.event(0, "start", f"started with {placement.peers.size} processes")
         return Progress()
     saved = checkpoint.load(latest)
     placement.restore(saved.path)
     journal.forget_after(saved.step)
+    journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
     state: dict[str, Any] = {**saved.state, "best": tuple(saved.state["best"])}
     return Progress(**state)
 
