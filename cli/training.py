@@ -70,6 +70,8 @@ def _nothing_unbegun(folder: RunFolder) -> Iterator[None]:
     except BaseException as error:
         if not checkpoint.all_steps(folder.checkpoints):
             shutil.rmtree(folder.path, ignore_errors=True)
+            if isinstance(error, EarlError):
+                raise EarlError(f"{error} (it had no checkpoint yet and was removed: start it again)") from error
         elif isinstance(error, KeyboardInterrupt):
             click.echo(f"stopped at once; continue with: {_resume_line(folder)}", err=True)
         raise

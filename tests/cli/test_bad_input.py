@@ -1,0 +1,201 @@
+"""What a user may get wrong: each is said in one line with exit code 2, no traceback, and nothing is left behind."""
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from earl.runs import checkpoint
+from earl.runs.folder import RunFolder, lock
+
+SMALL_DISK_BYTES = 1 << 20
+
+
+def assert_refused(said, *words: str) -> None:
+    """Exit code 2, nothing on stdout, the words on stderr in one line without a traceback."""
+    assert said.code == 2, said.err
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    for word in words:
+        assert word in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tictactoo"], ["unknown environment 'tictactoo'; did you mean 'tictactoe'?"]),
+        (["connect4"], ["is for the environment 'tictactoe', not for 'connect4'", "--config"]),
+        (["tictactoe", "--set", "env.opponents.perfct=1"], ["env.opponents: unknown opponent 'perfct'", "'perfect'"]),
+        (["tictactoe", "--set", 'evaluate.opponents=["rndom"]'], ["evaluate.opponents: unknown opponent 'rndom'"]),
+        (["tictactoe", "--set", "warm_start.teacher=perfekt"], ["warm_start.teacher", "did you mean 'perfect'?"]),
+        (["tictactoe", "--set", "algorithm.name=gppo"], ["unknown algorithm 'gppo'"]),
+        (["tictactoe", "--set", "learner.learningrate=1"], ["did you mean 'learner.learning_rate'?"]),
+        (["tictactoe", "--set", "lerner.learning_rate=1"], ["unknown key 'lerner'; did you mean 'learner'?"]),
+        (["tictactoe", "--set", "steps=5"], ["--set 'steps=5' is not of the form section.key=value"]),
+        (["tictactoe", "--set", "rollout.group_size=16"], ["episodes = 8 must be a multiple of group_size = 16"]),
+        (["tictactoe", "--set", "learner.minibatches=9"], ["learner.minibatches = 9", "rollout.episodes = 8"]),
+        (["tictactoe", "--set", "context.limit=9"], ["context.limit is 9 tokens", "16", "at least 18"]),
+        (["tictactoe", "--set", "context.limit=2048"], ["context.limit = 2048", "model.max_positions"]),
+        (["tictactoe", "--set", "agent.max_turn_tokens=1"], ["agent.max_turn_tokens = 1 is too short", "at least 2"]),
+        (["tictactoe", "--steps", "-1"], ["run.steps = -1", "greater than or equal to 0"]),
+        (["tictactoe", "--seed", "-1"], ["run.seed = -1"]),
+        (["tictactoe", "--seed", "x"], ["'x' is not a valid integer"]),
+        (["tictactoe", "--set", 'run.seed="x"'], ["run.seed = 'x'"]),
+        (["tictactoe", "--set", "learner.learning_rate=nan"], ["learner.learning_rate = nan", "finite"]),
+        (["tictactoe", "--set", "learner.learning_rate=inf"], ["learner.learning_rate = inf"]),
+        (["tictactoe", "--set", "rollout.temperature=0"], ["rollout.temperature = 0"]),
+        (["tictactoe", "--set", "env.opponents.random=-2"], ["env.opponents.random = -2"]),
+        (["tictactoe", "--set", "rollout.episodes=100000000000"], ["100,000,000,000 episodes", "this machine has"]),
+        (["tictactoe", "--set", "model.hidden=65536", "--set", "model.layers=256"], ["parameters needs", "TiB"]),
+        (["tictactoe", "--set", "run.processes=5"], ["run.processes = 5 must not be larger than"]),
+        (["tictactoe", "--name", "../x"], ["run name '../x' is not a plain name"]),
+        (["tictactoe", "--model", "nowhere"], ["no model at 'nowhere'", "ORGANISATION/NAME"]),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
+)
+def test_a_training_that_is_refused(earl, tiny: Path, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    runs = tmp_path / "runs"
+    for mode in ([], ["--dry-run"]):
+        assert_refused(earl("train", *arguments, "--config", tiny, "--runs", runs, *mode), *words)
+        assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"steps: 5\n", "is not TOML"),
+        (b"\xff\xfe\x00", "is not TOML"),
+        (b"env = 5\n", "env = 5"),
+        (b"run = 5\n[env]\nname = 'tictactoe'\n", "run = 5"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_recipe_that_is_none(earl, tmp_path: Path, text: bytes | None, word: str) -> None:
+    path = tmp_path / "recipe.toml"
+    if text is not None:
+        path.write_bytes(text)
+    assert_refused(earl("train", "tictactoe", "--config", path, "--runs", tmp_path / "runs", "--steps", "3"), word)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_without_a_model(earl, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path / "runs", "--model", tmp_path / "empty")
+    assert_refused(said, "holds no model: there is no config.json", "save_pretrained")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_name_that_is_taken(earl, tiny: Path, trained: Path, everything) -> None:
+    before = everything(trained.parent)
+    for mode in ([], ["--dry-run"]):
+        said = earl("train", "tictactoe", "--config", tiny, "--runs", trained.parent, "--name", "done", *mode)
+        assert_refused(said, "run 'done' exists already", "--name", "--resume")
+    assert everything(trained.parent) == before
+
+
+def test_resume_of_nothing(earl, tmp_path: Path, trained: Path) -> None:
+    assert_refused(earl("train", "--resume", "a", "--runs", tmp_path / "none"), "is not a run", "none yet")
+    assert_refused(earl("train", "--resume", "dome", "--runs", trained.parent), "did you mean 'done'?")
+    assert not (tmp_path / "none").exists()
+
+
+def test_resume_takes_no_changes(earl, trained: Path) -> None:
+    changes = ["--steps", "5", "--seed", "1", "--set", "run.steps=5", "--model", "m", "--config", "f", "--name", "n"]
+    said = earl("train", "--resume", "done", "--runs", trained.parent, *changes)
+    assert_refused(said, "its own recipe; leave out --model --config --set --steps --seed --name")
+    said = earl("train", "connect4", "--resume", "done", "--runs", trained.parent)
+    assert_refused(said, "run 'done' was trained in tictactoe, not in connect4")
+
+
+def unfinished(trained: Path, root: Path) -> Path:
+    """A copy of a run whose last evaluation has not been recorded."""
+    shutil.copytree(trained, root / "again")
+    for path in (root / "again").glob("run.db*"):
+        path.unlink()
+    return root / "again"
+
+
+def test_resume_from_a_damaged_checkpoint(earl, trained: Path, tmp_path: Path, everything) -> None:
+    run = unfinished(trained, tmp_path)
+    last = checkpoint.latest(run / "checkpoints")
+    weights = last / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    before = everything(run)
+    said = earl("train", "--resume", "again", "--runs", tmp_path)
+    assert_refused(said, "step-000003 is damaged: model.safetensors has changed", "delete", "step-000000")
+    assert everything(run) == sorted([*before, "lock"] if "lock" not in before else before)
+
+
+def test_a_damaged_checkpoint_does_not_play(earl, trained: Path, tmp_path: Path) -> None:
+    run = unfinished(trained, tmp_path)
+    for path in (run / "checkpoints").rglob("model.safetensors"):
+        path.write_bytes(b"")
+    for line in (["eval", run, "--opponent", "random"], ["play", "tictactoe", "--against", run]):
+        assert_refused(earl(*line), "is damaged: model.safetensors has 0 bytes")
+
+
+def test_two_processes_on_one_run(earl, trained: Path, tmp_path: Path) -> None:
+    run = unfinished(trained, tmp_path)
+    with lock(RunFolder(run)):
+        said = earl("train", "--resume", "again", "--runs", tmp_path)
+    assert_refused(said, f"run 'again' is being written by process {os.getpid()}", "wait for that process or end it")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB, mounted for one test."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    if mount is None:
+        pytest.skip("a full disk is made by mounting a tmpfs, and there is no mount command here")
+    command = [mount, "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(disk)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        pytest.skip(f"a full disk is made by mounting a tmpfs, which is refused: {answer.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_that_is_full_before_the_run(earl, tiny: Path, small_disk: Path, everything) -> None:
+    free = os.statvfs(small_disk)
+    (small_disk / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize - 8192))
+    said = earl("train", "tictactoe", "--config", tiny, "--runs", small_disk / "runs")
+    assert_refused(said, "no space left at", "4 checkpoints of 125.5 KiB", "--runs")
+    assert everything(small_disk) == ["filler"]
+
+
+def test_a_disk_that_fills_up_during_the_run(earl, tiny: Path, small_disk: Path, everything) -> None:
+    sizes = ["--set", "run.steps=200", "--set", "evaluate.every=1", "--set", "run.keep_trajectories_every=1"]
+    said = earl("train", "tictactoe", "--config", tiny, "--runs", small_disk, *sizes)
+    assert said.code == 2
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    last = said.err.splitlines()[-1]
+    assert last.startswith("error: no space left at ")
+    assert "--resume" in last
+    assert not [name for name in everything(small_disk) if name.endswith(".tmp")]
+    kept = small_disk / "tictactoe-1" / "checkpoints"
+    for step in checkpoint.all_steps(kept):  # what there is is whole
+        checkpoint.load(kept / f"step-{step:06d}")
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(earl, tiny: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # 57,600 parameters take more
+        wide = ["--set", "model.hidden=96"]
+        said = earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path / "runs", *wide)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said.code == 2
+    last = said.err.splitlines()[-1]
+    assert last.startswith("error: no space left at ")
+    assert "it had no checkpoint yet and was removed" in last
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -1,0 +1,98 @@
+"""`earl eval`: a run or a model, sampled or enumerated."""
+
+from pathlib import Path
+
+import pytest
+
+from earl.runs import checkpoint
+
+KEYS = ["env", "opponent", "exact", "episodes_or_leaves", "win", "draw", "loss", "illegal", "truncated", "by_seat"]
+FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
+
+
+def test_one_opponent_is_one_object(earl, trained: Path) -> None:
+    said = earl("eval", "done", "--runs", trained.parent, "--env", "tictactoe", "--opponent", "random", "--json")
+    assert (said.code, said.err) == (0, "")
+    assert list(said.json) == KEYS
+    assert (said.json["env"], said.json["opponent"], said.json["exact"]) == ("tictactoe", "random", False)
+    seats = said.json["by_seat"]
+    assert list(seats) == ["first", "second"]
+    for seat in seats.values():
+        assert set(seat) == {"episodes_or_leaves", *FRACTIONS, "win_interval"}
+        assert seat["episodes_or_leaves"] == 6  # evaluate.final_episodes
+        low, high = seat["win_interval"]
+        assert 0 <= low <= seat["win"] <= high <= 1
+        assert seat["win"] + seat["draw"] + seat["loss"] == pytest.approx(1)
+    assert said.json["episodes_or_leaves"] == 12
+    for name in FRACTIONS:
+        assert said.json[name] == pytest.approx((seats["first"][name] + seats["second"][name]) / 2)
+
+
+def test_an_exact_result_has_no_interval(earl, trained: Path) -> None:
+    said = earl("eval", trained, "--opponent", "perfect", "--exact", "--json")
+    assert said.json["exact"] is True
+    assert "win_interval" not in said.json["by_seat"]["first"]
+    said = earl("eval", trained, "--opponent", "perfect", "--exact")
+    assert "exact, " in said.out
+    assert "[" not in said.out
+
+
+def test_several_opponents_are_a_list_in_the_order_given(earl, trained: Path) -> None:
+    opponents = ["--opponent", "random", "--opponent", "heuristic", "--episodes", 3]
+    said = earl("eval", trained, *opponents, "--json")
+    assert [entry["opponent"] for entry in said.json] == ["random", "heuristic"]
+    assert [entry["episodes_or_leaves"] for entry in said.json] == [6, 6]
+    table = earl("eval", trained, *opponents).out
+    assert table.count("3 games") == 4
+    assert "%" in table
+    assert "[" in table  # intervals
+
+
+def test_seeds_draw_the_games(earl, trained: Path) -> None:
+    line = ["eval", trained, "--opponent", "random", "--episodes", 40, "--json"]
+    assert earl(*line).out == earl(*line).out == earl(*line, "--seed", 0).out
+
+
+def test_the_checkpoint_may_be_chosen(earl, trained: Path) -> None:
+    for which in ("best", "last", "0", "3"):
+        said = earl("eval", trained, "--opponent", "random", "--episodes", 1, "--checkpoint", which)
+        assert said.code == 0, said.err
+    said = earl("eval", trained, "--opponent", "random", "--checkpoint", "2")
+    assert (said.code, said.err) == (2, "error: run 'done' keeps no checkpoint of step 2; kept are the steps 0, 3\n")
+    said = earl("eval", trained, "--opponent", "random", "--checkpoint", "first")
+    assert "neither 'best', 'last' nor a step" in said.err
+
+
+def test_a_model_plays_by_the_recipe_of_the_environment(earl, tiny: Path, trained: Path) -> None:
+    model = checkpoint.latest(trained / "checkpoints")
+    line = ["eval", model, "--env", "tictactoe", "--opponent", "random", "--config", tiny, "--json"]
+    said = earl(*line)
+    assert (said.code, said.json["episodes_or_leaves"]) == (0, 12)
+    assert earl(*line, "--set", "evaluate.final_episodes=2").json["episodes_or_leaves"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["RUN", "--opponent", "rndom"], "unknown opponent 'rndom'; did you mean 'random'?"),
+        (["RUN"], "name one with --opponent"),
+        (["RUN", "--opponent", "any"], "it needs --exact"),
+        (["RUN", "--env", "connect4", "--opponent", "random"], "was trained in tictactoe, not in connect4"),
+        (["RUN", "--env", "tictactoo", "--opponent", "random"], "unknown environment 'tictactoo'"),
+        (["RUN", "--opponent", "random", "--set", "run.steps=1"], "leave out --config and --set"),
+        (["RUN", "--opponent", "random", "--exact", "--episodes", "5"], "leave out --episodes"),
+        (["RUN", "--opponent", "random", "--opponent", "random"], "names somebody twice"),
+        (["RUN", "--opponent", "random", "--episodes", "0"], "0 is not in the range"),
+        (["dome", "--opponent", "random"], "did you mean 'done'?; a model is a folder or a hub id"),
+        (["MODEL", "--opponent", "random"], "say with --env where it plays"),
+        (["MODEL", "--env", "tictactoe", "--opponent", "random", "--checkpoint", "last"], "leave out --checkpoint"),
+        (["MODEL", "--env", "tictactoe", "--opponent", "random", "--set", "context.limit=9"], "at least 18"),
+        (["EMPTY", "--env", "tictactoe", "--opponent", "random"], "holds no model"),
+    ],
+)
+def test_what_is_refused(earl, trained: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    names = {"RUN": trained, "MODEL": checkpoint.latest(trained / "checkpoints"), "EMPTY": tmp_path}
+    said = earl("eval", *[names.get(part, part) for part in arguments], "--runs", trained.parent)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
+    assert "Traceback" not in said.err

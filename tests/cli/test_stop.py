@@ -1,0 +1,97 @@
+"""Ctrl-C, as a terminal sends it: to every process of the run. Then the run goes on as if nothing had been."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from earl.runs import checkpoint
+from earl.runs.folder import RunFolder
+from earl.runs.store import Store
+from earl.runs.summary import summarize
+
+pytestmark = pytest.mark.slow
+
+MANY = ["--set", "run.processes=2", "--set", "evaluate.every=10"]
+
+
+def until(process: subprocess.Popen[str], words: str) -> list[str]:
+    """Read stderr up to the line with these words."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} was never said: {''.join(lines)}{process.wait()}")
+
+
+def weights_and_numbers(folder: RunFolder) -> tuple[dict[str, bytes], object, object]:
+    """The last weights to the bit, and all that was measured."""
+    tensors = load_file(checkpoint.latest(folder.checkpoints) / "model.safetensors")
+    with Store(folder.database, read_only=True) as store:
+        return {name: tensor.tobytes() for name, tensor in tensors.items()}, store.metrics(), store.matches()
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *MANY, "--steps", 200]
+    with start(*line, "--name", "stopped", start_new_session=True) as process:
+        until(process, "step 10/201")
+        os.killpg(process.pid, signal.SIGINT)
+        rest, out = process.stderr.read(), process.stdout.read()
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert "stopping after this step; Ctrl-C again stops at once" in rest
+    stopped = int(re.search(r"stopped after step (\d+) of 201", rest)[1])
+    assert f"continue with: earl train --resume stopped --runs {tmp_path}" in rest
+    folder = RunFolder(tmp_path / "stopped")
+    assert out.splitlines()[-1] == str(folder.report)
+    assert folder.report.is_file()
+    assert checkpoint.all_steps(folder.checkpoints)[-1] == stopped  # nothing that was done is done again
+    assert (summarize(folder).state, summarize(folder).step) == ("stopped", stopped)
+
+    assert earl("train", "--resume", "stopped", "--runs", tmp_path).code == 0
+    assert earl(*line, "--name", "whole").code == 0
+    assert weights_and_numbers(folder) == weights_and_numbers(RunFolder(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_at_once(start: Callable, tiny: Path, tmp_path: Path, number: int) -> None:
+    # A step of 20,000 episodes takes long enough for two signals.
+    sizes = ["--set", "rollout.episodes=20000", "--set", "evaluate.every=1000"]
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *sizes, "--steps", 400]
+    with start(*line, "--set", "run.processes=2", start_new_session=True) as process:
+        until(process, "step 1/401")
+        os.killpg(process.pid, number)
+        until(process, "stopping after this step")
+        os.killpg(process.pid, number)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert "stopped at once; continue with: earl train --resume a" in rest
+    checkpoint.load(checkpoint.latest(tmp_path / "a" / "checkpoints"))
+
+
+def test_a_run_has_one_writer_and_a_lost_process_is_named(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *MANY, "--steps", 100000]
+    with start(*line, start_new_session=True) as process:
+        until(process, "step 10/")
+        said = earl("train", "--resume", "a", "--runs", tmp_path)
+        assert (said.code, said.out) == (2, "")
+        assert f"run 'a' is being written by process {process.pid}; a run has one writer" in said.err
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if children.is_file():
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+    assert "Traceback" not in rest
+    if children.is_file():
+        assert process.returncode == 2
+        assert "error: a process of this run was lost" in rest.splitlines()[-1]
+        assert "--resume" in rest
