@@ -8,15 +8,15 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, ProcessGroupGloo
 
 from earl.errors import EarlError
 
@@ -31,28 +31,29 @@ class Lost(EarlError):
 class Peers:
     """What one process knows of the others. Alone, every exchange is the identity."""
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, group: ProcessGroupGloo | None = None) -> None:
         self.rank, self.size = rank, size
+        self._group: Any = group  # torch does not declare the types of its collectives
 
     def add(self, values: Tensor) -> Tensor:
         """The sum over all processes, the same to the bit on each."""
-        if self.size > 1:
+        if self._group is not None:
             with _naming_loss():
-                dist.all_reduce(values)
+                self._group.allreduce([values]).wait()
         return values
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every process's bytes, by rank, on every process."""
-        if self.size == 1:
+        if self._group is None:
             return [data]
         with _naming_loss():
             sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
-            dist.all_gather(sizes, torch.tensor([len(data)]))
+            self._group.allgather([sizes], [torch.tensor([len(data)])]).wait()
             longest = max(int(size) for size in sizes)
             own = torch.zeros(longest, dtype=torch.uint8)
             own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
             parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(parts, own)
+            self._group.allgather([parts], [own]).wait()
         return [part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
 
     def agree(self, flag: bool) -> bool:
@@ -77,13 +78,14 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
         subprocess.Popen(
             [sys.executable, *command, str(rank), str(size), str(rendezvous)],
             stdin=subprocess.PIPE,
+            stdout=2,  # standard output is for the first process's results
             env=environment,
             process_group=0,  # a Ctrl-C at the terminal is for the first process alone
         )
         for rank in range(1, size)
     ]
     try:
-        with joined(0, size, rendezvous) as peers:
+        with joined(0, size, rendezvous, lambda: any(child.poll() is not None for child in children)) as peers:
             yield peers
     finally:
         for child in children:
@@ -95,16 +97,38 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
 
 
 @contextmanager
-def joined(rank: int, size: int, rendezvous: Path) -> Iterator[Peers]:
-    """Be one of `size` processes until the context ends."""
+def joined(rank: int, size: int, rendezvous: Path, lost: Callable[[], bool] = lambda: False) -> Iterator[Peers]:
+    """Be one of `size` processes until the context ends.
+
+    Args:
+        lost: tells, while the others are waited for, whether one of them has ended.
+    """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     with _naming_loss():
-        store = FileStore(str(rendezvous), size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    try:
-        yield Peers(rank, size)
-    finally:
-        dist.destroy_process_group()
+        group = _meet(lambda: ProcessGroupGloo(FileStore(str(rendezvous), size), rank, size, PATIENCE), lost)
+    yield Peers(rank, size, group)
+
+
+def _meet(join: Callable[[], ProcessGroupGloo], lost: Callable[[], bool]) -> ProcessGroupGloo:
+    """Call `join` in a thread, which is left behind when it would wait for somebody who has ended."""
+    joined: list[ProcessGroupGloo] = []
+    errors: list[RuntimeError] = []
+
+    def attempt() -> None:
+        try:
+            joined.append(join())
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(timeout=0.05)
+        if thread.is_alive() and lost():
+            raise RuntimeError("it ended before it had joined")
+    if errors:
+        raise errors[0]
+    return joined[0]
 
 
 def end_with_parent() -> None:
