@@ -14,19 +14,19 @@ def in_lines(plan: Plan) -> list[str]:
     Example:
         24 prompts x 16 = 384 episodes per step, 40 steps of imitation, then 300 of grpo
     """
-    warm = f"{_steps(plan.warm_start_steps)} of imitation, then " if plan.warm_start_steps else ""
+    warm = f"{_count(plan.warm_start_steps, 'step')} of imitation, then " if plan.warm_start_steps else ""
     batch = f"{plan.prompts} prompts x {plan.group_size} = {plan.episodes} episodes per step"
     opponents = ", ".join(f"{name} {share:.0%}" for name, share in plan.opponents.items()) or "none"
     model = "a new model" if plan.model == "new" else plan.model
     lines = [
-        f"{plan.env}: {batch}; {warm}{_steps(plan.steps)} of {plan.algorithm}",
-        f"{model} of {plan.parameters:,} parameters, {plan.processes} processes; opponents: {opponents}",
+        f"{plan.env}: {batch}; {warm}{_count(plan.steps, 'step')} of {plan.algorithm}",
+        f"{model} of {plan.parameters:,} parameters, {_count(plan.processes, 'process', 'es')}; opponents: {opponents}",
     ]
     return [one_line(line) for line in lines]
 
 
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def more_lines(plan: Plan) -> list[str]:

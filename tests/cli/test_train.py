@@ -28,7 +28,7 @@ def test_a_run_from_start_to_end(earl, tiny: Path, tmp_path: Path, everything) -
     assert "6 games" in said.out
     for line in (
         "tictactoe: 4 prompts x 2 = 8 episodes per step; 1 step of imitation, then 2 steps of grpo",
-        "a new model of 5,248 parameters, 1 processes; opponents: random 50%, perfect 50%",
+        "a new model of 5,248 parameters, 1 process; opponents: random 50%, perfect 50%",
         "step 0/3: ",
         "step 3/3: ",
         "at the end, the best weights: ",
@@ -91,7 +91,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
     else:
         assert said.out.splitlines() == [
             "tictactoe: 4 prompts x 2 = 8 episodes per step; 1 step of imitation, then 300 steps of grpo",
-            "a new model of 5,248 parameters, 1 processes; opponents: random 50%, perfect 50%",
+            "a new model of 5,248 parameters, 1 process; opponents: random 50%, perfect 50%",
             "context: first prompt 16 of at most 120 tokens",  # 13 characters of board, user, end, assistant
             "disk: 125.5 KiB for each checkpoint",  # 3 x 4 x 5,248 bytes, and 64 KiB for the tokenizer
             "nothing was written",

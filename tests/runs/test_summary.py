@@ -1,0 +1,60 @@
+"""Where a run stands, and which of its checkpoints is meant."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from earl.config import build, dump
+from earl.errors import EarlError
+from earl.matches import MatchResult
+from earl.runs import checkpoint
+from earl.runs.folder import RunFolder, create
+from earl.runs.store import Store
+from earl.runs.summary import FINAL, chosen_checkpoint, summarize
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return create(tmp_path, "a", dump(build({"env": {"name": "tictactoe"}, "run": {"steps": 9}})))
+
+
+def result(win: float) -> MatchResult:
+    return MatchResult("tictactoe", "random", 0, False, 10, win, 0.0, 1 - win, 0.0, 0.0)
+
+
+def test_a_run_from_its_birth_to_its_end(folder: RunFolder) -> None:
+    born = summarize(folder)
+    assert (born.step, born.state, born.matches, born.config.total_steps) == (0, "stopped", (), 9)
+    folder.lock.write_text(f"{os.getpid()}\n")
+    with Store(folder.database) as store:
+        store.record_step(3, {"reward": 0.0}, {}, [result(0.5)])
+        store.record_step(5, {"reward": 0.0}, {}, [result(0.75)])
+        store.record_step(6, {"reward": 0.0}, {})
+        going = summarize(folder)
+        assert (going.step, going.state, [match.result.win for match in going.matches]) == (6, "running", [0.75])
+        assert going.changed >= born.changed
+        store.record_step(9, {}, {}, [result(0.9)])
+        store.record_step(9, {}, {}, [result(0.8)], FINAL)
+    ended = summarize(folder)
+    assert (ended.step, ended.state, [match.result.win for match in ended.matches]) == (6, "finished", [0.8])
+
+
+@pytest.mark.parametrize("holder", ["", "999999999", "-1", "nobody", "9" * 40])
+def test_a_run_whose_process_is_gone_is_stopped(folder: RunFolder, holder: str) -> None:
+    folder.lock.write_text(holder)
+    assert summarize(folder).state == "stopped"
+
+
+def test_the_checkpoint_that_is_meant(folder: RunFolder) -> None:
+    with pytest.raises(EarlError, match="run 'a' has no checkpoint yet"):
+        chosen_checkpoint(folder)
+    for step in (2, 4, 10):
+        checkpoint.save(folder.checkpoints, step, lambda path: None, {"best_step": min(step, 4)})
+    meant = {which: chosen_checkpoint(folder, which).step for which in ("best", "last", "2", "0010")}
+    assert meant == {"best": 4, "last": 10, "2": 2, "0010": 10}
+    with pytest.raises(EarlError, match="keeps no checkpoint of step 3; kept are the steps 2, 4, 10"):
+        chosen_checkpoint(folder, "3")
+    for odd in ("first", "-1", "²", ""):
+        with pytest.raises(EarlError, match="neither 'best', 'last' nor a step"):
+            chosen_checkpoint(folder, odd)
