@@ -67,7 +67,7 @@ class ModelConfig(Section):
     """Width of the residual stream."""
     layers: int = Field(2, ge=1, le=256)
     """Transformer layers."""
-    heads: int = Field(4, ge=1, le=1024)
+    heads: int = Field(2, ge=1, le=1024)
     """Attention heads; hidden over heads is the head size."""
     intermediate: int = Field(128, ge=8, le=1 << 20)
     """Width inside the feed-forward layers."""

@@ -31,6 +31,9 @@ from earl.runs.trajectories import from_bytes, to_bytes
 from earl.seeds import derive
 from earl.trajectory import Group, StopReason
 
+LEARNER = "learner"
+"""The folder of the learner's state: inference engines read every safetensors file beside config.json as weights."""
+
 REFERENCE = "reference"
 """The folder in a checkpoint that holds the reference model, once there is one."""
 
@@ -119,13 +122,14 @@ class Embedded:
     def save(self, folder: Path) -> None:
         """Write all that a run continues from: the model as a Hugging Face folder, and the learner's state."""
         self.policy.save(folder)
-        save_file(self.learner.state(), folder / "learner.safetensors")
+        (folder / LEARNER).mkdir()
+        save_file(self.learner.state(), folder / LEARNER / "state.safetensors")
         if self.reference is not None:
             self.reference.save_pretrained(folder / REFERENCE)
 
     def restore(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
-        self.learner.restore(read_weights(folder), load_file(folder / "learner.safetensors"))
+        self.learner.restore(read_weights(folder), load_file(folder / LEARNER / "state.safetensors"))
         if (folder / REFERENCE).exists():
             self._reference().load_state_dict(read_weights(folder / REFERENCE))
 
