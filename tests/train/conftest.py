@@ -1,0 +1,132 @@
+"""Tiny runs of Tic-Tac-Toe, and what of a run must be the same to the bit."""
+
+import hashlib
+import sqlite3
+
+import pytest
+import torch
+
+from earl.config import build, dump
+from earl.placement.peers import Peers
+from earl.runs import checkpoint
+from earl.runs.folder import create, lock
+from earl.train import StopRequest, train
+
+torch.set_num_threads(1)
+
+RECIPE = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect@0.5": 1.0}},
+    "agent": {"retries": 1},
+    "model": {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 24},
+    "warm_start": {"steps": 3, "teacher": "expert", "episodes": 12, "minibatches": 2},
+    "rollout": {"episodes": 16, "group_size": 4},
+    "learner": {"minibatches": 2, "epochs": 2, "final_learning_rate": 1e-4},
+    "evaluate": {"every": 2, "opponents": ["random"], "episodes": 5, "final_episodes": 7},
+    "run": {"steps": 3, "seed": 5, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 1},
+}
+
+
+def recipe(**sections):
+    """The tiny recipe with some settings changed, section by section."""
+    return build({name: {**RECIPE.get(name, {}), **sections.get(name, {})} for name in {*RECIPE, *sections}})
+
+
+def columns_of(path):
+    """Every trajectory of a file, but for the wall time of its turns."""
+    from earl.runs.trajectories import read
+
+    _, groups = read(path)
+    return [
+        (t.task, t.seed, t.stop, t.outcome, t.tokens.tobytes(), t.logprobs.tobytes(), t.versions.tobytes(), turns)
+        for group in groups
+        for t in group.trajectories
+        for turns in [[(turn.action, turn.reward, turn.end) for turn in t.turns]]
+    ]
+
+
+def remains(folder):
+    """All that a run leaves behind but times: weights, learner state, progress, numbers, matches, episodes."""
+    last = checkpoint.load(checkpoint.latest(folder.checkpoints))
+    files = {
+        str(path.relative_to(last.path)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(last.path.rglob("*.safetensors"))
+    }
+    with sqlite3.connect(folder.database) as connection:
+        metrics = connection.execute("SELECT * FROM metrics ORDER BY step, name").fetchall()
+        matches = connection.execute("SELECT * FROM matches ORDER BY step, phase, opponent, seat").fetchall()
+        timed = connection.execute("SELECT DISTINCT step FROM timings ORDER BY step").fetchall()
+    connection.close()
+    episodes = {path.name: columns_of(path) for path in sorted(folder.trajectories.glob("*.parquet"))}
+    return {
+        "files": files,
+        "state": last.state,
+        "metrics": metrics,
+        "matches": matches,
+        "timed": timed,
+        "episodes": episodes,
+        "checkpoints": checkpoint.all_steps(folder.checkpoints),
+    }
+
+
+class Stopping:
+    """Asks for a stop once a step is done, or breaks the run off there."""
+
+    def __init__(self, step, break_off=False):
+        self.at, self.break_off, self.request, self.seen = step, break_off, StopRequest(), []
+
+    def step(self, step, metrics, matches):
+        self.seen.append(step)
+        if step == self.at:
+            if self.break_off:
+                raise BrokenPipeError("the run was broken off here")
+            self.request.raised = True
+
+    def stopping(self):
+        pass
+
+
+def carry_on(folder, config, observer=None):
+    """Train in this process until the end or until the observer stops it."""
+    request = observer.request if observer else StopRequest()
+    with lock(folder):
+        return train(folder, config, Peers(), request, observer)
+
+
+@pytest.fixture
+def tiny():
+    """Makes the tiny recipe."""
+    return recipe
+
+
+@pytest.fixture
+def new_run(tmp_path):
+    """Makes the folder of a new run."""
+    return lambda config, name="run": create(tmp_path, name, dump(config))
+
+
+@pytest.fixture
+def whole(new_run):
+    """What an uninterrupted run of a recipe leaves behind."""
+
+    def make(config):
+        folder = new_run(config, "uninterrupted")
+        assert carry_on(folder, config).finished
+        return remains(folder)
+
+    return make
+
+
+@pytest.fixture(name="remains")
+def remains_fixture():
+    return remains
+
+
+@pytest.fixture(name="carry_on")
+def carry_on_fixture():
+    return carry_on
+
+
+@pytest.fixture
+def stopping():
+    """An observer that stops after a step."""
+    return Stopping

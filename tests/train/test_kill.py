@@ -1,0 +1,175 @@
+"""Whole processes killed at random moments: what is continued ends as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from earl.runs.store import Store
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from earl.config import build, load_toml
+from earl.errors import EarlError
+from earl.runs.folder import lock, open_existing
+from earl.train import run
+folder = open_existing(Path(sys.argv[1]))
+try:
+    with lock(folder):
+        progress = run(folder, build(load_toml(folder.config)))
+except EarlError as error:
+    sys.exit(f"error: {error}")
+sys.exit(0 if progress.finished else 130)
+"""
+
+# Ends at the given access to a file of the run: an opening, a renaming, a removal.
+DYING = """
+import os, signal, sys
+left = int(sys.argv[2])
+def count(event, arguments):
+    global left
+    if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir") and sys.argv[1] in str(arguments[0]):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+"""
+
+
+def start(folder, program=PROGRAM, *arguments):
+    """Start a training process; its messages are kept."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(folder.path), *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def last_step(folder):
+    """The last step that the run has recorded, -1 before the first."""
+    if not folder.database.exists():
+        return -1
+    try:
+        with Store(folder.database, read_only=True) as store:
+            step = store.last_step()
+    except ValueError:  # the tables are being made
+        return -1
+    return -1 if step is None else step
+
+
+def wait_until(condition, process=None):
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened for 5 minutes"
+        if process is not None and process.poll() is not None:
+            return
+        time.sleep(0.002)
+
+
+def processes_of(folder):
+    """Every process that works on this run: its folder stands in the command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(folder.path).encode() in command and state != "Z":
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+@pytest.fixture
+def ended(tiny, whole):
+    """The recipe for a number of processes, and what its uninterrupted run leaves behind."""
+
+    def make(processes):
+        config = tiny(run={"processes": processes, "steps": 4, "checkpoint_every": 1})
+        if processes == 1:
+            return config, whole(config)
+        return config, None
+
+    return make
+
+
+def finish(folder):
+    process = start(folder)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return said
+
+
+def test_killed_at_any_write_a_run_goes_on_to_the_same_end(ended, new_run, remains):
+    config, expected = ended(1)
+    rng, folder = random.Random(7), new_run(config)
+    # A step with its checkpoint takes some 35 accesses; from death to death the run comes a little further.
+    for number in (rng.randint(1, 70) for _ in range(8)):
+        process = start(folder, DYING + PROGRAM, number)
+        process.communicate(timeout=300)
+        assert process.returncode == -signal.SIGKILL
+    finish(folder)
+    assert remains(folder) == expected
+
+
+def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(ended, new_run, remains):
+    config, _ = ended(2)
+    undisturbed = new_run(config, "undisturbed")
+    finish(undisturbed)
+    rng = random.Random(3)
+    folder = new_run(config, "killed")
+    for target in (-1, 0, 2, 3, 5):
+        process = start(folder)
+        wait_until(lambda target=target: last_step(folder) >= target, process)
+        time.sleep(rng.random() * 0.3)
+        process.kill()
+        process.communicate(timeout=60)
+        wait_until(lambda: not processes_of(folder))  # the second process ends by itself
+    finish(folder)
+    assert remains(folder) == remains(undisturbed)
+
+
+def test_when_the_second_process_is_killed_the_first_says_so_and_ends(ended, new_run, remains):
+    config, _ = ended(2)
+    undisturbed = new_run(config, "undisturbed")
+    finish(undisturbed)
+    folder, rng = new_run(config, "killed"), random.Random(11)
+    for target in (-1, 1, 4):
+        process = start(folder)
+        wait_until(lambda process=process: len(processes_of(folder)) == 2, process)
+        wait_until(lambda target=target: last_step(folder) >= target, process)
+        time.sleep(rng.random() * 0.2)
+        (second,) = set(processes_of(folder)) - {process.pid}
+        os.kill(second, signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 1, said
+        assert said.startswith("error: a process of this run was lost")
+        assert said.count("\n") == 1
+    finish(folder)
+    assert remains(folder) == remains(undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(ended, new_run, remains, number):
+    config, _ = ended(2)
+    undisturbed = new_run(config, "undisturbed")
+    finish(undisturbed)
+    folder = new_run(config, "stopped")
+    process = start(folder)
+    wait_until(lambda: last_step(folder) >= 2, process)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (130, "")
+    stopped = last_step(folder)
+    assert 2 <= stopped < 7
+    assert not processes_of(folder)
+    finish(folder)
+    assert remains(folder) == remains(undisturbed)

@@ -1,0 +1,108 @@
+"""Stopped or broken off after any step, then continued: the same run to the bit."""
+
+import hashlib
+import shutil
+
+import pytest
+from safetensors.torch import load_file
+
+from earl.runs import checkpoint
+
+KINDS = {
+    "grpo": {},
+    "rloo": {"algorithm": {"name": "rloo"}},
+    "reinforce++": {"algorithm": {"name": "reinforce++", "entropy": 0.02, "final_entropy": 0.0}},
+    "ppo": {"algorithm": {"name": "ppo"}},
+    "kl": {"algorithm": {"kl": 0.1}},
+    "board only": {"agent": {"history": "board_only", "retries": 1}},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_algorithm_goes_on_where_it_was_broken_off(kind, tiny, new_run, whole, remains, carry_on, stopping):
+    config = tiny(**KINDS[kind])
+    expected = whole(config)
+    for step in (1, 4, 5):  # in the warm start, in the first step of RL, behind a checkpoint
+        folder = new_run(config, f"broken-{step}")
+        with pytest.raises(BrokenPipeError):
+            carry_on(folder, config, stopping(step, break_off=True))
+        assert carry_on(folder, config).finished
+        assert remains(folder) == expected
+
+
+def test_a_run_that_breaks_off_after_every_step(tiny, new_run, whole, remains, carry_on, stopping):
+    config = tiny(run={"checkpoint_every": 1}, algorithm={"name": "ppo", "kl": 0.1})
+    folder = new_run(config)
+    for step in range(7):
+        with pytest.raises(BrokenPipeError):
+            carry_on(folder, config, stopping(step, break_off=True))
+    carry_on(folder, config)
+    assert remains(folder) == whole(config)
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_stop_by_request_saves_where_it_stopped(tiny, new_run, whole, remains, carry_on, stopping, step):
+    config = tiny(run={"checkpoint_every": 50})
+    folder = new_run(config)
+    progress = carry_on(folder, config, stopping(step))
+    assert (progress.step, progress.finished) == (step, False)
+    assert checkpoint.all_steps(folder.checkpoints)[-1] == step
+    observer = stopping(99)
+    carry_on(folder, config, observer)
+    assert observer.seen[0] == step + 1  # nothing is done twice
+    continued, expected = remains(folder), whole(config)
+    # Which checkpoints are kept beside the last one may differ: one more was written.
+    for part in ("files", "state", "metrics", "matches", "episodes"):
+        assert continued[part] == expected[part]
+
+
+def test_the_reference_is_the_model_with_which_reinforcement_learning_began(
+    tiny, new_run, carry_on, stopping, tmp_path
+):
+    config = tiny(algorithm={"kl": 0.1}, run={"checkpoint_every": 1})
+    folder, began = new_run(config), tmp_path / "began.safetensors"
+
+    class Keeping(stopping):
+        def step(self, step, metrics, matches):
+            if step == 3:
+                shutil.copy(folder.checkpoints / "step-000003" / "model.safetensors", began)
+            super().step(step, metrics, matches)
+
+    for step in (2, 3, 4, 5):  # before the reference is made, just before, just after, later
+        carry_on(folder, config, Keeping(step))
+    carry_on(folder, config)
+    last = folder.checkpoints / "step-000006"
+    reference, model = load_file(last / "reference" / "model.safetensors"), load_file(began)
+    assert reference.keys() == model.keys()
+    assert all(reference[name].equal(model[name]) for name in model)
+    assert not reference["lm_head.weight"].equal(load_file(last / "model.safetensors")["lm_head.weight"])
+
+
+def test_a_model_of_somebody_elses_trains_and_resumes(tiny, new_run, whole, remains, carry_on, stopping, tmp_path):
+    # Tied embeddings are written once, under one of their two names.
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from earl.engine.model import Policy
+    from earl.engine.tokenizer import character_tokenizer
+
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=106, num_key_value_heads=1, tie_word_embeddings=True, **shape))
+    Policy(model, character_tokenizer()).save(tmp_path / "model")
+    config = tiny(model={"path": str(tmp_path / "model")}, algorithm={"kl": 0.1})
+    folder = new_run(config)
+    for step in (2, 4):
+        with pytest.raises(BrokenPipeError):
+            carry_on(folder, config, stopping(step, break_off=True))
+    carry_on(folder, config)
+    assert remains(folder) == whole(config)
+
+
+def test_checkpoints_do_not_change_behind_a_runs_back(tiny, new_run, carry_on):
+    config = tiny()
+    folder = new_run(config)
+    carry_on(folder, config)
+    before = {
+        path: hashlib.sha256(path.read_bytes()).digest() for path in folder.checkpoints.rglob("*") if path.is_file()
+    }
+    carry_on(folder, config)
+    assert before == {path: hashlib.sha256(path.read_bytes()).digest() for path in before}

@@ -1,0 +1,111 @@
+"""A tiny run from end to end in this process: what it records, and that its seed decides everything."""
+
+import pytest
+
+from earl.runs import checkpoint, trajectories
+from earl.runs.store import Store
+
+
+def test_the_same_recipe_gives_the_same_run_to_the_bit(tiny, new_run, whole, remains, carry_on):
+    config = tiny()
+    first = whole(config)
+    folder = new_run(config, "again")
+    carry_on(folder, config)
+    assert remains(folder) == first
+
+
+def test_another_seed_gives_another_run(tiny, new_run, whole, remains, carry_on):
+    other = tiny(run={"seed": 6})
+    folder = new_run(other, "other")
+    carry_on(folder, other)
+    assert remains(folder)["files"] != whole(tiny())["files"]
+
+
+def test_what_a_run_records(tiny, new_run, carry_on):
+    config = tiny()
+    folder = new_run(config)
+    progress = carry_on(folder, config)
+    assert (progress.step, progress.finished) == (6, True)
+    with Store(folder.database, read_only=True) as store:
+        metrics, matches, timings = store.metrics(), store.matches(), store.timings()
+    steps = {name: [step for step, _ in points] for name, points in metrics.items()}
+    # 3 steps of warm start, then 3 of reinforcement learning.
+    assert steps["warm_start/loss"] == [1, 2, 3]
+    assert steps["loss"] == steps["reward"] == steps["context/turn/p95"] == [4, 5, 6]
+    assert {step for step, _ in timings["rollout"]} == {1, 2, 3, 4, 5, 6}
+    # At the start, at the end of the warm start, every 2 steps, at the end, and the best once more.
+    assert [(match.step, match.phase, match.result.seat) for match in matches] == [
+        (step, phase, seat)
+        for step, phase in [
+            (0, "start"),
+            (2, "warm_start"),
+            (3, "warm_start"),
+            (4, "train"),
+            (6, "final"),
+            (6, "train"),
+        ]
+        for seat in (0, 1)
+    ]
+    assert {match.result.episodes for match in matches if match.phase == "final"} == {7}
+    kept = sorted(path.name for path in folder.trajectories.glob("*.parquet"))
+    assert kept == ["step-000004.parquet", "step-000005.parquet", "step-000006.parquet"]
+    step, groups = trajectories.read(folder.trajectories / kept[0])
+    assert (step, len(groups), {len(group.trajectories) for group in groups}) == (4, 4, {4})
+    assert {version for t in groups[0].trajectories for version in t.versions.tolist()} == {-1, 3}
+
+
+def test_the_last_checkpoints_and_the_best_stay(tiny, new_run, carry_on):
+    config = tiny(run={"checkpoint_every": 1})
+    folder = new_run(config)
+    progress = carry_on(folder, config)
+    assert checkpoint.all_steps(folder.checkpoints) == sorted({5, 6, progress.best_step})
+
+
+def test_a_finished_run_that_is_continued_only_measures_again(tiny, new_run, whole, remains, carry_on, stopping):
+    config = tiny()
+    folder = new_run(config)
+    carry_on(folder, config)
+    observer = stopping(99)
+    carry_on(folder, config, observer)
+    assert observer.seen == [6]  # the final evaluation alone
+    assert remains(folder) == whole(config)
+
+
+def test_a_warm_start_alone_is_a_run(tiny, new_run, carry_on):
+    config = tiny(run={"steps": 0})
+    assert carry_on(new_run(config), config).step == 3
+
+
+def test_a_run_without_a_warm_start(tiny, new_run, carry_on):
+    config = tiny(warm_start={"steps": 0})
+    folder = new_run(config)
+    assert carry_on(folder, config).step == 3
+
+
+def test_a_run_of_no_steps_measures_the_model_as_it_is(tiny, new_run, carry_on):
+    config = tiny(run={"steps": 0}, warm_start={"steps": 0})
+    assert carry_on(new_run(config), config).finished
+
+
+@pytest.mark.parametrize("history", ["full", "board_only"])
+def test_a_tool_task_trains_the_same_way(tiny, new_run, carry_on, history):
+    config = tiny(
+        env={"name": "arithmetic", "opponents": {}},
+        agent={"max_turn_tokens": 16, "history": history},
+        warm_start={"teacher": "solver"},
+        evaluate={"opponents": []},
+    )
+    folder = new_run(config)
+    carry_on(folder, config)
+    with Store(folder.database, read_only=True) as store:
+        (final,) = [match.result for match in store.matches() if match.phase == "final"]
+    assert (final.opponent, final.seat, final.episodes) == ("", 0, 7)
+
+
+def test_learning_the_teacher_lowers_the_loss(tiny, new_run, carry_on):
+    config = tiny(warm_start={"steps": 30, "learning_rate": 1e-2}, run={"steps": 0, "checkpoint_every": 50})
+    folder = new_run(config)
+    carry_on(folder, config)
+    with Store(folder.database, read_only=True) as store:
+        losses = [loss for _, loss in store.metrics()["warm_start/loss"]]
+    assert sum(losses[-5:]) < sum(losses[:5]) / 2
