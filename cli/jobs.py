@@ -14,6 +14,7 @@ from earl.cli.recipes import resolve
 from earl.cli.text import clean
 from earl.config import Config, build, load_toml
 from earl.errors import EarlError
+from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, free
 from earl.runs.summary import summarize
 
@@ -50,10 +51,19 @@ def continued(root: Path, run: str, env: str | None, changes: Sequence[str]) -> 
             f"--resume continues {folder.name!r} with its own recipe; leave out {' '.join(changes)}, "
             "or start a new run without --resume"
         )
-    config = build(load_toml(folder.config))
+    config, root = build(load_toml(folder.config)), folder.path.parent
     same_env(folder, config, env)
-    finished = summarize(folder).state == "finished"
-    return Job(config, folder.path.parent, None if finished else preflight.preflight(config, root), folder=folder)
+    if summarize(folder).state == "finished":
+        return Job(config, root, None, folder=folder)
+    return Job(config, root, preflight.preflight(_as_it_stands(folder, config), root), folder=folder)
+
+
+def _as_it_stands(folder: RunFolder, config: Config) -> Config:
+    """The recipe with the model that the run goes on with: its latest checkpoint's, if there is one."""
+    latest = checkpoint.latest(folder.checkpoints)
+    if latest is None:
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": str(latest)})})
 
 
 def show(job: Job, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from earl import evaluate
 from earl.config import Config, build, load_toml
+from earl.engine.model import load
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.placement import peers as peer_processes
@@ -20,6 +21,7 @@ from earl.placement.embedded import Embedded
 from earl.placement.peers import Lost, Peers
 from earl.rollout.metrics import episode_metrics
 from earl.runs import checkpoint
+from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.records import matches_from_bytes, matches_to_bytes
@@ -73,10 +75,13 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
     Returns:
         where the run stands: finished, or stopped by request and ready to resume.
     """
-    placement = Embedded(config, peers)
+    latest = checkpoint.latest(folder.checkpoints)
+    saved = checkpoint.load(latest) if latest else None
+    # A checkpoint holds the whole model, so a run goes on even where the one that it began from is gone.
+    placement = Embedded(config, peers, load(saved.path) if saved else None)
     journal = Journal(folder, keeps=peers.rank == 0)
     try:
-        progress = _resume(folder, placement, journal)
+        progress = _resume(saved, placement, journal)
         placement.sync(progress.step)
         if progress.step == 0 and progress.best == NEVER:
             _close_step(placement, journal, progress, {}, Clock(), observer)
@@ -178,14 +183,12 @@ def phase_of(config: Config, step: int) -> str:
     return "warm_start" if step <= config.warm_start.steps else "train"
 
 
-def _resume(folder: RunFolder, placement: Embedded, journal: Journal) -> Progress:
-    """Continue from the latest checkpoint, if there is one."""
-    latest = checkpoint.latest(folder.checkpoints)
-    if latest is None:
+def _resume(saved: Checkpoint | None, placement: Embedded, journal: Journal) -> Progress:
+    """Continue from a checkpoint, if there is one."""
+    if saved is None:
         journal.forget_after(-1)
         journal.event(0, "start", f"started with {placement.peers.size} processes")
         return Progress()
-    saved = checkpoint.load(latest)
     placement.restore(saved.path)
     journal.forget_after(saved.step)
     journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
