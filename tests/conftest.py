@@ -60,3 +60,25 @@ def characters():
     from earl.engine.tokenizer import character_tokenizer
 
     return character_tokenizer()
+
+
+RECIPE = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect@0.5": 1.0}},
+    "agent": {"retries": 1},
+    "model": {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 24},
+    "warm_start": {"steps": 3, "teacher": "expert", "episodes": 12, "minibatches": 2},
+    "rollout": {"episodes": 16, "group_size": 4},
+    "learner": {"minibatches": 2, "epochs": 2, "final_learning_rate": 1e-4},
+    "evaluate": {"every": 2, "opponents": ["random"], "episodes": 5, "final_episodes": 7},
+    "run": {"steps": 3, "seed": 5, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Makes the recipe of a run of seconds, with some settings changed, section by section."""
+    from earl.config import build
+
+    return lambda **sections: build(
+        {name: {**RECIPE.get(name, {}), **sections.get(name, {})} for name in {*RECIPE, *sections}}
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from earl.agents.chat import Chat
@@ -24,7 +25,7 @@ from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.placement.peers import Peers
 from earl.rollout.episode import Rules
 from earl.rollout.lockstep import play
-from earl.rollout.pack import complete, pack, trajectories_of, turn_values
+from earl.rollout.pack import complete, num_rows, pack, trajectories_of, turn_values
 from earl.rollout.tasks import World, draw_tasks, group_episodes
 from earl.rollout.teacher import demonstrate
 from earl.runs.trajectories import from_bytes, to_bytes
@@ -66,8 +67,10 @@ class Embedded:
         mine = range(len(tasks))[self.peers.rank :: self.peers.size]
         episodes = [self.world.episode(tasks[i], derive(seed, "episode", i), i) for i in mine]
         teacher, noisy = agent(warm.teacher, self.world.env), agent("random", self.world.env)
-        rows = pack(*demonstrate(episodes, teacher, noisy, warm.noise))
-        return _joined([_rows_from(data) for data in self.peers.gather(_rows_bytes(rows))])
+        played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
+        order = np.repeat(np.array(mine, np.int64), [num_rows(trajectory) for trajectory in played])
+        parts = self.peers.gather(_rows_bytes(pack(played, labels), order))
+        return _joined([_rows_from(data) for data in parts])
 
     def imitate(self, rows: Rows, step: int) -> dict[str, float]:
         """Learn the teacher's labels."""
@@ -86,7 +89,8 @@ class Embedded:
         played = play(group_episodes(self.world, mine, rollout.group_size, seed), self.sampler)
         size = rollout.group_size
         groups = [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
-        return [group for data in self.peers.gather(to_bytes(groups, step)) for group in from_bytes(data)[1]]
+        parts = [from_bytes(data)[1] for data in self.peers.gather(to_bytes(groups, step))]
+        return [parts[i % self.peers.size][i // self.peers.size] for i in range(len(tasks))]
 
     def prepare(self, groups: Sequence[Group]) -> Batch:
         """Experience preparation: rows, values, advantages, log-probs of the reference."""
@@ -165,19 +169,22 @@ def sound(groups: Sequence[Group]) -> list[Group]:
     return [Group(trajectories) for trajectories in kept if trajectories]
 
 
-def _rows_bytes(rows: Rows) -> bytes:
+def _rows_bytes(rows: Rows, order: NDArray[np.int64]) -> bytes:
+    """Rows, and the place of each row's episode [N] among those of all processes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
+    np.savez(buffer, order=order, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
     return buffer.getvalue()
 
 
-def _rows_from(data: bytes) -> Rows:
+def _rows_from(data: bytes) -> tuple[Rows, NDArray[np.int64]]:
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return Rows(**{field.name: arrays[field.name] for field in fields(Rows)})
+        return Rows(**{field.name: arrays[field.name] for field in fields(Rows)}), arrays["order"]
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of all processes, one after another; turn numbers go on."""
+def _joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
+    """Rows of all processes in the order of their episodes, however many processes there are."""
+    parts = [rows for rows, _ in shares]
+    order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
     columns = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(Rows)
@@ -188,4 +195,4 @@ def _joined(parts: Sequence[Rows]) -> Rows:
         turns.append(np.where(part.turns >= 0, part.turns + first, -1).astype(np.int32))
         first += int(part.turns.max(initial=-1)) + 1
     lengths = np.concatenate([part.lengths for part in parts])
-    return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns)
+    return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns).select(order)

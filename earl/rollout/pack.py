@@ -61,6 +61,11 @@ def turn_values(rows: Rows, values: NDArray[np.float32], num_turns: int) -> NDAr
     return result
 
 
+def num_rows(trajectory: Trajectory) -> int:
+    """How many rows `pack` makes of a trajectory."""
+    return len(_contexts(trajectory))
+
+
 def trajectories_of(groups: Iterable[Group]) -> list[Trajectory]:
     """All trajectories, group after group."""
     return [trajectory for group in groups for trajectory in group.trajectories]

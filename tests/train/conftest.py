@@ -6,29 +6,13 @@ import sqlite3
 import pytest
 import torch
 
-from earl.config import build, dump
+from earl.config import dump
 from earl.placement.peers import Peers
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
 from earl.train import StopRequest, train
 
 torch.set_num_threads(1)
-
-RECIPE = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect@0.5": 1.0}},
-    "agent": {"retries": 1},
-    "model": {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 24},
-    "warm_start": {"steps": 3, "teacher": "expert", "episodes": 12, "minibatches": 2},
-    "rollout": {"episodes": 16, "group_size": 4},
-    "learner": {"minibatches": 2, "epochs": 2, "final_learning_rate": 1e-4},
-    "evaluate": {"every": 2, "opponents": ["random"], "episodes": 5, "final_episodes": 7},
-    "run": {"steps": 3, "seed": 5, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 1},
-}
-
-
-def recipe(**sections):
-    """The tiny recipe with some settings changed, section by section."""
-    return build({name: {**RECIPE.get(name, {}), **sections.get(name, {})} for name in {*RECIPE, *sections}})
 
 
 def columns_of(path):
@@ -90,12 +74,6 @@ def carry_on(folder, config, observer=None):
     request = observer.request if observer else StopRequest()
     with lock(folder):
         return train(folder, config, Peers(), request, observer)
-
-
-@pytest.fixture
-def tiny():
-    """Makes the tiny recipe."""
-    return recipe
 
 
 @pytest.fixture

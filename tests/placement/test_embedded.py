@@ -1,0 +1,191 @@
+"""The fragments of a step in one process, and that two processes do together what one does alone."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from earl.batch import Rows
+from earl.placement import embedded
+from earl.placement.embedded import Embedded, sound
+from earl.placement.peers import Peers
+from earl.rollout.pack import trajectories_of
+from earl.trajectory import FIRST_POLICY_AUTHOR, Group, StopReason
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def placement(tiny):
+    return lambda **sections: Embedded(tiny(**sections), Peers())
+
+
+def columns(rows):
+    return {name: getattr(rows, name).tolist() for name in Rows.__dataclass_fields__}
+
+
+def test_a_rollout_is_groups_that_start_alike(placement):
+    groups = placement().rollout(step=1)
+    assert [len(group.trajectories) for group in groups] == [4] * 4
+    for group in groups:
+        assert len({trajectory.task for trajectory in group.trajectories}) == 1
+        assert len({trajectory.seed for trajectory in group.trajectories}) == 4
+    # Two opponents of equal share, two seats, four groups: one each.
+    assert len({(group.task.opponent, group.task.seat) for group in groups}) == 4
+
+
+def test_every_step_and_every_run_draws_anew(placement):
+    def seeds(placed, step):
+        return {trajectory.seed for trajectory in trajectories_of(placed.rollout(step))}
+
+    one, other = placement(), placement(run={"seed": 6})
+    assert seeds(one, 1) == seeds(placement(), 1)
+    assert not seeds(one, 1) & seeds(one, 2)
+    assert not seeds(one, 1) & seeds(other, 1)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_a_prepared_batch_holds_every_sampled_token(placement, name):
+    placed = placement(algorithm={"name": name, "kl": 0.1})
+    groups = placed.rollout(1)
+    batch = placed.prepare(groups)
+    trajectories = trajectories_of(groups)
+    assert batch.mask.sum() == sum((t.authors >= FIRST_POLICY_AUTHOR).sum() for t in trajectories)
+    # Nothing was learned yet: sampler, learner and reference are the same model.
+    assert np.allclose(batch.reference[batch.mask], batch.logprobs[batch.mask], atol=1e-5)
+    assert batch.returns.any() == (name == "ppo")
+
+
+def test_without_kl_no_reference_is_kept(placement):
+    placed = placement()
+    placed.prepare(placed.rollout(1))
+    assert placed.reference is None
+
+
+def test_episodes_that_the_environment_ended_are_not_learned_from(placement):
+    placed = placement()
+    groups = placed.rollout(1)
+    first, *others = groups[0].trajectories
+    failed = replace(first, stop=StopReason.ENV_ERROR, error="KeyError")
+    assert sound([Group((failed, *others))]) == [Group(tuple(others))]
+    assert sound([Group((failed, failed))]) == []
+    placed.update(placed.prepare([Group((failed, *others)), *groups[1:]]), step=1)
+
+
+def test_a_step_whose_every_episode_failed_changes_nothing(placement):
+    placed = placement(algorithm={"name": "ppo", "kl": 0.1})
+    before = {name: tensor.clone() for name, tensor in placed.learner.weights().items()}
+    failed = replace(placed.rollout(1)[0].trajectories[0], stop=StopReason.ENV_ERROR, error="KeyError")
+    placed.update(placed.prepare([Group((failed,))]), step=1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in placed.learner.weights().items())
+
+
+def test_the_samplers_take_the_learners_weights(placement):
+    placed = placement()
+    placed.update(placed.prepare(placed.rollout(1)), step=1)
+    placed.sync(7)
+    for sampler in (placed.sampler, placed.judge):
+        theirs = sampler._model.state_dict()
+        assert all(torch.equal(theirs[name], tensor) for name, tensor in placed.learner.weights().items())
+    versions = {v for t in trajectories_of(placed.rollout(2)) for v in t.versions.tolist()}
+    assert versions == {-1, 7}
+
+
+def test_the_schedules_end_with_the_run(placement):
+    placed = placement(algorithm={"entropy": 0.02, "final_entropy": 0.0}, run={"steps": 2})
+    batch = placed.prepare(placed.rollout(1))
+    first, last = placed.update(batch, step=1), placed.update(batch, step=2)
+    assert (first["learning_rate"], first["entropy_weight"]) == (5e-4, 0.02)
+    assert (last["learning_rate"], last["entropy_weight"]) == (pytest.approx(1e-4), 0.0)
+
+
+def test_rows_survive_the_way_between_processes(placement):
+    rows = placement().demonstrations(1)
+    order = np.arange(rows.num_rows)
+    again, same = embedded._rows_from(embedded._rows_bytes(rows, order))
+    assert columns(again) == columns(rows)
+    assert same.tolist() == order.tolist()
+    joined = embedded._joined([(rows, order), (again, order + rows.num_rows)])
+    turns = int(rows.turns.max()) + 1
+    assert joined.turns[joined.value_mask].tolist() == list(range(2 * turns))
+    assert joined.tokens.tolist() == rows.tokens.tolist() * 2
+
+
+def test_rows_of_all_processes_stand_in_the_order_of_their_episodes(placement):
+    rows = placement(agent={"history": "board_only"}).demonstrations(1)
+    # Episodes 0 and 1 of one row each, played by processes 1 and 0; then episode 2 of two rows by process 1.
+    first, second = rows.select(np.array([1])), rows.select(np.array([0, 2, 3]))
+    joined = embedded._joined([(first, np.array([1])), (second, np.array([0, 2, 2]))])
+    assert columns(joined)["tokens"] == columns(rows.select(np.arange(4)))["tokens"]
+
+
+PROGRAM = """
+import hashlib, sys, torch
+from pathlib import Path
+from earl.config import build, load_toml
+from earl.placement.embedded import Embedded
+from earl.placement.peers import end_with_parent, joined
+
+def work(peers):
+    torch.set_num_threads(1)
+    placed = Embedded(build(load_toml(Path(__file__).with_name("recipe.toml"))), peers)
+    placed.imitate(placed.demonstrations(1), 1)
+    placed.sync(1)
+    groups = placed.rollout(1)
+    batch = placed.prepare(groups)
+    placed.update(batch, 1)
+    weights = torch.cat([tensor.flatten() for tensor in placed.learner.weights().values()])
+    assert len(set(peers.gather(weights.numpy().tobytes()))) == 1, "processes differ"
+    seeds = [t.seed for group in groups for t in group.trajectories]
+    return weights, seeds, batch
+
+if __name__ == "__main__":
+    end_with_parent()
+    rank, size, rendezvous = sys.argv[1:]
+    with joined(int(rank), int(size), Path(rendezvous)) as peers:
+        work(peers)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"algorithm": {"name": "ppo", "kl": 0.1}},
+        # One group and one demonstration for two processes, and more minibatches than rows.
+        {
+            "rollout": {"episodes": 4, "group_size": 4},
+            "warm_start": {"episodes": 1},
+            "learner": {"minibatches": 9},
+        },
+    ],
+    ids=["usual", "starved"],
+)
+def test_two_processes_do_what_one_does(tiny, tmp_path, sections):
+    from earl.config import dump
+
+    (tmp_path / "work.py").write_text(PROGRAM)
+    (tmp_path / "recipe.toml").write_text(dump(tiny(**sections)))
+    driver = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(tmp_path)!r})
+from work import work
+from earl.placement.peers import Peers, together
+alone, seeds, batch = work(Peers())
+with together(2, Path({str(tmp_path / "meet")!r}), [{str(tmp_path / "work.py")!r}]) as peers:
+    both, their_seeds, their_batch = work(peers)
+assert sorted(seeds) == sorted(their_seeds)
+assert sorted(batch.tokens.tolist()) == sorted(their_batch.tokens.tolist())
+print(float((alone - both).abs().max()))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", driver], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout) < 1e-5
