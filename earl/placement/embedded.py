@@ -1,27 +1,25 @@
 """The embedded placement: rollout, experience preparation and update in the same few processes, without Ray."""
 
 import copy
-import io
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import agent
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
-from earl.batch import Batch, Rows, offsets_of
+from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make, read_weights
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
+from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.episode import Rules
 from earl.rollout.lockstep import play
@@ -69,8 +67,8 @@ class Embedded:
         teacher, noisy = agent(warm.teacher, self.world.env), agent("random", self.world.env)
         played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
         order = np.repeat(np.array(mine, np.int64), [num_rows(trajectory) for trajectory in played])
-        parts = self.peers.gather(_rows_bytes(pack(played, labels), order))
-        return _joined([_rows_from(data) for data in parts])
+        parts = self.peers.gather(rows_to_bytes(pack(played, labels), order))
+        return joined([rows_from_bytes(data) for data in parts])
 
     def imitate(self, rows: Rows, step: int) -> dict[str, float]:
         """Learn the teacher's labels."""
@@ -167,32 +165,3 @@ def sound(groups: Sequence[Group]) -> list[Group]:
     """The groups without episodes that a fault in the environment ended; those are counted, not learned from."""
     kept = (tuple(t for t in group.trajectories if t.stop is not StopReason.ENV_ERROR) for group in groups)
     return [Group(trajectories) for trajectories in kept if trajectories]
-
-
-def _rows_bytes(rows: Rows, order: NDArray[np.int64]) -> bytes:
-    """Rows, and the place of each row's episode [N] among those of all processes."""
-    buffer = io.BytesIO()
-    np.savez(buffer, order=order, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
-    return buffer.getvalue()
-
-
-def _rows_from(data: bytes) -> tuple[Rows, NDArray[np.int64]]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return Rows(**{field.name: arrays[field.name] for field in fields(Rows)}), arrays["order"]
-
-
-def _joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
-    """Rows of all processes in the order of their episodes, however many processes there are."""
-    parts = [rows for rows, _ in shares]
-    order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
-    columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(Rows)
-        if field.name not in ("offsets", "turns")
-    }
-    turns, first = [], 0
-    for part in parts:
-        turns.append(np.where(part.turns >= 0, part.turns + first, -1).astype(np.int32))
-        first += int(part.turns.max(initial=-1)) + 1
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns).select(order)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.placement import embedded
 from earl.placement.embedded import Embedded, sound
+from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.pack import trajectories_of
 from earl.trajectory import FIRST_POLICY_AUTHOR, Group, StopReason
@@ -107,21 +107,21 @@ def test_the_schedules_end_with_the_run(placement):
 def test_rows_survive_the_way_between_processes(placement):
     rows = placement().demonstrations(1)
     order = np.arange(rows.num_rows)
-    again, same = embedded._rows_from(embedded._rows_bytes(rows, order))
+    again, same = rows_from_bytes(rows_to_bytes(rows, order))
     assert columns(again) == columns(rows)
     assert same.tolist() == order.tolist()
-    joined = embedded._joined([(rows, order), (again, order + rows.num_rows)])
+    whole = joined([(rows, order), (again, order + rows.num_rows)])
     turns = int(rows.turns.max()) + 1
-    assert joined.turns[joined.value_mask].tolist() == list(range(2 * turns))
-    assert joined.tokens.tolist() == rows.tokens.tolist() * 2
+    assert whole.turns[whole.value_mask].tolist() == list(range(2 * turns))
+    assert whole.tokens.tolist() == rows.tokens.tolist() * 2
 
 
 def test_rows_of_all_processes_stand_in_the_order_of_their_episodes(placement):
     rows = placement(agent={"history": "board_only"}).demonstrations(1)
     # Episodes 0 and 1 of one row each, played by processes 1 and 0; then episode 2 of two rows by process 1.
     first, second = rows.select(np.array([1])), rows.select(np.array([0, 2, 3]))
-    joined = embedded._joined([(first, np.array([1])), (second, np.array([0, 2, 2]))])
-    assert columns(joined)["tokens"] == columns(rows.select(np.arange(4)))["tokens"]
+    whole = joined([(first, np.array([1])), (second, np.array([0, 2, 2]))])
+    assert columns(whole)["tokens"] == columns(rows.select(np.arange(4)))["tokens"]
 
 
 PROGRAM = """
