@@ -65,22 +65,21 @@ class ModelConfig(Section):
     """A folder or hub id of a transformers causal language model; absent: a new small model."""
     hidden: int = Field(64, ge=8, le=65536)
     """Width of the residual stream."""
-    layers: int = Field(2, ge=1, le=256)
+    layers: int = Field(3, ge=1, le=256)
     """Transformer layers."""
-    heads: int = Field(2, ge=1, le=1024)
-    """Attention heads; hidden over heads is the head size."""
+    heads: int = Field(4, ge=1, le=1024)
+    """Attention heads."""
+    head_dim: int = Field(32, ge=8, le=1024)
+    """Size of a head. 32 is the smallest that vLLM can serve on a CPU."""
     intermediate: int = Field(128, ge=8, le=1 << 20)
     """Width inside the feed-forward layers."""
     max_positions: int = Field(1024, ge=16)
     """Longest context that the model can see, in tokens."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> "ModelConfig":
-        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
-            raise ValueError(
-                f"hidden {self.hidden} over {self.heads} heads must give an even whole head size; "
-                f"set hidden to a multiple of {2 * self.heads}"
-            )
+    def _heads_turn(self) -> "ModelConfig":
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions need an even one, such as 32")
         return self
 
 

@@ -65,7 +65,7 @@ def characters():
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect@0.5": 1.0}},
     "agent": {"retries": 1},
-    "model": {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 24},
+    "model": {"hidden": 16, "layers": 1, "heads": 2, "head_dim": 8, "intermediate": 24},
     "warm_start": {"steps": 3, "teacher": "expert", "episodes": 12, "minibatches": 2},
     "rollout": {"episodes": 16, "group_size": 4},
     "learner": {"minibatches": 2, "epochs": 2, "final_learning_rate": 1e-4},

@@ -93,10 +93,9 @@ def test_a_batch_that_groups_do_not_fill_is_refused_with_one_that_they_do():
     assert "set episodes to 16" in refused({"rollout": {"episodes": 8, "group_size": 16}})
 
 
-@pytest.mark.parametrize(("hidden", "heads"), [(64, 5), (12, 4)])
-def test_a_hidden_size_that_heads_do_not_divide_is_refused(hidden, heads):
-    # 64 / 5 is not whole; 12 / 4 = 3 is odd, and rotary positions turn pairs.
-    assert f"multiple of {2 * heads}" in refused({"model": {"hidden": hidden, "heads": heads}})
+def test_a_head_of_odd_size_is_refused():
+    # Rotary positions turn pairs.
+    assert "need an even one, such as 32" in refused({"model": {"head_dim": 9}})
 
 
 def test_every_fault_is_named_at_once():

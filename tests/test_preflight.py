@@ -20,7 +20,7 @@ GAME: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 3, "perfect": 1}},
     "agent": {"max_turn_tokens": 2},
     "context": {"limit": 120},
-    "model": {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16},
+    "model": {"hidden": 16, "layers": 1, "heads": 2, "head_dim": 8, "intermediate": 16},
     "rollout": {"episodes": 8, "group_size": 2},
     "evaluate": {"opponents": ["random"]},
 }

@@ -122,7 +122,7 @@ def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         num_key_value_heads=config.heads,
-        head_dim=config.hidden // config.heads,
+        head_dim=config.head_dim,
         max_position_embeddings=config.max_positions,
         tie_word_embeddings=False,
         # The usual 0.02 is made for wide models; here it would leave every layer nearly silent at first.

@@ -30,6 +30,7 @@ limit = 120
 hidden = 16
 layers = 1
 heads = 2
+head_dim = 8
 intermediate = 16
 [warm_start]
 steps = 1

@@ -30,7 +30,7 @@ def spread_out(model, seed=0):
 
 
 def qwen3(seed=0):
-    policy = make(ModelConfig(hidden=16, layers=2, heads=2, intermediate=24), seed)
+    policy = make(ModelConfig(hidden=16, layers=2, heads=2, head_dim=8, intermediate=24), seed)
     return Policy(spread_out(policy.model, seed), policy.tokenizer)
 
 

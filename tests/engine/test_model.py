@@ -21,8 +21,8 @@ def test_the_seed_makes_the_weights():
     assert not torch.equal(weights(make(config, 1)), weights(make(config, 2)))
 
 
-def test_the_default_model_has_about_a_tenth_of_a_million_parameters():
-    assert 80_000 < shape(ModelConfig()).parameters < 100_000
+def test_the_default_model_has_about_a_fifth_of_a_million_parameters():
+    assert 150_000 < shape(ModelConfig()).parameters < 250_000
     assert shape(ModelConfig()).parameters == sum(p.numel() for p in make(ModelConfig(), 0).model.parameters())
 
 
