@@ -1,7 +1,7 @@
 """The embedded sampler: batched decoding in this process, with the KV cache kept over the turns of an episode."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,19 +49,19 @@ class LocalSampler:
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)
         replies: list[list[int]] = [[] for _ in prompts]
         logprobs: list[list[float]] = [[] for _ in prompts]
-        logits = self._prefill(prompts, rows)
+        logits, shared = self._prefill(prompts, rows)
         live = np.arange(len(prompts))
         for count in range(max(prompt.max_tokens for prompt in prompts)):
             chosen, scores = self._choose(logits, seeds[live], count)
             for row, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
                 replies[row].append(token)
                 logprobs[row].append(score)
-            going = [not self._ended(prompts[row], replies[row]) for row in live.tolist()]
-            if not any(going):
+            going = np.array([not self._ended(prompts[row], replies[row]) for row in live.tolist()])
+            if not going.any():
                 break
-            keep = torch.tensor(going)
+            keep = torch.from_numpy(going)
             live = live[going]
-            logits = self._decode(prompts, replies, live, rows[live], chosen[keep])
+            logits, shared = self._decode(prompts, live, rows[live], chosen[keep], shared[going])
         return [
             Completion(reply, scores, self._version, reply[-1] in self._stop_ids)
             for reply, scores in zip(replies, logprobs, strict=True)
@@ -82,7 +82,7 @@ class LocalSampler:
     def _ended(self, prompt: Prompt, reply: list[int]) -> bool:
         return reply[-1] in self._stop_ids or len(reply) >= prompt.max_tokens
 
-    def _prefill(self, prompts: Sequence[Prompt], rows: Tensor) -> Tensor:
+    def _prefill(self, prompts: Sequence[Prompt], rows: Tensor) -> tuple[Tensor, Any]:
         """Feed what the slots do not hold yet; logits [B, V] after each prompt's last token."""
         starts = [self._reusable(prompt) for prompt in prompts]
         new = [prompt.tokens[start:] for prompt, start in zip(prompts, starts, strict=True)]
@@ -90,17 +90,38 @@ class LocalSampler:
         tokens = torch.tensor([list(part) + [0] * (width - len(part)) for part in new])
         for prompt in prompts:
             self._cached[prompt.session] = list(prompt.tokens)
-        return self._forward(rows, tokens, torch.tensor(starts), torch.tensor([len(part) - 1 for part in new]))
+        contexts = [(start, tuple(prompt.tokens)) for start, prompt in zip(starts, prompts, strict=True)]
+        last = torch.tensor([len(part) - 1 for part in new])
+        return self._once(contexts, rows, tokens, torch.tensor(starts), last)
 
     def _decode(
-        self, prompts: Sequence[Prompt], replies: list[list[int]], live: Any, rows: Tensor, chosen: Tensor
-    ) -> Tensor:
-        starts = []
-        for row in live:
+        self, prompts: Sequence[Prompt], live: Any, rows: Tensor, chosen: Tensor, shared: Any
+    ) -> tuple[Tensor, Any]:
+        starts, tokens = [], chosen.tolist()
+        for row, token in zip(live.tolist(), tokens, strict=True):
             cached = self._cached[prompts[row].session]
             starts.append(len(cached))
-            cached.append(replies[row][-1])
-        return self._forward(rows, chosen[:, None], torch.tensor(starts), torch.zeros(len(live), dtype=torch.long))
+            cached.append(token)
+        contexts = list(zip(shared.tolist(), tokens, strict=True))
+        return self._once(contexts, rows, chosen[:, None], torch.tensor(starts), torch.zeros_like(rows))
+
+    def _once(
+        self, contexts: Sequence[Hashable], rows: Tensor, tokens: Tensor, starts: Tensor, last: Tensor
+    ) -> tuple[Tensor, Any]:
+        """Compute every distinct context once; rows that are alike take over its keys, values and logits.
+
+        Returns:
+            logits [B, V], and the number of each row's context among the distinct ones [B].
+        """
+        numbers: dict[Hashable, int] = {}
+        shared = np.array([numbers.setdefault(context, len(numbers)) for context in contexts])
+        _, first = np.unique(shared, return_index=True)
+        logits = self._forward(rows[first], tokens[first], starts[first], last[first])
+        if len(first) < len(rows):
+            others = np.setdiff1d(np.arange(len(rows)), first)
+            positions = starts[others, None] + torch.arange(tokens.shape[1])
+            self._cache.copy(rows[first[shared[others]]], rows[others], positions)
+        return logits[shared], shared
 
     def _reusable(self, prompt: Prompt) -> int:
         """How many of the prompt's first tokens the slot holds; at least the last token is always fed."""
@@ -123,8 +144,9 @@ class LocalSampler:
         positions = starts[:, None] + torch.arange(tokens.shape[1])
         window = self._cache.window
         window.rows, window.positions = rows, positions
-        window.length, window.slots = int(positions.max()) + 1, len(self._slots) + len(self._free)
-        mask = torch.arange(window.length) <= positions[:, None, :, None]  # [B, 1, Q, length]
+        window.length, window.slots = int((starts + last).max()) + 1, len(self._slots) + len(self._free)
+        hidden = torch.arange(window.length) > positions[:, None, :, None]  # [B, 1, Q, length]
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)  # made once for all layers
         states = hidden_states(
             self._model,
             tokens,

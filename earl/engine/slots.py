@@ -42,6 +42,14 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.window = Window()
         super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
 
+    def copy(self, source: Tensor, target: Tensor, positions: Tensor) -> None:
+        """Copy `positions` [B, Q] of the slots `source` [B] to the slots `target` [B]."""
+        for layer in self.layers:
+            for store in (layer.keys, layer.values):
+                flat = store.flatten(0, 1)
+                there, here = (_places(store, slots, positions) for slots in (source, target))
+                flat.index_copy_(0, here, flat.index_select(0, there))
+
 
 def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
     """Write `states` into a store, grown where it must; the store, and [B, heads, length, head size] read from it."""
@@ -49,7 +57,12 @@ def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Ten
         store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
     store = _grown(store, window)
     store[window.rows[:, None], window.positions] = states.transpose(1, 2)
-    return store, store[window.rows, : window.length].transpose(1, 2)
+    return store, store[:, : window.length].index_select(0, window.rows).transpose(1, 2)
+
+
+def _places(store: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+    """Where `positions` [B, Q] of `slots` [B] stand in the store laid flat: [B * Q]."""
+    return (slots[:, None] * store.shape[1] + positions).flatten()
 
 
 def _grown(store: Tensor, window: Window) -> Tensor:

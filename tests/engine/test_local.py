@@ -140,3 +140,25 @@ def test_tokens_come_as_often_as_their_probabilities_say(small, plain, temperatu
     cells = len(wanted) - 1
     assert cells > 20
     assert statistic < cells + 4 * (2 * cells) ** 0.5  # mean and four deviations of chi-square
+
+
+def test_contexts_that_are_alike_are_computed_once(small, plain, monkeypatch):
+    policy = small()
+    sampler = LocalSampler(policy, temperature=2.0)
+    forward, batches = sampler._forward, []
+    monkeypatch.setattr(sampler, "_forward", lambda rows, *rest: batches.append(len(rows)) or forward(rows, *rest))
+    contexts = {session: [2, 20, 30, 5, 3] if session % 2 else [2, 21, 3] for session in range(40)}
+    for turn in range(3):
+        prompts = [Prompt(session, tokens, 100 * turn + session, 3) for session, tokens in contexts.items()]
+        completions = sampler.generate(prompts)
+        for prompt, completion in zip(prompts, completions, strict=True):
+            tokens = [*prompt.tokens, *completion.tokens]
+            expected = plain(policy.model, tokens, 2.0)[len(prompt.tokens) - 1 :]
+            own = [float(expected[i, token]) for i, token in enumerate(completion.tokens)]
+            assert completion.logprobs == pytest.approx(own, abs=1e-5)
+            contexts[prompt.session] = [*tokens, 7, 8]
+        if turn == 0:  # some histories meet again, others stay apart
+            assert batches[0] == 2
+            assert 2 < batches[1] <= 40
+            contexts |= {session: list(contexts[1]) for session in range(0, 40, 3)}
+    assert len({tuple(tokens) for tokens in contexts.values()}) > 20
