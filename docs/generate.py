@@ -78,9 +78,9 @@ def dependencies() -> str:
 
 RECIPES = """# Recipes
 
-A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless `--config` names
-another file; `--set section.key=value` changes one value. A key that is not listed here is refused. Written by `make docs` from
-`earl/config.py`.
+A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless
+`--config` names another file; `--set section.key=value` changes one value. A key that is not listed here is
+refused. Written by `make docs` from `earl/config.py`.
 """
 
 
