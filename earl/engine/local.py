@@ -1,25 +1,34 @@
 """The embedded sampler: batched decoding in this process, with the KV cache kept over the turns of an episode.
 
-    prompts ─▶ distinct contexts ─▶ prefill what no row holds ─▶ choose ─▶ decode, rows split where replies part ─▶ …
+    prompts ─▶ distinct contexts ─▶ prefill what no slot holds ─▶ choose ─▶ decode ─▶ choose ─▶ … completions
 
-Episodes whose contexts are alike share a row of the cache: what is alike is computed once.
+Episodes whose contexts are alike share a slot of the cache until they part: what is alike is computed once.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence, Set
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from earl.engine.kept import KeptCache
 from earl.engine.model import Policy, head, hidden_states
+from earl.engine.slots import SlotCache
 from earl.rollout.episode import Completion, Prompt
 from earl.seeds import uniforms
 
-LIVELY = 0.75
-"""Rows whose replies have all ended are carried along until fewer than this share are still decoded."""
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Wanted(NamedTuple):
+    """A context that logits are wanted for: the first `held` tokens of a slot, then the new ones."""
+
+    held: int
+    slot: int
+    """Whose beginning is held; -1 where nothing is."""
+    new: Sequence[int]
 
 
 class LocalSampler:
@@ -45,9 +54,9 @@ class LocalSampler:
         self._forget()
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget ended episodes; rows that nobody needs any more are dropped with the next prompts."""
+        """Forget ended episodes; a slot that is nobody's any more is used again."""
         for session in sessions:
-            self._rows.pop(session, None)
+            self._slots.pop(session, None)
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -57,8 +66,8 @@ class LocalSampler:
         logprobs: list[list[float]] = [[] for _ in prompts]
         logits = self._prefill(prompts)
         live = np.arange(len(prompts))
-        for count in range(max(prompt.max_tokens for prompt in prompts)):
-            chosen, scores = self._choose(logits, seeds[live], count)
+        for place in range(max(prompt.max_tokens for prompt in prompts)):
+            chosen, scores = self._choose(logits, seeds[live], place)
             for number, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
                 replies[number].append(token)
                 logprobs[number].append(score)
@@ -72,105 +81,103 @@ class LocalSampler:
         ]
 
     def _forget(self) -> None:
-        self._cache = KeptCache(self._model.config.num_hidden_layers)
-        self._rows: dict[int, int] = {}  # session -> the row of the cache that holds its context
-        self._contexts: list[list[int]] = []  # row -> the tokens whose keys and values it holds
-        self._active = 0  # the first rows are being decoded; those behind belong to other sessions
+        self._cache = SlotCache(self._model.config.num_hidden_layers)
+        self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
+        self._contexts: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
 
     def _ended(self, prompt: Prompt, reply: list[int]) -> bool:
         return reply[-1] in self._stop_ids or len(reply) >= prompt.max_tokens
 
     def _prefill(self, prompts: Sequence[Prompt]) -> Tensor:
-        """Feed what no row holds yet; logits [B, V] after each prompt's last token."""
-        wanted = [tuple(prompt.tokens) for prompt in prompts]
-        found: dict[tuple[int, ...], tuple[int, int]] = {}  # context -> how much of it is held, and by which row
-        for prompt, context in zip(prompts, wanted, strict=True):
-            held = self._held(prompt)
-            found[context] = max(held, found.get(context, held))
-        numbers = {context: number for number, context in enumerate(found)}
-        rows = [numbers[context] for context in wanted]
-        self._arrange(
-            parents=[row for _, row in found.values()],
-            contexts=[list(context) for context in found],
-            rows={prompt.session: row for prompt, row in zip(prompts, rows, strict=True)},
-            capacity=max(len(prompt.tokens) + prompt.max_tokens for prompt in prompts),
-        )
-        starts = [start for start, _ in found.values()]
-        return self._forward([context[start:] for context, (start, _) in found.items()], starts)[rows]
+        """Feed what no slot holds yet; logits [B, V] after each prompt's last token."""
+        contexts = {prompt.session: tuple(prompt.tokens) for prompt in prompts}
+        best: dict[tuple[int, ...], tuple[int, int]] = {}
+        for session, context in contexts.items():
+            held = self._held(session, context)
+            best[context] = max(held, best.get(context, held))
+        wanted = {context: Wanted(held, slot, context[held:]) for context, (held, slot) in best.items()}
+        return self._feed(contexts, wanted)
 
     def _decode(self, replies: Mapping[int, int]) -> Tensor:
         """Feed one token to each session that goes on; logits [B, V] after it."""
-        children = dict.fromkeys((self._rows[session], token) for session, token in replies.items())
-        parents = [row for row, _ in children]
-        if len(set(parents)) < len(parents) or len(parents) < LIVELY * self._active:
-            numbers = {child: number for number, child in enumerate(children)}
-            self._arrange(
-                parents,
-                contexts=[list(self._contexts[row]) for row in parents],
-                rows={session: numbers[self._rows[session], token] for session, token in replies.items()},
-                capacity=self._cache.window.capacity,
-            )
-        starts = [len(context) for context in self._contexts[: self._active]]
-        fed = [0] * self._active  # what a silent row is fed lands behind its end
-        for session, token in replies.items():
-            fed[self._rows[session]] = token
-        rows = [self._rows[session] for session in replies]
-        for row in set(rows):
-            self._contexts[row].append(fed[row])
-        return self._forward([[token] for token in fed], starts)[rows]
+        children = {session: (self._slots[session], token) for session, token in replies.items()}
+        wanted = {(slot, token): Wanted(len(self._contexts[slot]), slot, (token,)) for slot, token in children.values()}
+        return self._feed(children, wanted)
 
-    def _arrange(
-        self, parents: Sequence[int], contexts: list[list[int]], rows: Mapping[int, int], capacity: int
-    ) -> None:
-        """Put copies of `parents` in front, for the sessions in `rows`; rows of other sessions follow."""
-        others = sorted({row for session, row in self._rows.items() if session not in rows})
-        used = max(map(len, self._contexts), default=0)
-        self._cache.arrange([*parents, *others], used, capacity=max(used, capacity))
-        moved = {row: len(parents) + place for place, row in enumerate(others)}
-        self._rows = {s: moved[row] for s, row in self._rows.items() if s not in rows} | dict(rows)
-        self._contexts = contexts + [self._contexts[row] for row in others]
-        self._active = len(parents)
-
-    def _held(self, prompt: Prompt) -> tuple[int, int]:
-        """How many of the prompt's first tokens its session's row holds, and which row that is.
+    def _held(self, session: int, context: tuple[int, ...]) -> tuple[int, int]:
+        """How many of a context's first tokens the session's slot holds, and which slot that is, -1 for none.
 
         At least the last token is always fed, since the logits after it are wanted.
         """
-        if prompt.session not in self._rows:
-            return 0, 0
-        row = self._rows[prompt.session]
-        context = self._contexts[row]
-        if len(context) < len(prompt.tokens) and prompt.tokens[: len(context)] == context:
-            return len(context), row
+        slot = self._slots.get(session, -1)
+        tokens = self._contexts.get(slot, [])
+        if len(tokens) < len(context) and [*context[: len(tokens)]] == tokens:
+            return len(tokens), slot
         same = 0
-        for ours, theirs in zip(context, prompt.tokens[:-1], strict=False):
+        for ours, theirs in zip(tokens, context[:-1], strict=False):
             if ours != theirs:
                 break
             same += 1
-        return same, row
+        return same, slot
 
-    def _forward(self, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Logits [A, V] after the last of `new` tokens, which continue the first A rows from `starts`.
+    def _feed(self, sessions: Mapping[int, Name], wanted: Mapping[Name, Wanted]) -> Tensor:
+        """Compute each distinct context once.
 
-        Rows with fewer tokens are padded; what the padding writes lies behind the row's end, is masked, and is
-        overwritten before the row grows over it.
+        Args:
+            sessions: the name of each session's context.
+            wanted: the contexts by name.
+
+        Returns:
+            logits [B, V], by session.
         """
-        width = max(map(len, new))
-        tokens = torch.tensor([[*part, *[0] * (width - len(part))] for part in new])
-        begin, last = torch.tensor(starts), torch.tensor([len(part) - 1 for part in new])
+        kept = {slot for session, slot in self._slots.items() if session not in sessions}
+        slots = dict(zip(wanted, self._claim([*wanted.values()], kept), strict=True))
+        self._slots |= {session: slots[name] for session, name in sessions.items()}
+        rows = {name: row for row, name in enumerate(wanted)}
+        logits = self._forward([*slots.values()], [*wanted.values()])
+        return logits[[rows[name] for name in sessions.values()]]
+
+    def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
+        """A slot for each context: the one that holds its beginning, or a free one with a copy of that."""
+        owner: dict[int, int] = {}
+        for number, context in enumerate(wanted):
+            owner.setdefault(context.slot, number)
+        free = (slot for slot in count() if slot not in owner and slot not in kept)
+        slots = [c.slot if c.slot >= 0 and owner[c.slot] == n else next(free) for n, c in enumerate(wanted)]
+        copied = [(c, slot) for c, slot in zip(wanted, slots, strict=True) if c.held and slot != c.slot]
+        if copied:
+            length = max(context.held for context, _ in copied)
+            self._cache.copy([context.slot for context, _ in copied], [slot for _, slot in copied], length)
+        for context, slot in copied:
+            self._contexts[slot] = self._contexts[context.slot][: context.held]
+        for context, slot in zip(wanted, slots, strict=True):
+            tokens = self._contexts.setdefault(slot, [])
+            tokens[context.held :] = context.new
+        return slots
+
+    def _forward(self, slots: Sequence[int], wanted: Sequence[Wanted]) -> Tensor:
+        """Logits [B, V] after the last new token of each context.
+
+        Rows with fewer new tokens are padded; what the padding writes lies behind the context's end, is masked,
+        and is overwritten before the context grows over it.
+        """
+        width = max(len(context.new) for context in wanted)
+        tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in wanted])
+        starts = torch.tensor([context.held for context in wanted])
+        last = torch.tensor([len(context.new) - 1 for context in wanted])
         window = self._cache.window
-        positions = (begin[:, None] + torch.arange(width)).clamp(max=window.capacity - 1)  # [A, Q]
-        window.positions, window.length = positions, int((begin + last).max()) + 1
-        hidden = torch.arange(window.length) > positions[:, None, :, None]  # [A, 1, Q, length]
+        window.slots, window.positions = torch.tensor(slots), starts[:, None] + torch.arange(width)  # [B, Q]
+        window.length = int((starts + last).max()) + 1
+        hidden = torch.arange(window.length) > window.positions[:, None, :, None]  # [B, 1, Q, length]
         states = hidden_states(
             self._model,
             tokens,
             attention_mask=torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf),
-            position_ids=positions,
+            position_ids=window.positions,
             past_key_values=self._cache,
             use_cache=True,
         )
-        logits: Tensor = head(self._model)(states[torch.arange(len(new)), last])
+        logits: Tensor = head(self._model)(states[torch.arange(len(slots)), last])
         return logits.float()
 
     def _choose(self, logits: Tensor, seeds: Any, counter: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """The embedded sampler against plain `transformers`, token by token."""
 
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -43,8 +44,9 @@ def test_the_cache_follows_the_number_of_episodes(small, plain, episodes):
     sampler = LocalSampler(policy)
     for count, first in ((3, 0), (40, 100), (5, 200), (41, 300)):
         assert_logprobs(play(episodes(policy, count, first), sampler), policy.model, plain)
-    assert not sampler._rows
-    assert sampler._cache.layers[0].keys.shape[0] <= 41  # side by side at most
+    assert not sampler._slots
+    # 41 contexts side by side at most; slots double from 16: 64.
+    assert sampler._cache.layers[0].keys.shape[0] == 64
 
 
 def test_an_interrupted_rollout_leaves_nothing_that_shows(small, plain, episodes):
@@ -144,7 +146,7 @@ def test_contexts_that_are_alike_are_computed_once(small, plain, monkeypatch):
     policy = small()
     sampler = LocalSampler(policy, temperature=2.0)
     forward, batches = sampler._forward, []
-    monkeypatch.setattr(sampler, "_forward", lambda new, starts: batches.append(len(new)) or forward(new, starts))
+    monkeypatch.setattr(sampler, "_forward", lambda slots, new: batches.append(len(slots)) or forward(slots, new))
     contexts = {session: [2, 20, 30, 5, 3] if session % 2 else [2, 21, 3] for session in range(40)}
     for turn in range(3):
         prompts = [Prompt(session, tokens, 100 * turn + session, 3) for session, tokens in contexts.items()]
@@ -160,3 +162,26 @@ def test_contexts_that_are_alike_are_computed_once(small, plain, monkeypatch):
             assert 2 < batches[1] <= 40
             contexts |= {session: list(contexts[1]) for session in range(0, 40, 3)}
     assert len({tuple(tokens) for tokens in contexts.values()}) > 20
+
+
+def test_whatever_sessions_come_in_whatever_order(small, plain):
+    # Contexts go on, fall back, restart and meet; sessions stay away for a while, end, and begin anew.
+    policy, rng = small(), Random(5)
+    sampler, contexts = LocalSampler(policy, temperature=0.3), {}
+    for turn in range(60):
+        for session in rng.sample(range(8), rng.randint(0, 3)):
+            sampler.release([session])
+            contexts.pop(session, None)
+        for session in rng.sample(range(8), rng.randint(1, 8)):
+            own = contexts.get(session, [2])
+            base = rng.choice([own, own, own[: len(own) // 2] or [2], [2], *contexts.values()])
+            contexts[session] = [*base, *rng.choices([7, 8], k=rng.randint(1, 5))]
+        asked = rng.sample(sorted(contexts), rng.randint(1, len(contexts)))
+        prompts = [Prompt(session, contexts[session], 100 * turn + session, rng.randint(1, 4)) for session in asked]
+        for prompt, completion in zip(prompts, sampler.generate(prompts), strict=True):
+            tokens = [*prompt.tokens, *completion.tokens]
+            expected = plain(policy.model, tokens, 0.3)[len(prompt.tokens) - 1 :]
+            own = [float(expected[i, token]) for i, token in enumerate(completion.tokens)]
+            assert completion.logprobs == pytest.approx(own, abs=5e-5)  # temperature 0.3 enlarges the rounding
+            contexts[prompt.session] = tokens
+    assert sampler._cache.layers[0].keys.shape[0] == 16  # 8 sessions never take more than the first 16 slots

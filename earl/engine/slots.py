@@ -1,0 +1,81 @@
+"""A KV cache whose slots hold contexts, from one turn of an episode to the next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+@dataclass(slots=True)
+class Window:
+    """Which part of the slots the next forward pass reads and writes."""
+
+    slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [B], the slot of each row
+    positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
+    length: int = 0
+    """Positions to attend to, of all that the slots hold."""
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, [slots, positions, heads, head size], grown by doubling."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.window = window
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
+        self.keys, keys = _exchange(self.keys, key_states, self.window)
+        self.values, values = _exchange(self.values, value_states, self.window)
+        return keys, values
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """The slots of all layers, moved together by one window."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.window = Window()
+        super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
+        source, target = torch.tensor(sources), torch.tensor(targets)
+        for layer in self.layers:
+            layer.keys, layer.values = (_copied(s, source, target, length) for s in (layer.keys, layer.values))
+
+
+def _copied(store: Tensor, source: Tensor, target: Tensor, length: int) -> Tensor:
+    store = _grown(store, int(target.max()) + 1, length)
+    part = store[:, :length]
+    part.index_copy_(0, target, part.index_select(0, source))
+    return store
+
+
+def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Write `states` into a store, grown where it must; the store, and [B, heads, length, head size] read from it."""
+    if store is None:
+        store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
+    store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1)
+    store[window.slots[:, None], window.positions] = states.transpose(1, 2)
+    return store, store[:, : window.length].index_select(0, window.slots).transpose(1, 2)
+
+
+def _grown(store: Tensor, num_slots: int, num_positions: int) -> Tensor:
+    slots, positions, heads, size = store.shape
+    needed = (_at_least(slots, num_slots), _at_least(positions, num_positions))
+    if needed == (slots, positions):
+        return store
+    # Zeros: what is masked has weight 0, and 0 times whatever lay in the memory might not be 0.
+    larger = store.new_zeros(*needed, heads, size)
+    larger[:slots, :positions] = store
+    return larger
+
+
+def _at_least(have: int, needed: int) -> int:
+    while have < needed:
+        have = max(16, 2 * have)
+    return have
