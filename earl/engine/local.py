@@ -7,7 +7,7 @@ Episodes whose contexts are alike share a slot of the cache until they part: wha
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence, Set
-from itertools import count
+from itertools import count, groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,6 +29,11 @@ class Wanted(NamedTuple):
     slot: int
     """Whose beginning is held; -1 where nothing is."""
     new: Sequence[int]
+
+
+def _size(context: Wanted) -> int:
+    """Contexts of one size have up to twice as many new tokens as each other, so padding stays below the half."""
+    return (len(context.new) - 1).bit_length()
 
 
 class LocalSampler:
@@ -133,9 +138,13 @@ class LocalSampler:
         kept = {slot for session, slot in self._slots.items() if session not in sessions}
         slots = dict(zip(wanted, self._claim([*wanted.values()], kept), strict=True))
         self._slots |= {session: slots[name] for session, name in sessions.items()}
-        rows = {name: row for row, name in enumerate(wanted)}
-        logits = self._forward([*slots.values()], [*wanted.values()])
-        return logits[[rows[name] for name in sessions.values()]]
+        names = sorted(wanted, key=lambda name: _size(wanted[name]))
+        logits = []
+        for _, alike in groupby(names, key=lambda name: _size(wanted[name])):
+            batch = list(alike)
+            logits.append(self._forward([slots[name] for name in batch], [wanted[name] for name in batch]))
+        rows = {name: row for row, name in enumerate(names)}
+        return torch.cat(logits)[[rows[name] for name in sessions.values()]]
 
     def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
         """A slot for each context: the one that holds its beginning, or a free one with a copy of that."""
