@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "Write a run's report anew.",
     "runs": "List the runs.",
     "envs": "List, check or show environments.",
+    "bench": "Measure rollouts or training steps on this machine.",
 }
 """Every command with its summary, so that the help page loads none of them."""
 

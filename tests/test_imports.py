@@ -14,7 +14,7 @@ LINT = Path(sys.executable).parent / "lint-imports"
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
     """A copy of the code, links kept as links."""
-    for name in ("earl", "envs", "agents", "cli"):
+    for name in ("earl", "envs", "agents", "cli", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

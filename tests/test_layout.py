@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LINKED = ("agents", "cli", "configs", "envs")
+LINKED = ("agents", "benchmarks", "cli", "configs", "envs")
 HEAVY = ("torch", "ray", "vllm", "transformers")
 
 

@@ -54,7 +54,7 @@ def test_an_unknown_command_gets_the_nearest(earl) -> None:
     assert (said.code, said.out) == (2, "")
     assert (
         said.err
-        == "error: unknown command 'trian'; did you mean 'train'? Known: envs, eval, play, report, runs, train\n"
+        == "error: unknown command 'trian'; did you mean 'train'? Known: bench, envs, eval, play, report, runs, train\n"
     )
 
 

@@ -1,0 +1,152 @@
+"""The embedded sampler against `transformers.generate`: same model, same games, same run, turn about.
+
+warm start (so that games last) ─▶ repeat: embedded, generate ─▶ ratio ─▶ where the embedded time goes
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from earl.benchmarks.generate import GenerateSampler
+from earl.config import Config, build, load_toml, override
+from earl.envs import registry
+from earl.placement.embedded import Embedded
+from earl.placement.peers import Peers
+from earl.rollout.episode import Completion, Episode, Prompt
+from earl.rollout.lockstep import Completes, play
+from earl.rollout.tasks import draw_tasks, group_episodes
+from earl.runs.journal import Clock
+from earl.seeds import derive
+from earl.trajectory import FIRST_POLICY_AUTHOR, Trajectory
+
+WARM_STEPS = 20
+
+
+PARTS = ("setup", "sampler", "environment", "chat")
+
+
+class Timed:
+    """A sampler under a clock."""
+
+    def __init__(self, sampler: Completes, clock: Clock) -> None:
+        self._sampler, self._clock = sampler, clock
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """As the sampler does."""
+        with self._clock("sampler"):
+            return self._sampler.generate(prompts)
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """As the sampler does."""
+        self._sampler.release(sessions)
+
+
+def recipe(env: str, assignments: Sequence[str]) -> Config:
+    """The packaged recipe of an environment, with what `--set` says."""
+    registry.seats(env)  # refuses a name that there is not
+    tree = load_toml(Path(str(files("earl") / "configs" / f"{env}.toml")))
+    tree.setdefault("env", {})["name"] = env
+    return build(override(tree, assignments))
+
+
+def run(
+    env: str = "tictactoe", episodes: int = 256, repeats: int = 5, assignments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Measure both samplers.
+
+    Returns:
+        `embedded` and `generate`: episodes and sampled tokens per second, each as median, min and max over the
+        repeats; `ratio`: of the episodes per second, pair by pair; `seconds`: where one embedded pass spends
+        its time: `setup` (environments and first prompts), `sampler`, `environment` (rule and step), `chat`
+        (templates and decoding), `python` (the rest); `turns_per_episode`, `parameters` and what was asked for.
+    """
+    placement = Embedded(recipe(env, assignments), Peers())
+    for step in range(1, WARM_STEPS + 1):
+        placement.imitate(placement.demonstrations(step), step)
+    placement.sync(WARM_STEPS)
+    samplers: dict[str, Completes] = {
+        "embedded": placement.sampler,
+        "generate": GenerateSampler(placement.policy, placement.config.rollout.temperature),
+    }
+    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
+    for number in range(-1, repeats):  # the first pair warms up
+        for name, sampler in samplers.items():
+            measured = _pass(placement, sampler, episodes, number)
+            if number >= 0:
+                passes[name].append(measured)
+    return {
+        "env": env,
+        "episodes": episodes,
+        "repeats": repeats,
+        "parameters": sum(parameter.numel() for parameter in placement.policy.model.parameters()),
+        "threads": torch.get_num_threads(),
+        "turns_per_episode": median(p["turns"] / episodes for p in passes["embedded"]),
+        **{name: _rates(own) for name, own in passes.items()},
+        "ratio": spread([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
+        "seconds": _parts(placement, episodes),
+    }
+
+
+def _episodes(placement: Embedded, count: int, number: int) -> list[Episode]:
+    seed = derive("benchmark", number)
+    tasks = draw_tasks(placement.world.env, placement.config.env.opponents, count, seed)
+    return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
+
+
+def _pass(placement: Embedded, sampler: Completes, count: int, number: int) -> dict[str, float]:
+    """One rollout from the making of the environments to the last trajectory."""
+    began = time.perf_counter()
+    played = play(_episodes(placement, count, number), sampler)
+    seconds = time.perf_counter() - began
+    return {
+        "seconds": seconds,
+        "episodes": len(played) / seconds,
+        "tokens": sum(map(_sampled, played)) / seconds,
+        "turns": sum(len(trajectory.turns) for trajectory in played),
+    }
+
+
+def _sampled(trajectory: Trajectory) -> int:
+    return int((trajectory.authors >= FIRST_POLICY_AUTHOR).sum())
+
+
+def _rates(passes: list[dict[str, float]]) -> dict[str, Any]:
+    return {f"{what}_per_second": spread([own[what] for own in passes]) for what in ("episodes", "tokens")}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """What is told of repeated measurements."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def _parts(placement: Embedded, count: int) -> dict[str, float]:
+    """Where one embedded pass spends its time; measured apart, since the clocks themselves take some."""
+    clock, chat = Clock(), placement.world.chat
+    clock.seconds = dict.fromkeys(PARTS, 0.0)
+    kept = {name: getattr(chat, name) for name in ("opening", "reply", "decode")}
+    began = time.perf_counter()
+    with clock("setup"):
+        episodes = _episodes(placement, count, number=-2)
+    for episode in episodes:
+        for name in ("rule", "step"):
+            setattr(episode.env, name, _clocked(clock, "environment", getattr(episode.env, name)))
+    for name, function in kept.items():
+        setattr(chat, name, _clocked(clock, "chat", function))
+    play(episodes, Timed(placement.sampler, clock))
+    for name, function in kept.items():
+        setattr(chat, name, function)
+    whole = time.perf_counter() - began
+    return {**clock.seconds, "python": whole - sum(clock.seconds.values())}
+
+
+def _clocked(clock: Clock, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        with clock(stage):
+            return function(*arguments)
+
+    return call

@@ -1,0 +1,99 @@
+"""`earl bench`: measure on this machine."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from earl.cli.options import F, json_option, print_json
+
+SPREAD = {"median", "min", "max"}
+
+
+def _options(command: F) -> F:
+    """What every benchmark takes."""
+    command = json_option(command)
+    command = click.option(
+        "--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe."
+    )(command)
+    return click.option("--env", default="tictactoe", show_default=True, help="Whose packaged recipe is used.")(command)
+
+
+@click.group()
+def command() -> None:
+    """Measure rollouts or training steps on this machine.
+
+    Repeats take turns, so that whatever else the machine does falls on both sides alike. Wherever a number is repeated,
+    its median, min and max are told.
+    """
+
+
+@command.command()
+@click.option("--episodes", type=click.IntRange(min=1), default=256, show_default=True, help="Episodes of one repeat.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
+@_options
+def rollout(env: str, episodes: int, repeats: int, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure the embedded sampler against transformers.generate.
+
+    Both play the same games with the same model, after a short warm start so that games last. `generate` is called once
+    per turn for all episodes, padded on the left, and keeps nothing between turns.
+
+    \b
+    embedded, generate   episodes_per_second and (sampled) tokens_per_second
+    ratio                of their episodes per second, pair by pair of repeats
+    seconds              where one embedded repeat spends its time: setup (making
+                         environments and first prompts), sampler, environment
+                         (rule and step), chat (templates, decoding), python (the rest)
+    parameters           of the model; threads: that torch uses
+    turns_per_episode    in the median repeat
+    """
+    from earl.benchmarks.rollout import run
+
+    _show(run(env, episodes, repeats, assignments), as_json)
+
+
+@command.command()
+@click.option("--steps", type=click.IntRange(min=3), default=10, show_default=True, help="Steps of one repeat.")
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@_options
+def step(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure training steps with one process and with two.
+
+    Steps of reinforcement learning after a short warm start; the first and the last do not count.
+
+    \b
+    one, two   processes: seconds of a whole step, and the median seconds of its stages
+    speedup    of two processes over one, pair by pair of repeats
+    episodes   of one step
+    """
+    from earl.benchmarks.step import run
+
+    _show(run(env, steps, repeats, assignments), as_json)
+
+
+def _show(result: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        return print_json(result)
+    for name, value in _flat(result):
+        click.echo(f"{name:<32}{value}")
+    return None
+
+
+def _flat(result: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
+    """Every number under its path; of repeated ones all three in one line."""
+    lines: list[tuple[str, str]] = []
+    for name, value in result.items():
+        if not isinstance(value, Mapping):
+            lines.append((path + name, _number(value)))
+        elif value.keys() == SPREAD:
+            low, high = _number(value["min"]), _number(value["max"])
+            lines.append((path + name, f"{_number(value['median'])}  ({low} … {high})"))
+        else:
+            lines += _flat(value, f"{path}{name}.")
+    return lines
+
+
+def _number(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,79 @@
+"""The benchmarks measure what they say; how fast this machine is, no test asks."""
+
+import json
+
+import pytest
+import torch
+
+from earl.benchmarks import rollout, step
+from earl.benchmarks.generate import GenerateSampler
+from earl.cli.main import run as command_line
+from earl.config import ModelConfig
+from earl.engine.local import LocalSampler
+from earl.engine.model import make
+from earl.rollout.episode import Prompt
+
+SMALL = ("model.hidden=16", "model.layers=1", "model.heads=1", "warm_start.episodes=8", "warm_start.minibatches=1")
+
+
+def spread(value):
+    return value["min"] <= value["median"] <= value["max"]
+
+
+def test_both_samplers_continue_a_context_alike():
+    torch.set_num_threads(1)
+    policy = make(ModelConfig(hidden=16, layers=2, heads=2), seed=3)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(3)  # far from uniform, so that a low temperature leaves no choice
+    prompts = [Prompt(i, [2, 20 + i, *[30] * (i % 5), 5, 3], seed=i, max_tokens=3 + i % 4) for i in range(20)]
+    ours = LocalSampler(policy, greedy=True).generate(prompts)
+    theirs = GenerateSampler(policy, temperature=1e-4).generate(prompts)
+    assert [completion.tokens for completion in ours] == [completion.tokens for completion in theirs]
+    assert [completion.finished for completion in ours] == [completion.finished for completion in theirs]
+
+
+def test_what_the_rollout_benchmark_tells(monkeypatch):
+    monkeypatch.setattr(rollout, "WARM_STEPS", 1)
+    result = rollout.run("tictactoe", episodes=8, repeats=2, assignments=SMALL)
+    assert (result["env"], result["episodes"], result["repeats"], result["threads"]) == ("tictactoe", 8, 2, 1)
+    for name in ("embedded", "generate"):
+        assert spread(result[name]["episodes_per_second"])
+        assert spread(result[name]["tokens_per_second"])
+    assert spread(result["ratio"])
+    assert set(result["seconds"]) == {"setup", "sampler", "environment", "chat", "python"}
+    assert all(seconds >= 0 for seconds in result["seconds"].values())
+
+
+@pytest.mark.slow
+def test_what_the_step_benchmark_tells():
+    settings = [*SMALL, "rollout.episodes=8", "rollout.group_size=4", "warm_start.steps=1"]
+    result = step.run("tictactoe", steps=3, repeats=1, assignments=settings)
+    for name in ("one", "two"):
+        assert spread(result[name]["seconds"])
+        assert {"rollout", "prepare", "update", "weights"} <= set(result[name]["stages"])
+        assert "evaluate" not in result[name]["stages"]
+    assert result["speedup"]["median"] > 0
+
+
+def test_the_command_prints_json_or_lines(monkeypatch, capsys):
+    monkeypatch.setattr(rollout, "WARM_STEPS", 1)
+    settings = [argument for key in SMALL for argument in ("--set", key)]
+    assert command_line(["bench", "rollout", "--episodes", "4", "--repeats", "1", "--json", *settings]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 4
+    assert command_line(["bench", "rollout", "--episodes", "4", "--repeats", "1", *settings]) == 0
+    assert "embedded.episodes_per_second" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["rollout", "--env", "tictactoo"], "did you mean 'tictactoe'"),
+        (["rollout", "--set", "model.hiden=3"], "did you mean 'model.hidden'"),
+        (["rollout", "--episodes", "0"], "0 is not in the range"),
+        (["rolout"], "rollout"),
+    ],
+)
+def test_bad_input_is_refused(capsys, arguments, complaint):
+    assert command_line(["bench", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
