@@ -24,6 +24,9 @@ def assert_refused(said, *words: str) -> None:
         assert word in said.err
 
 
+LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--set", "model.layers=256"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -50,7 +53,7 @@ def assert_refused(said, *words: str) -> None:
         (["tictactoe", "--set", "rollout.temperature=0"], ["rollout.temperature = 0"]),
         (["tictactoe", "--set", "env.opponents.random=-2"], ["env.opponents.random = -2"]),
         (["tictactoe", "--set", "rollout.episodes=100000000000"], ["100,000,000,000 episodes", "this machine has"]),
-        (["tictactoe", "--set", "model.hidden=65536", "--set", "model.layers=256"], ["parameters needs", "TiB"]),
+        (["tictactoe", *LARGE], ["parameters needs", "TiB"]),
         (["tictactoe", "--set", "run.processes=5"], ["run.processes = 5 must not be larger than"]),
         (["tictactoe", "--name", "../x"], ["run name '../x' is not a plain name"]),
         (["tictactoe", "--model", "nowhere"], ["no model at 'nowhere'", "ORGANISATION/NAME"]),
@@ -189,8 +192,8 @@ def test_a_disk_that_fills_up_during_the_run(earl, tiny: Path, small_disk: Path,
 def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(earl, tiny: Path, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # 57,600 parameters take more
-        wide = ["--set", "model.hidden=96"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # about 62,000 parameters take more
+        wide = ["--set", "model.hidden=192"]
         said = earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path / "runs", *wide)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
