@@ -182,7 +182,7 @@ class LocalSampler:
             self._model,
             tokens,
             attention_mask=torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf),
-            position_ids=window.positions,
+            position_ids=window.positions.clamp(max=window.length - 1),  # padding may stand behind the last
             past_key_values=self._cache,
             use_cache=True,
         )

@@ -1,5 +1,6 @@
 """The policy: a `transformers` causal language model with its tokenizer, made small or loaded."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Shape:
 
     parameters: int
     max_positions: int
-    """Tokens of the longest context that its position embeddings were made for."""
+    """Tokens of the longest context that its positions and its attention were made for."""
     kv_bytes: int
     """Keys and values of one token, in float32."""
 
@@ -63,13 +64,25 @@ def shape(config: ModelConfig) -> Shape:
     with _loading(config.path or "the recipe"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(described)
     text = described.get_text_config()
+    _check_layers(text)
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return Shape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        max_positions=text.max_position_embeddings,
+        # Behind a sliding window the sampler's own mask would see more than the model's.
+        max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
         kv_bytes=2 * text.num_hidden_layers * heads * head_size * 4,
     )
+
+
+def _check_layers(text: Any) -> None:
+    """The sampler keeps keys and values; a layer that keeps another state would silently start anew every turn."""
+    others = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if others:
+        raise EarlError(
+            f"a model of the type {text.model_type!r} has layers of {min(others)!r}, and earl samples from layers of "
+            "attention only; use another family, such as Qwen3 or Llama"
+        )
 
 
 def make(config: ModelConfig, seed: int) -> Policy:
@@ -101,6 +114,7 @@ def load(path: str | Path) -> Policy:
     if not tokenizer.is_fast:
         raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
     policy = Policy(model, tokenizer)
+    _check_layers(model.config.get_text_config())
     _check_head(policy)
     return policy
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from earl.agents.chat import Chat
 from earl.config import ModelConfig
@@ -26,7 +26,7 @@ def spread_out(model, seed=0):
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.15, generator=generator)
-    return model
+    return model.eval()
 
 
 def qwen3(seed=0):
@@ -47,7 +47,13 @@ def qwen2(seed=0):
     return Policy(spread_out(Qwen2ForCausalLM(config), seed), character_tokenizer())
 
 
-ARCHITECTURES = {"qwen3": qwen3, "llama": llama, "qwen2": qwen2}
+def gpt2(seed=0):
+    """Learned positions: there is none behind the 512th."""
+    config = GPT2Config(vocab_size=106, n_embd=32, n_layer=2, n_head=4, n_positions=512)
+    return Policy(spread_out(GPT2LMHeadModel(config), seed), character_tokenizer())
+
+
+ARCHITECTURES = {"qwen3": qwen3, "llama": llama, "qwen2": qwen2, "gpt2": gpt2}
 
 
 @pytest.fixture(params=sorted(ARCHITECTURES))

@@ -4,11 +4,20 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, CohereConfig, CohereForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CohereConfig,
+    CohereForCausalLM,
+    MistralConfig,
+    Qwen3NextConfig,
+)
 
 from earl.config import ModelConfig
 from earl.engine.model import Policy, load, make, read_weights, shape
 from earl.errors import EarlError
+
+TINY = {"vocab_size": 106, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 def weights(policy):
@@ -74,14 +83,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(small, tmp_path):
 
 
 def test_a_model_that_changes_its_logits_after_the_head_is_refused(small, tmp_path):
-    config = CohereConfig(
-        vocab_size=106,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        logit_scale=0.01,
-    )
+    config = CohereConfig(logit_scale=0.01, **TINY)
     Policy(CohereForCausalLM(config), small().tokenizer).save(tmp_path)
     with pytest.raises(EarlError, match="changes its logits"):
         load(tmp_path)
@@ -107,3 +109,16 @@ def test_damaged_weights_are_refused(small, tmp_path):
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(EarlError, match="no model can be loaded"):
         load(tmp_path)
+
+
+def test_a_sliding_window_bounds_the_context(tmp_path):
+    MistralConfig(sliding_window=128, max_position_embeddings=512, **TINY).save_pretrained(tmp_path)
+    assert shape(ModelConfig(path=str(tmp_path))).max_positions == 128
+    MistralConfig(sliding_window=None, max_position_embeddings=512, **TINY).save_pretrained(tmp_path)
+    assert shape(ModelConfig(path=str(tmp_path))).max_positions == 512
+
+
+def test_layers_that_keep_no_keys_and_values_are_refused(tmp_path):
+    Qwen3NextConfig(layer_types=["linear_attention"], **TINY).save_pretrained(tmp_path)
+    with pytest.raises(EarlError, match="layers of 'linear_attention'"):
+        shape(ModelConfig(path=str(tmp_path)))
