@@ -185,3 +185,17 @@ def test_whatever_sessions_come_in_whatever_order(small, plain):
             assert completion.logprobs == pytest.approx(own, abs=5e-5)  # temperature 0.3 enlarges the rounding
             contexts[prompt.session] = tokens
     assert sampler._cache.layers[0].keys.shape[0] == 16  # 8 sessions never take more than the first 16 slots
+
+
+def test_a_session_that_stays_away_finds_its_context_again(small, monkeypatch):
+    sampler = LocalSampler(small())
+    forward, fed = sampler._forward, []
+    monkeypatch.setattr(
+        sampler, "_forward", lambda slots, new: fed.append([len(n.new) for n in new]) or forward(slots, new)
+    )
+    long = [2, *range(30, 80), 3]
+    for session in range(4):
+        sampler.generate([Prompt(session, [*long, 20 + session], seed=session, max_tokens=1)])
+    fed.clear()
+    sampler.generate([Prompt(session, [*long, 20 + session, 7, 8], seed=9, max_tokens=1) for session in range(4)])
+    assert fed == [[2, 2, 2, 2]]  # what was new since, and nothing of the 53 tokens before

@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from earl.runs import checkpoint
+from earl.runs.store import Store
 
 KINDS = {
     "grpo": {},
@@ -106,3 +107,40 @@ def test_checkpoints_do_not_change_behind_a_runs_back(tiny, new_run, carry_on):
     }
     carry_on(folder, config)
     assert before == {path: hashlib.sha256(path.read_bytes()).digest() for path in before}
+
+
+def test_what_was_written_after_the_checkpoint_is_gone_before_it_is_done_again(tiny, new_run, carry_on, stopping):
+    config = tiny(run={"checkpoint_every": 50, "steps": 5}, evaluate={"every": 50})
+    folder, found = new_run(config), []
+    with pytest.raises(BrokenPipeError):
+        carry_on(folder, config, stopping(7, break_off=True))
+    again = checkpoint.all_steps(folder.checkpoints)[-1] + 1
+    assert again < last_step(folder) == 7
+
+    class Looking(stopping):
+        def step(self, step, metrics, matches):
+            found.append((step, last_step(folder), len(list(folder.trajectories.glob("*.parquet")))))
+
+    carry_on(folder, config, Looking(99))
+    assert found[0] == (again, again, max(0, again - 3))  # episodes are kept of the steps after the third
+
+
+def last_step(folder):
+    with Store(folder.database, read_only=True) as store:
+        return store.last_step()
+
+
+def test_events_are_not_told_twice(tiny, new_run, carry_on, stopping):
+    config = tiny()
+    whole, broken = new_run(config, "whole"), new_run(config, "broken")
+    carry_on(whole, config)
+    for step in (0, 3, 5):
+        with pytest.raises(BrokenPipeError):
+            carry_on(broken, config, stopping(step, break_off=True))
+    carry_on(broken, config)
+    assert events(broken) == events(whole) != []
+
+
+def events(folder):
+    with Store(folder.database, read_only=True) as store:
+        return [(event.step, event.kind, event.message) for event in store.events() if event.kind != "resume"]

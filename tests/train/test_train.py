@@ -2,6 +2,7 @@
 
 import pytest
 
+from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.store import Store
 
@@ -59,6 +60,23 @@ def test_the_last_checkpoints_and_the_best_stay(tiny, new_run, carry_on):
     folder = new_run(config)
     progress = carry_on(folder, config)
     assert checkpoint.all_steps(folder.checkpoints) == sorted({5, 6, progress.best_step})
+
+
+def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, monkeypatch):
+    # Losses by step: 2 is the best, though it is neither the last nor among the last checkpoints.
+    losses, asked = {0: 0.9, 1: 0.5, 2: 0.1, 3: 0.3, 4: 0.1, 5: 0.2, 6: 0.4}, []
+
+    def measured(placement, episodes):
+        version = placement.judge._version
+        asked.append((version, episodes))
+        return [MatchResult("tictactoe", "random", 0, False, 9, 0.0, 1 - losses[version], losses[version], 0.0, 0.0)]
+
+    monkeypatch.setattr("earl.train.evaluate_matches", measured)
+    config = tiny(evaluate={"every": 1}, run={"checkpoint_every": 1})
+    folder = new_run(config)
+    assert carry_on(folder, config).best_step == 2
+    assert asked == [(step, 5) for step in range(7)] + [(2, 7)]
+    assert checkpoint.all_steps(folder.checkpoints) == [2, 5, 6]
 
 
 def test_a_finished_run_that_is_continued_only_measures_again(tiny, new_run, whole, remains, carry_on, stopping):
