@@ -1,6 +1,6 @@
 """How a run is shown while it goes on: a bar in a terminal, a line per evaluation elsewhere; both in log.txt too."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -13,9 +13,12 @@ from earl.cli.text import console, one_line
 from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
 from earl.runs.storage import storage
+from earl.runs.summary import FINAL
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
 """The metrics in the bar and how they read."""
+SAID = ("limit", "forecast")
+"""The kinds of events that are told as they happen; the others are told elsewhere or can wait for the report."""
 
 
 class Watch:
@@ -35,16 +38,28 @@ class Watch:
         with storage(self._folder.log), self._folder.log.open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')}  {line}\n")
 
-    def step(self, step: int, metrics: dict[str, float], matches: Sequence[MatchResult]) -> None:
+    def step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        timings: Mapping[str, float],
+        matches: Sequence[MatchResult],
+        phase: str,
+    ) -> None:
         """A step is done: move the bar, tell an evaluation."""
+        del timings
         numbers = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
         self._numbers = ", ".join(numbers) or self._numbers
         if matches:
-            last = step == self._total and not metrics
-            when = "at the end, the best weights" if last else f"step {step}/{self._total}"
+            when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
             self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=step, numbers=self._numbers)
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """Something happened: say what the user should know at once."""
+        if kind in SAID:
+            self.say(f"step {step}: {message}")
 
     def stopping(self) -> None:
         """Ctrl-C was heard."""

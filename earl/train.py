@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from earl import evaluate
 from earl.config import Config, build, load_toml
 from earl.engine.model import load
 from earl.errors import EarlError
 from earl.matches import MatchResult
+from earl.observer import Observer
 from earl.placement import peers as peer_processes
 from earl.placement.embedded import Embedded
 from earl.placement.peers import Lost, Peers
@@ -29,16 +30,6 @@ from earl.runs.storage import step_name
 from earl.runs.summary import FINAL
 
 NEVER = (float("-inf"), float("-inf"))
-
-
-class Observer(Protocol):
-    """Who watches a run while it goes on."""
-
-    def step(self, step: int, metrics: dict[str, float], matches: Sequence[MatchResult]) -> None:
-        """A step is done and written down."""
-
-    def stopping(self) -> None:
-        """A stop was asked for and comes after the step; called by the signal's handler."""
 
 
 @dataclass(slots=True)
@@ -79,7 +70,7 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
     saved = checkpoint.load(latest) if latest else None
     # A checkpoint holds the whole model, so a run goes on even where the one that it began from is gone.
     placement = Embedded(config, peers, load(saved.path) if saved else None)
-    journal = Journal(folder, keeps=peers.rank == 0)
+    journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
         progress = _resume(saved, placement, journal)
         placement.sync(progress.step)
@@ -142,13 +133,14 @@ def _close_step(
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
     # Numbers before the checkpoint: a kill between the two repeats the step instead of losing its numbers.
-    journal.step(step, metrics, clock, results, phase_of(config, step))
+    phase = phase_of(config, step)
+    journal.step(step, metrics, clock, results, phase)
     if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
         with clock("checkpoint"):
             journal.checkpoint(step, placement.save, asdict(progress), progress.best_step)
         journal.step(step, {}, clock, [], "")
     if observer:
-        observer.step(step, metrics, results)
+        observer.step(step, metrics, clock.seconds, results, phase)
 
 
 def _finish(
@@ -163,7 +155,7 @@ def _finish(
     journal.event(progress.step, "finish", f"finished; the best weights are those of step {progress.best_step}")
     progress.finished = True
     if observer:
-        observer.step(progress.step, {}, results)
+        observer.step(progress.step, {}, {}, results, FINAL)
 
 
 def evaluate_matches(placement: Embedded, episodes: int) -> list[MatchResult]:

@@ -34,8 +34,9 @@ class Clock:
 class Journal:
     """Writes a run's database, trajectories and checkpoints, or nothing when `keeps` is false."""
 
-    def __init__(self, folder: RunFolder, keeps: bool) -> None:
-        self._folder = folder
+    def __init__(self, folder: RunFolder, keeps: bool, heard: Callable[[int, str, str], None] | None = None) -> None:
+        """Begin; `heard` is told every event that is noted."""
+        self._folder, self._heard = folder, heard
         self._store = Store(folder.database) if keeps else None
 
     def forget_after(self, step: int) -> None:
@@ -66,6 +67,8 @@ class Journal:
         """Note that something happened now."""
         if self._store:
             self._store.event(step, kind, message)
+            if self._heard:
+                self._heard(step, kind, message)
 
     def checkpoint(self, step: int, save: Callable[[Path], None], state: Mapping[str, Any], best: int) -> None:
         """Save a checkpoint; the last ones and the best stay."""

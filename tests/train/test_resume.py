@@ -64,10 +64,10 @@ def test_the_reference_is_the_model_with_which_reinforcement_learning_began(
     folder, began = new_run(config), tmp_path / "began.safetensors"
 
     class Keeping(stopping):
-        def step(self, step, metrics, matches):
+        def step(self, step, metrics, timings, matches, phase):
             if step == 3:
                 shutil.copy(folder.checkpoints / "step-000003" / "model.safetensors", began)
-            super().step(step, metrics, matches)
+            super().step(step, metrics, timings, matches, phase)
 
     for step in (2, 3, 4, 5):  # before the reference is made, just before, just after, later
         carry_on(folder, config, Keeping(step))
@@ -118,7 +118,7 @@ def test_what_was_written_after_the_checkpoint_is_gone_before_it_is_done_again(t
     assert again < last_step(folder) == 7
 
     class Looking(stopping):
-        def step(self, step, metrics, matches):
+        def step(self, step, metrics, timings, matches, phase):
             found.append((step, last_step(folder), len(list(folder.trajectories.glob("*.parquet")))))
 
     carry_on(folder, config, Looking(99))
