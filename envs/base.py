@@ -1,6 +1,7 @@
 """The seam between worlds and everything else: a gymnasium environment with text in and text out."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import gymnasium
@@ -21,6 +22,20 @@ class Info(TypedDict, total=False):
     """The rule that the last action broke; absent when it was legal."""
     outcome: str
     """"win", "draw" or "loss", once the episode has ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A world that can be drawn: a grid of cells.
+
+    Example:
+        Board(cells=(("X", "", ""), ("", "O", ""), ("", "", "")), marked=(0, 0))   # X has just been put there
+    """
+
+    cells: tuple[tuple[str, ...], ...]
+    """The text of each cell, row by row from the top; empty cells are empty texts."""
+    marked: tuple[int, int] | None = None
+    """Row and column of what the action put down; None when no action is shown."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -49,3 +64,11 @@ class TextEnv(gymnasium.Env[str, str]):
     @abstractmethod
     def rule(self, action: str) -> str | None:
         """The rule that `action` breaks, in words that help; None when it is legal."""
+
+    def draw(self, observation: str, action: str | None = None) -> Board | None:
+        """The board that an observation of this environment shows, after `action` where one is given.
+
+        None for worlds without a board, for any other text, and for an action that cannot be taken there.
+        """
+        del observation, action
+        return None

@@ -71,6 +71,28 @@ class Game:
         """The move of a text; None when no move is written exactly so."""
         return self.actions.index(action) if action in self.actions else None
 
+    def read(self, text: str) -> State | None:
+        """The position that `render` made `text` from; None when it made no such text."""
+        rows, columns = self.size
+        lines = text.split("\n")
+        if len(lines) != rows or any(len(line) != columns for line in lines):
+            return None
+        stones = [0, 0]
+        for row, line in enumerate(lines):
+            for column, mark in enumerate(line):
+                if mark in self.marks:
+                    stones[self.marks.index(mark)] |= self.stone(row, column)
+        state = State(*stones)
+        return state if self.render(state) == text else None
+
+    def cells(self, state: State) -> tuple[tuple[str, ...], ...]:
+        """The mark on each cell, row by row from the top; empty texts where there is no stone."""
+        rows, columns = self.size
+        return tuple(tuple(self._mark(state, self.stone(row, c)) for c in range(columns)) for row in range(rows))
+
+    def _mark(self, state: State, cell: int) -> str:
+        return next((mark for mark, stones in zip(self.marks, state, strict=True) if stones & cell), "")
+
     def legal_actions(self, state: State) -> tuple[str, ...]:
         """The texts of the legal moves."""
         return tuple([self.actions[move] for move in self.legal(state)])

@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 
-from earl.envs.base import Info, TextEnv
+from earl.envs.base import Board, Info, TextEnv
 from earl.envs.games.base import Game, Player, State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
@@ -80,6 +80,22 @@ class BoardGameEnv(TextEnv):
             return None
         return f"illegal: choose one of {' '.join(self._legal)}"
 
+    def draw(self, observation: str, action: str | None = None) -> Board | None:
+        """The board in an observation, whatever lines follow it, and on it the move."""
+        _, _, text = observation.partition(" ")
+        state = self.game.read("\n".join(text.split("\n")[: self.game.size[0]]))
+        if state is None:
+            return None
+        before = self.game.cells(state)
+        if action is None:
+            return Board(before)
+        if action not in self.game.legal_actions(state):
+            return None
+        after = self.game.cells(self.game.play(state, self.game.actions.index(action)))
+        rows, columns = self.game.size
+        places = [(row, column) for row in range(rows) for column in range(columns)]
+        return Board(after, next(place for place in places if _at(after, place) != _at(before, place)))
+
     def _opponent_moves(self) -> None:
         if self.opponent is None:
             move = self._rng.choice(self.game.legal(self.state))
@@ -100,6 +116,10 @@ class BoardGameEnv(TextEnv):
 
     def _observation(self) -> str:
         return f"{self.game.marks[self.seat]} {self.game.render(self.state)}"
+
+
+def _at(cells: tuple[tuple[str, ...], ...], place: tuple[int, int]) -> str:
+    return cells[place[0]][place[1]]
 
 
 def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:

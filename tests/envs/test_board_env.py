@@ -4,6 +4,7 @@ import pytest
 
 from earl.envs import registry
 from earl.envs.games import GAMES
+from earl.envs.games.base import State
 from earl.envs.games.env import BoardGameEnv
 from earl.envs.games.tictactoe import TICTACTOE
 from earl.errors import EarlError
@@ -122,3 +123,28 @@ def test_steps_outside_an_episode_and_unknown_seats_are_refused():
 def test_max_turns_are_half_the_plies_rounded_up():
     assert registry.make("tictactoe").max_turns == 5  # 9 plies, X makes 5 of them
     assert registry.make("connect4").max_turns == 21  # 42 plies
+
+
+@pytest.mark.parametrize("name", ["tictactoe", "connect4"])
+def test_a_board_is_drawn_from_its_observation(name: str) -> None:
+    env = registry.make(name)
+    game, rng, state = env.game, Random(5), State()
+    while not game.over(state):
+        told = f"X {game.render(state)}"
+        drawn = env.draw(told)
+        assert drawn and drawn.marked is None and drawn.cells == game.cells(state)
+        move = rng.choice(game.legal(state))
+        after = env.draw(f"{told}\nillegal: choose one of 1", game.action(move))
+        state = game.play(state, move)
+        assert after and after.cells == game.cells(state)
+        row, column = after.marked
+        assert state[1 - state.player] & game.stone(row, column)
+
+
+def test_what_is_no_board_is_not_drawn() -> None:
+    env = registry.make("tictactoe")
+    for text in ("", "illegal: choose one of 1", "X 123\n456", "X 123\n456\n78X9", "X 193\n456\n789", "X <b>\n456\n789"):
+        assert env.draw(text) is None
+    assert env.draw("X X23\n456\n789", "1") is None, "that cell is taken"
+    assert env.draw("X 123\n456\n789", "two") is None
+    assert registry.make("arithmetic").draw("37+48-19") is None
