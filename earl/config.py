@@ -213,6 +213,15 @@ class RunConfig(Section):
     """Steps between those whose trajectories are stored."""
 
 
+class TrackConfig(Section):
+    """[track]: where the numbers go beside the run's own folder. Each tracker is an extra, such as earl[wandb]."""
+
+    to: list[str] = []
+    """Any of tensorboard, wandb, mlflow and trackio. W&B stays offline unless WANDB_MODE says otherwise."""
+    prometheus_port: int | None = Field(None, ge=0, le=65535)
+    """Serve the latest numbers at http://127.0.0.1:PORT/metrics; 0: any free port. Absent: not served."""
+
+
 class Config(Section):
     """A whole recipe."""
 
@@ -226,6 +235,7 @@ class Config(Section):
     learner: LearnerConfig = LearnerConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     run: RunConfig = RunConfig()
+    track: TrackConfig = TrackConfig()
 
     @property
     def total_steps(self) -> int:
