@@ -89,7 +89,12 @@ def group_episodes(world: World, tasks: Mapping[int, Task], size: int, seed: int
         tasks: by their number in the step, so that seeds do not depend on which process plays which.
     """
     return [
-        world.episode(task, derive(seed, "episode", number, member), number * size + member)
+        world.episode(task, episode_seed(seed, number, member), number * size + member)
         for number, task in tasks.items()
         for member in range(size)
     ]
+
+
+def episode_seed(seed: int, number: int, member: int) -> int:
+    """The seed of a group's member in the step of that seed."""
+    return derive(seed, "episode", number, member)
