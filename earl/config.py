@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from earl.errors import EarlError
+
+DEFAULT_LIMIT = 256
+
+
+def _a_limit(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise PydanticCustomError("limit", "Input should be a number of tokens, 1 or more, or 'auto'")
+
 
 Share = Annotated[float, Field(gt=0)]
 
@@ -35,8 +45,9 @@ class EnvConfig(Section):
 class AgentConfig(Section):
     """[agent]: how the model plays."""
 
-    history: Literal["full", "board_only"] = "full"
-    """`full`: the context grows over the turns. `board_only`: every turn starts from the last observation."""
+    history: str = Field("full", pattern=r"^(full|board_only|last_turns:[1-9]\d{0,5}|summary:[1-9]\d{0,5})$")
+    """What the model still sees: `full`: everything. `last_turns:K`: the last K rounds. `board_only`: the last
+    observation. `summary:K`: after every K rounds the model writes a summary that stands for all before."""
     retries: int = Field(0, ge=0)
     """Replies that may break the rule before the episode is forfeited."""
     forfeit_reward: float = -1.0
@@ -52,10 +63,43 @@ class AgentConfig(Section):
 
 
 class ContextConfig(Section):
-    """[context]"""
+    """[context]: how long contexts may grow, and what becomes of episodes that were cut off."""
 
-    limit: int = Field(256, ge=1)
-    """Tokens of the longest context, the reply included."""
+    limit: Annotated[int | Literal["auto"], BeforeValidator(_a_limit)] = DEFAULT_LIMIT
+    """Tokens of the longest context, the reply included. `"auto"`: raised ahead of growth."""
+    initial: int | None = Field(None, ge=1)
+    """With `limit = "auto"`: the first limit; absent: 256, or the ceiling where that is lower."""
+    ceiling: int | None = Field(None, ge=1)
+    """With `limit = "auto"`: the highest; absent: what the model's positions, a micro-batch and memory allow."""
+    learn_truncated: bool = True
+    """Whether episodes that a token limit cut off are learned from; if not, they are counted only."""
+    length_penalty: float = Field(0.0, ge=0)
+    """Taken off an episode's return, as it is learned from, for every token that the model sampled."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the limit follows the growth."""
+        return self.limit == "auto"
+
+    @property
+    def first_limit(self) -> int:
+        """The limit of the first step."""
+        if isinstance(self.limit, int):
+            return self.limit
+        return self.initial or min(DEFAULT_LIMIT, self.ceiling or DEFAULT_LIMIT)
+
+    @model_validator(mode="after")
+    def _limits_agree(self) -> "ContextConfig":
+        if not self.automatic and (self.initial or self.ceiling):
+            name = "initial" if self.initial else "ceiling"
+            raise ValueError(
+                f"context.{name} has no use beside limit = {self.limit}; leave it out or set limit = 'auto'"
+            )
+        if self.ceiling and self.first_limit > self.ceiling:
+            raise ValueError(
+                f"initial = {self.first_limit} is above ceiling = {self.ceiling}; lower it or raise the ceiling"
+            )
+        return self
 
 
 class ModelConfig(Section):

@@ -13,14 +13,19 @@ from typing import Any
 
 from earl import evaluate
 from earl.config import Config, build, load_toml
+from earl.context.limit import ContextWatch, growth_of
+from earl.context.track import tokens_by_turn
 from earl.engine.model import load
 from earl.errors import EarlError
+from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.observer import Observer
+from earl.parallel.load import load_of, memory_metrics
 from earl.placement import peers as peer_processes
 from earl.placement.embedded import Embedded
 from earl.placement.peers import Lost, Peers
 from earl.rollout.metrics import episode_metrics
+from earl.rollout.pack import trajectories_of
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
@@ -28,6 +33,7 @@ from earl.runs.journal import Clock, Journal
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.storage import step_name
 from earl.runs.summary import FINAL
+from earl.trajectory import Group
 
 NEVER = (float("-inf"), float("-inf"))
 
@@ -43,6 +49,9 @@ class Progress:
     best_step: int = 0
     best: tuple[float, float] = NEVER
     finished: bool = False
+    saved: int = -1
+    """The step of the last checkpoint that was due."""
+    context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
 
     def better(self, results: Sequence[MatchResult]) -> bool:
         """Whether results are the best so far; they are then remembered."""
@@ -51,6 +60,14 @@ class Progress:
             return False
         self.best, self.best_step = strength, self.step
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What is written down of a step."""
+
+    metrics: dict[str, float]
+    contexts: Sequence[ContextTokens] = ()
 
 
 @dataclass(slots=True)
@@ -73,9 +90,10 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
     journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
         progress = _resume(saved, placement, journal)
+        placement.limit(progress.context.limit)
         placement.sync(progress.step)
         if progress.step == 0 and progress.best == NEVER:
-            _close_step(placement, journal, progress, {}, Clock(), observer)
+            _close_step(placement, journal, progress, StepRecord({}), Clock(), observer)
         while progress.step < config.total_steps:
             if peers.agree(stop.raised):
                 journal.checkpoint(progress.step, placement.save, asdict(progress), progress.best_step)
@@ -83,40 +101,59 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
                 return progress
             progress.step += 1
             clock = Clock()
-            metrics = _step(placement, journal, progress.step, clock)
-            _close_step(placement, journal, progress, metrics, clock, observer)
+            record = _step(placement, journal, progress, clock)
+            _close_step(placement, journal, progress, record, clock, observer)
         _finish(folder, placement, journal, progress, observer)
         return progress
     finally:
         journal.close()
 
 
-def _step(placement: Embedded, journal: Journal, step: int, clock: Clock) -> dict[str, float]:
+def _step(placement: Embedded, journal: Journal, progress: Progress, clock: Clock) -> StepRecord:
     """One step, of imitation or of reinforcement learning."""
-    warm = placement.config.warm_start.steps
+    step, warm = progress.step, placement.config.warm_start.steps
     if step <= warm:
         with clock("rollout"):
             rows = placement.demonstrations(step)
         with clock("update"):
             stats = placement.imitate(rows, step)
-        return {f"warm_start/{name}": value for name, value in stats.items()}
+        return StepRecord({f"warm_start/{name}": value for name, value in stats.items()})
     with clock("rollout"):
         groups = placement.rollout(step)
+    with clock("track"):
+        record = _track(placement, journal, progress, groups)
+    if not placement.learned(groups):
+        journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
+        return record
     with clock("prepare"):
         batch = placement.prepare(groups)
     with clock("update"):
         stats = placement.update(batch, step - warm)
     with clock("record"):
-        if _due(step - warm, placement.config.run.keep_trajectories_every, placement.config.run.steps):
-            journal.episodes(step, groups)
-        return {**episode_metrics(groups), **stats}
+        # After a checkpoint too: it holds the very weights that sampled these episodes, so that they can be audited.
+        run = placement.config.run
+        if progress.saved == step - 1 or _due(step - warm, run.keep_trajectories_every, run.steps):
+            journal.episodes(step, groups, placement.experiences(groups, batch))
+    return StepRecord({**record.metrics, **stats}, record.contexts)
+
+
+def _track(placement: Embedded, journal: Journal, progress: Progress, groups: Sequence[Group]) -> StepRecord:
+    """Measure the step's contexts, forecast them, and let the limit follow them where the recipe says so."""
+    metrics = episode_metrics(groups)
+    seen = progress.context.observe(growth_of(progress.step, metrics))
+    metrics |= seen.metrics
+    placement.limit(progress.context.limit)
+    for kind, message in seen.events:
+        journal.event(progress.step, kind, message)
+    metrics |= memory_metrics(load_of(metrics), placement.shape, placement.config.learner.micro_batch_tokens)
+    return StepRecord(metrics, tokens_by_turn(trajectories_of(groups), progress.step))
 
 
 def _close_step(
     placement: Embedded,
     journal: Journal,
     progress: Progress,
-    metrics: dict[str, float],
+    record: StepRecord,
     clock: Clock,
     observer: Observer | None,
 ) -> None:
@@ -134,13 +171,14 @@ def _close_step(
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
     # Numbers before the checkpoint: a kill between the two repeats the step instead of losing its numbers.
     phase = phase_of(config, step)
-    journal.step(step, metrics, clock, results, phase)
+    journal.step(step, record.metrics, clock, results, phase, record.contexts)
     if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
+        progress.saved = step
         with clock("checkpoint"):
             journal.checkpoint(step, placement.save, asdict(progress), progress.best_step)
         journal.step(step, {}, clock, [], "")
     if observer:
-        observer.step(step, metrics, clock.seconds, results, phase)
+        observer.step(step, record.metrics, clock.seconds, results, phase)
 
 
 def _finish(
@@ -148,7 +186,9 @@ def _finish(
 ) -> None:
     """Evaluate the best weights at full length."""
     placement.peers.agree(False)  # the first process has written the last checkpoint before any reads the best
-    placement.restore(checkpoint.load(folder.checkpoints / step_name(progress.best_step)).path)
+    best = checkpoint.load(folder.checkpoints / step_name(progress.best_step))
+    placement.restore(best.path)
+    placement.limit(best.state["context"]["limit"])
     placement.sync(progress.best_step)
     results = evaluate_matches(placement, placement.config.evaluate.final_episodes)
     journal.step(progress.step, {}, Clock(), results, FINAL)
@@ -180,12 +220,19 @@ def _resume(saved: Checkpoint | None, placement: Embedded, journal: Journal) -> 
     if saved is None:
         journal.forget_after(-1)
         journal.event(0, "start", f"started with {placement.peers.size} processes")
-        return Progress()
+        return Progress(context=_context_watch(placement))
     placement.restore(saved.path)
     journal.forget_after(saved.step)
     journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
     state: dict[str, Any] = {**saved.state, "best": tuple(saved.state["best"])}
-    return Progress(**state)
+    return Progress(**{**state, "context": ContextWatch.restored(state["context"])})
+
+
+def _context_watch(placement: Embedded) -> ContextWatch:
+    """The watch of a new run. What an automatic limit may reach was settled before the run began."""
+    config = placement.config.context
+    ceiling = config.ceiling or min(placement.shape.max_positions, placement.config.learner.micro_batch_tokens)
+    return ContextWatch(config.first_limit, ceiling if config.automatic else None)
 
 
 def _due(step: int, every: int, last: int) -> bool:

@@ -23,7 +23,7 @@ class Author(IntEnum):
 
 
 FIRST_POLICY_AUTHOR = Author.THINKING
-"""Authors from here on are the policy: `authors >= FIRST_POLICY_AUTHOR` is the mask of sampled tokens."""
+"""Authors from here on are the policy."""
 
 
 class StopReason(StrEnum):
@@ -85,6 +85,8 @@ class Turn:
     reward: float
     seconds: float
     """Wall time the environment took to answer."""
+    summary: bool = False
+    """Whether the policy was asked for a summary of the episode so far, not for an action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Trajectory:
     tokens: NDArray[np.int32]  # [T]
     authors: NDArray[np.uint8]  # [T], values of Author
     logprobs: NDArray[np.float32]  # [T], the sampler's, 0 where nothing was sampled
-    versions: NDArray[np.int32]  # [T], weight version that sampled the token, -1 where nothing was
+    versions: NDArray[np.int32]  # [T], weight version that sampled the token, -1 where nothing was sampled
     turns: tuple[Turn, ...]
     stop: StopReason
     outcome: Outcome
@@ -111,6 +113,11 @@ class Trajectory:
     """Replies that broke the rule, whether or not the episode went on."""
     error: str | None = None
     """One line that names the fault when stop is ENV_ERROR."""
+
+    @property
+    def sampled(self) -> NDArray[np.bool_]:
+        """Tokens that the policy sampled at their place, [T]. What is given again keeps its author, not its version."""
+        return self.versions >= 0
 
     @property
     def reward(self) -> float:
@@ -121,6 +128,19 @@ class Trajectory:
     def truncated(self) -> bool:
         """Whether a token limit ended the episode."""
         return self.stop in TRUNCATING
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What experience preparation and the update made of one trajectory of T tokens and K turns.
+
+    Example:
+        mask = [0 0 0 0 0 1 1];  advantages = [0.8];  logprobs = [0, 0, 0, 0, 0, -0.6, -0.01]
+    """
+
+    mask: NDArray[np.bool_]  # [T], tokens that were learned from
+    advantages: NDArray[np.float32]  # [K]
+    logprobs: NDArray[np.float32]  # [T] at mask, the learner's after the update
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from earl.config import ModelConfig
 from earl.engine.source import folder_of
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
+from earl.parallel.memory import ModelShape
 
 disable_progress_bar()  # earl shows its own
 
@@ -38,18 +39,7 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What can be known of a model before its weights are made or read."""
-
-    parameters: int
-    max_positions: int
-    """Tokens of the longest context that its positions and its attention were made for."""
-    kv_bytes: int
-    """Keys and values of one token, in float32."""
-
-
-def shape(config: ModelConfig) -> Shape:
+def shape(config: ModelConfig) -> ModelShape:
     """The shape of the policy that a recipe starts from; needs neither memory nor time for its weights.
 
     Raises:
@@ -63,15 +53,22 @@ def shape(config: ModelConfig) -> Shape:
             described = AutoConfig.from_pretrained(folder)
     with _loading(config.path or "the recipe"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(described)
-    text = described.get_text_config()
+    return shape_of(model)
+
+
+def shape_of(model: Any) -> ModelShape:
+    """The shape of a model, which may be without weights. Raises EarlError for layers that earl cannot sample from."""
+    text = model.config.get_text_config()
     _check_layers(text)
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return Shape(
+    return ModelShape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        vocab=text.vocab_size,
         # Behind a sliding window the sampler's own mask would see more than the model's.
         max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
-        kv_bytes=2 * text.num_hidden_layers * heads * head_size * 4,
     )
 
 

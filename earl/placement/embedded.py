@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,19 @@ from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, make, read_weights
+from earl.engine.model import Policy, make, read_weights, shape_of
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.episode import Rules
+from earl.rollout.experience import charged, experiences, learned
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, num_rows, pack, trajectories_of, turn_values
 from earl.rollout.tasks import World, draw_tasks, group_episodes
 from earl.rollout.teacher import demonstrate
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.seeds import derive
-from earl.trajectory import Group, StopReason
+from earl.trajectory import Experience, Group
 
 LEARNER = "learner"
 """The folder of the learner's state: inference engines read every safetensors file beside config.json as weights."""
@@ -44,6 +46,7 @@ class Embedded:
         torch.set_num_threads(1)  # processes share the cores; threads on top of them slow each other down
         self.config, self.peers = config, peers
         self.policy = policy or make(config.model, config.run.seed)
+        self.shape = shape_of(self.policy.model)
         self.world = world_of(config, self.policy)
         self.algorithm = algorithm(config.algorithm.name)
         self.learner = Learner(
@@ -92,15 +95,27 @@ class Embedded:
 
     def prepare(self, groups: Sequence[Group]) -> Batch:
         """Experience preparation: rows, values, advantages, log-probs of the reference."""
-        learned = sound(groups)
-        rows = pack(trajectories_of(learned))
-        turns = sum(len(trajectory.turns) for trajectory in trajectories_of(learned))
+        kept = charged(self.learned(groups), self.config.context.length_penalty)
+        rows = pack(trajectories_of(kept))
+        turns = sum(len(trajectory.turns) for trajectory in trajectories_of(kept))
         values = np.zeros(turns, np.float32)
         if self.algorithm.needs_values:
             values = turn_values(rows, self.learner.values(rows), turns)
-        advantages = self.algorithm.advantages(learned, values, self.config.algorithm)
+        advantages = self.algorithm.advantages(kept, values, self.config.algorithm)
         reference = self.learner.logprobs(self._reference(), rows) if self.config.algorithm.kl else None
         return complete(rows, advantages.turns, advantages.returns, reference)
+
+    def learned(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups as far as the recipe learns from them."""
+        return learned(groups, self.config.context.learn_truncated)
+
+    def experiences(self, groups: Sequence[Group], batch: Batch) -> list[Experience]:
+        """What was made of every trajectory, after the update."""
+        return experiences(groups, self.learned(groups), batch, self.learner.logprobs(self.policy.model, batch))
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come, in tokens."""
+        self.world = replace(self.world, rules=replace(self.world.rules, context_limit=tokens))
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """Learn from a batch; `step` counts the steps of reinforcement learning from 1."""
@@ -145,8 +160,8 @@ class Embedded:
         return derive(self.config.run.seed, *purpose)
 
 
-def world_of(config: Config, policy: Policy) -> World:
-    """The episodes of a recipe, for a policy."""
+def world_of(config: Config, policy: Policy, limit: int | None = None) -> World:
+    """The episodes of a recipe, for a policy; `limit` replaces the recipe's first context limit."""
     agent_config = config.agent
     rules = Rules(
         history=agent_config.history,
@@ -155,13 +170,7 @@ def world_of(config: Config, policy: Policy) -> World:
         instructions=agent_config.instructions,
         max_turns=agent_config.max_turns,
         max_turn_tokens=agent_config.max_turn_tokens,
-        context_limit=config.context.limit,
+        context_limit=limit or config.context.first_limit,
         forfeit_reward=agent_config.forfeit_reward,
     )
     return World(config.env.name, config.env.options, Chat(policy.tokenizer), rules)
-
-
-def sound(groups: Sequence[Group]) -> list[Group]:
-    """The groups without episodes that a fault in the environment ended; those are counted, not learned from."""
-    kept = (tuple(t for t in group.trajectories if t.stop is not StopReason.ENV_ERROR) for group in groups)
-    return [Group(trajectories) for trajectories in kept if trajectories]

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 from earl.config import Config
-from earl.engine.model import Shape
 from earl.engine.source import folder_of
 from earl.errors import EarlError
+from earl.parallel.memory import ModelShape, kv_bytes
 
 FLOAT_BYTES = 4
 COPIES = 7
@@ -20,7 +20,7 @@ SMALL_TOKENIZER_BYTES = 1 << 16
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def check_memory(config: Config, shape: Shape) -> None:
+def check_memory(config: Config, shape: ModelShape) -> None:
     """Raises EarlError when the weights or the episodes of one step alone exceed the machine's memory."""
     copies = COPIES + (config.algorithm.kl > 0)
     weights = shape.parameters * FLOAT_BYTES * copies * config.run.processes
@@ -31,7 +31,7 @@ def check_memory(config: Config, shape: Shape) -> None:
             "choose a smaller model or fewer run.processes"
         )
     largest = max(config.rollout.episodes, config.warm_start.episodes if config.warm_start.steps else 0)
-    episodes = largest * EPISODE_BYTES + config.rollout.episodes * shape.kv_bytes
+    episodes = largest * EPISODE_BYTES + config.rollout.episodes * kv_bytes(shape)
     if weights + episodes > memory_bytes():
         raise EarlError(
             f"{largest:,} episodes per step need more than {size(episodes)}, this machine has "
@@ -39,7 +39,16 @@ def check_memory(config: Config, shape: Shape) -> None:
         )
 
 
-def checkpoint_bytes(config: Config, shape: Shape) -> int:
+def context_ceiling(config: Config, shape: ModelShape) -> int:
+    """The longest limit that `context.limit = "auto"` may reach, in tokens: what positions, passes and memory allow.
+
+    The sampler's keys and values of all episodes of a step may take half of the machine's memory.
+    """
+    in_memory = memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
+    return min(shape.max_positions, config.learner.micro_batch_tokens, in_memory)
+
+
+def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
     """About what a checkpoint takes: weights, two moments, the reference, the tokenizer."""
     copies = 3 + (config.algorithm.kl > 0)
     if config.model.path is None:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from earl import trackers
 from earl.config import Config
 from earl.engine import model
 from earl.engine.tokenizer import character_tokenizer
 from earl.preflight.machine import check_disk, check_memory, checkpoint_bytes
 from earl.preflight.speech import check_speech
-from earl.preflight.world import check_batches, check_world
+from earl.preflight.world import check_batches, check_world, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ def preflight(config: Config, root: Path) -> Plan:
     """
     check_world(config)
     check_batches(config)
+    with setting("track"):
+        trackers.check(config.track.to, config.track.prometheus_port)
     shape = model.shape(config.model)
     check_memory(config, shape)
     size = checkpoint_bytes(config, shape)
@@ -70,7 +73,7 @@ def preflight(config: Config, root: Path) -> Plan:
         model=path or "new",
         parameters=shape.parameters,
         processes=config.run.processes,
-        context_limit=config.context.limit,
+        context_limit=config.context.first_limit,
         first_prompt_tokens=first,
         checkpoint_bytes=size,
     )

@@ -36,7 +36,7 @@ def check_speech(config: Config, policy: Policy, max_positions: int) -> int:
     Raises:
         EarlError: for a limit that is too short, an action that cannot be written, or an unfit chat template.
     """
-    limit = config.context.limit
+    limit = config.context.first_limit
     if limit > max_positions:
         raise EarlError(
             f"context.limit = {limit} is longer than the {max_positions} tokens the model was made for; "

@@ -64,7 +64,7 @@ def check_batches(config: Config) -> None:
     pairs = [
         ("learner.minibatches", learner.minibatches, "rollout.episodes", rollout.episodes),
         ("run.processes", config.run.processes, "rollout.episodes / rollout.group_size", rollout.prompts),
-        ("context.limit", config.context.limit, "learner.micro_batch_tokens", learner.micro_batch_tokens),
+        ("context.limit", config.context.first_limit, "learner.micro_batch_tokens", learner.micro_batch_tokens),
     ]
     if warm.steps:
         pairs += [

@@ -14,6 +14,7 @@ from earl.agents.chat import Chat, Piece
 from earl.agents.parser import parse
 from earl.envs.base import Info, TextEnv
 from earl.errors import EarlError, boundary
+from earl.rollout.history import SUMMARY_REQUEST, History, Round, Told
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 
@@ -52,7 +53,7 @@ class Rules:
     """How the agent plays: what the recipe's [agent] and [context] sections say."""
 
     history: str = "full"
-    """`full`: the context grows over the turns. `board_only`: every turn starts from the last observation."""
+    """`full`, `last_turns:K`, `board_only` or `summary:K`; see history.py."""
     retries: int = 0
     """Replies that may break the rule before the episode is forfeited."""
     thinking: bool = False
@@ -86,13 +87,27 @@ class Episode:
         self.error: str | None = None
         self._max_turns = rules.max_turns or env.max_turns + rules.retries
         self._context_start = self._prompt_start = 0
+        self._history = History.of(rules.history)
+        self._rounds: list[Round] = []  # of the context that is open, as far as the history policy keeps them
+        self._after_summary: Told | None = None
         self._begin()
+
+    @property
+    def observation(self) -> str:
+        """What the environment said last."""
+        return self._observation
+
+    @property
+    def summarising(self) -> bool:
+        """Whether the prompt asks for a summary, not for an action."""
+        return self._after_summary is not None
 
     def _begin(self) -> None:
         with boundary() as fault:
             self._observation, _ = self.env.reset(seed=self.task.seed, options={"opponent_seed": self.seed})
         if fault.message:
             return self._end(StopReason.ENV_ERROR, error=fault.message)
+        self._task, self._told = self._observation, Told("user", self._observation)
         self._give(self._opening(self._observation))
         if len(self.tokens) >= self.rules.context_limit:
             raise EarlError(
@@ -105,23 +120,20 @@ class Episode:
     def prompt(self) -> Prompt:
         """The prompt that the episode waits on."""
         context = self.tokens[self._context_start :] if self._context_start else self.tokens
-        room = self.rules.context_limit - len(context)
         # Keyed by the length so far: every turn draws its own noise, whatever its context looks like.
         seed = derive(self.seed, len(self.tokens))
-        return Prompt(self.session, context, seed, min(self.rules.max_turn_tokens, room))
+        return Prompt(self.session, context, seed, min(self.rules.max_turn_tokens, self._room()))
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and go on to the next prompt or to the end."""
         start = len(self.tokens)
+        if self._after_summary is not None:
+            return self._take_summary(start, completion)
         reply = parse(self.chat.decode(tuple(completion.tokens)), thinking=self.rules.thinking)
-        self.tokens += completion.tokens
-        self.authors += self._policy_authors(completion.tokens, reply.thinking)
-        self.logprobs += completion.logprobs
-        self.versions += [completion.version] * len(completion.tokens)
+        self._write(completion, self._policy_authors(completion.tokens, reply.thinking))
         if completion.finished:
-            self._act(start, reply.action)
-        else:
-            self._cut(start)
+            return self._act(start, reply.action)
+        return self._cut(start)
 
     def trajectory(self) -> Trajectory:
         """What the episode leaves behind, once `stop` is set."""
@@ -170,27 +182,66 @@ class Episode:
 
     def _cut(self, start: int) -> None:
         """A reply without an end: the context is full, or the turn was longer than allowed."""
-        if len(self.tokens) - self._context_start >= self.rules.context_limit:
+        if self._room() <= 0:
             self._turn(start, None, 0.0, 0.0)
             return self._forfeit(StopReason.CONTEXT_LIMIT)
         rule = f"too long: end the reply within {self.rules.max_turn_tokens} tokens"
         return self._refuse(start, StopReason.TRUNCATED_TURN, rule)
 
     def _continue(self, info: Info, observation: str, closed: bool) -> None:
-        if len(self.turns) >= self._max_turns:
+        if self._num_replies() >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
+        last, told = self.turns[-1], Told(info.get("role", "user"), observation)
+        self._rounds.append(Round(self._told, last.action_start, last.end, closed))
         self._prompt_start = len(self.tokens)
-        if self.rules.history == "full":
-            self._give(self.chat.reply(info.get("role", "user"), observation, closed))
+        if self._history.wants_summary(len(self._rounds)):
+            self._after_summary = told
+            self._give(self.chat.reply("user", SUMMARY_REQUEST, closed))
+        elif self._history.goes_on(len(self._rounds)):
+            self._give(self.chat.reply(told.role, told.text, closed))
         else:
-            self._context_start = len(self.tokens)
-            told = f"{self._observation}\n{observation}" if self.turns[-1].action is None else observation
-            self._give(self._opening(told))
-        if self.turns[-1].action is not None:
+            self._rounds = self._rounds[len(self._rounds) - (self._history.kept or 0) :]
+            refused = last.action is None and not self._rounds  # the refused reply is gone: what it answered comes back
+            self._restart(Told(told.role, f"{self._observation}\n{told.text}") if refused else told)
+        self._told = told
+        if last.action is not None:
             self._observation = observation
-        if len(self.tokens) - self._context_start >= self.rules.context_limit:
+        return self._check_room()
+
+    def _restart(self, told: Told) -> None:
+        """A new context: what the kept rounds were told, their replies as they were sampled, and what is new."""
+        self._context_start = len(self.tokens)
+        tellings = [*(kept.told for kept in self._rounds), told]
+        head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
+        self._give(self._opening(head))
+        for kept, telling in zip(self._rounds, tellings[1:], strict=True):
+            self._repeat(kept)
+            self._prompt_start = len(self.tokens)
+            self._give(self.chat.reply(telling.role, telling.text, kept.closed))
+
+    def _take_summary(self, start: int, completion: Completion) -> None:
+        """The summary takes the place of all that was before; one that was cut is taken as far as it goes."""
+        self._write(completion, self._policy_authors(completion.tokens, ""))
+        self._turn(start, None, 0.0, 0.0, summary=True)
+        if not completion.finished and self._room() <= 0:
+            return self._forfeit(StopReason.CONTEXT_LIMIT)
+        assert self._after_summary is not None
+        told, self._after_summary, self._rounds = self._after_summary, None, []
+        self._prompt_start = len(self.tokens)
+        self._told = Told(told.role, f"{self.chat.decode(tuple(completion.tokens))}\n{told.text}")
+        self._restart(self._told)
+        return self._check_room()
+
+    def _check_room(self) -> None:
+        if self._room() <= 0:
             self._forfeit(StopReason.CONTEXT_LIMIT)
-        return None
+
+    def _room(self) -> int:
+        """Tokens that the context may still take."""
+        return self.rules.context_limit - (len(self.tokens) - self._context_start)
+
+    def _num_replies(self) -> int:
+        return sum(not turn.summary for turn in self.turns)
 
     def _opening(self, observation: str) -> Piece:
         return self.chat.opening(self.env.instructions if self.rules.instructions else "", observation)
@@ -200,6 +251,16 @@ class Episode:
         self.authors += piece.authors
         self.logprobs += [0.0] * len(piece.tokens)
         self.versions += [-1] * len(piece.tokens)
+
+    def _write(self, completion: Completion, authors: bytes) -> None:
+        self.tokens += completion.tokens
+        self.authors += authors
+        self.logprobs += completion.logprobs
+        self.versions += [completion.version] * len(completion.tokens)
+
+    def _repeat(self, kept: Round) -> None:
+        """Give a reply again: the same tokens by the same author, though not sampled here."""
+        self._give(Piece(tuple(self.tokens[kept.start : kept.end]), bytes(self.authors[kept.start : kept.end])))
 
     def _policy_authors(self, tokens: list[int], thinking: str) -> bytes:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""
@@ -212,10 +273,9 @@ class Episode:
         length = bisect_left(range(len(tokens)), True, key=closed)
         return bytes([Author.THINKING]) * length + bytes([Author.ACTION]) * (len(tokens) - length)
 
-    def _turn(self, start: int, action: str | None, reward: float, seconds: float) -> None:
-        self.turns.append(
-            Turn(self._context_start, self._prompt_start, start, len(self.tokens), action, reward, seconds)
-        )
+    def _turn(self, start: int, action: str | None, reward: float, seconds: float, summary: bool = False) -> None:
+        places = (self._context_start, self._prompt_start, start, len(self.tokens))
+        self.turns.append(Turn(*places, action, reward, seconds, summary))
 
     def _forfeit(self, stop: StopReason) -> None:
         """End without a result: the last turn is charged, so that being cut off never pays."""

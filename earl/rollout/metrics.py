@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from earl.context.track import context_metrics
 from earl.matches import MatchResult
-from earl.trajectory import FIRST_POLICY_AUTHOR, Group, StopReason, Trajectory
-
-QUANTILES = {"p50": 0.5, "p95": 0.95, "max": 1.0}
+from earl.trajectory import Group, StopReason, Trajectory
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -24,23 +23,6 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **stops,
         **context_metrics(trajectories),
     }
-
-
-def context_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Quantiles of turn-level and episode-level context in tokens (EARL, section 2), and tokens in all.
-
-    A turn's context are the tokens of one round, what was asked and what was replied. An episode's are all that
-    it gathered.
-    """
-    turns = [turn.end - turn.prompt_start for trajectory in trajectories for turn in trajectory.turns]
-    episodes = [len(trajectory.tokens) for trajectory in trajectories]
-    sampled = sum(int((trajectory.authors >= FIRST_POLICY_AUTHOR).sum()) for trajectory in trajectories)
-    result = {"tokens": float(sum(episodes)), "tokens/sampled": float(sampled)}
-    for level, lengths in (("turn", turns or [0]), ("episode", episodes)):
-        result[f"context/{level}/mean"] = float(np.mean(lengths))
-        for name, quantile in QUANTILES.items():
-            result[f"context/{level}/{name}"] = float(np.quantile(lengths, quantile))
-    return result
 
 
 def match_results(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch, Rows, offsets_of
-from earl.trajectory import FIRST_POLICY_AUTHOR, Group, Trajectory, Turn
+from earl.trajectory import Group, Trajectory, Turn
 
 Labels = Mapping[int, Sequence[int]]
 """Turn (by its place in the trajectory) → the tokens that a teacher would have written."""
@@ -26,7 +26,7 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _COLUMNS}
     first_turn = 0
     for index, trajectory in enumerate(trajectories):
-        for turns in _contexts(trajectory):
+        for turns in contexts(trajectory):
             row = _row(trajectory, turns, first_turn, None if labels is None else labels[index])
             for name, values in row.items():
                 columns[name].append(values)
@@ -63,7 +63,7 @@ def turn_values(rows: Rows, values: NDArray[np.float32], num_turns: int) -> NDAr
 
 def num_rows(trajectory: Trajectory) -> int:
     """How many rows `pack` makes of a trajectory."""
-    return len(_contexts(trajectory))
+    return len(contexts(trajectory))
 
 
 def trajectories_of(groups: Iterable[Group]) -> list[Trajectory]:
@@ -87,7 +87,7 @@ def _spread(rows: Rows, per_turn: NDArray[np.float32]) -> NDArray[np.float32]:
     return padded[rows.turns]
 
 
-def _contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
+def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
     """The turns of a trajectory, by the context that they share."""
     numbered = enumerate(trajectory.turns)
     return [list(turns) for _, turns in groupby(numbered, key=lambda item: item[1].context_start)]
@@ -99,7 +99,7 @@ def _row(
     """The columns of one context: from its start to its last sampled token."""
     start, end = turns[0][1].context_start, turns[-1][1].end
     tokens = trajectory.tokens[start:end]
-    sampled = trajectory.authors[start:end] >= FIRST_POLICY_AUTHOR
+    sampled = trajectory.sampled[start:end]
     mask, targets = sampled.copy(), tokens.copy()
     numbers = np.full(len(tokens), -1, np.int32)
     value_mask = np.zeros(len(tokens), np.bool_)

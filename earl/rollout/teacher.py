@@ -27,14 +27,21 @@ def demonstrate(
     for episode in episodes:
         rng, own = Random(episode.seed), {}
         while episode.stop is None:
-            clean = teacher.act(episode.env, rng)
-            played = noisy.act(episode.env, rng) if rng.random() < noise else clean
+            clean, played = _actions(episode, teacher, noisy, noise, rng)
             own[len(episode.turns)] = _label(episode, clean)
             written = episode.chat.written(played)
             tokens = written[: episode.prompt().max_tokens]  # as a sampler would be cut
             episode.receive(Completion(tokens, [0.0] * len(tokens), 0, len(tokens) == len(written)))
         labels.append(own)
     return [episode.trajectory() for episode in episodes], labels
+
+
+def _actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: Random) -> tuple[str, str]:
+    """What the teacher would do, and what is done. Asked for a summary, the teacher repeats the observation."""
+    if episode.summarising:
+        return episode.observation, episode.observation
+    clean = teacher.act(episode.env, rng)
+    return clean, noisy.act(episode.env, rng) if rng.random() < noise else clean
 
 
 def _label(episode: Episode, action: str) -> list[int]:

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
-from earl.trajectory import Group
+from earl.trajectory import Experience, Group
 
 KEPT_CHECKPOINTS = 2
 
@@ -52,16 +53,17 @@ class Journal:
         clock: Clock,
         matches: Sequence[MatchResult],
         phase: str,
+        contexts: Sequence[ContextTokens] = (),
     ) -> None:
         """Write a step's numbers in one transaction."""
         if self._store:
-            self._store.record_step(step, metrics, clock.seconds, matches, phase)
+            self._store.record_step(step, metrics, clock.seconds, matches, phase, contexts)
 
-    def episodes(self, step: int, groups: Sequence[Group]) -> None:
-        """Keep a step's trajectories."""
+    def episodes(self, step: int, groups: Sequence[Group], experiences: Sequence[Experience]) -> None:
+        """Keep a step's trajectories, and what the learner made of each."""
         if self._store:
             path = trajectories.path_of(self._folder.trajectories, step)
-            trajectories.write(path, trajectories.to_table(groups, step))
+            trajectories.write(path, trajectories.to_table(groups, step, experiences))
 
     def event(self, step: int, kind: str, message: str) -> None:
         """Note that something happened now."""

@@ -9,13 +9,16 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Self
 
 from earl.errors import EarlError
+from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs.storage import storage
 from earl.runs.tables import (
+    CONTEXTS,
     FORMAT,
     TABLES,
     Event,
@@ -49,7 +52,7 @@ class Store:
 
     def _prepare(self, read_only: bool) -> None:
         self._connection.execute("PRAGMA busy_timeout = 10000")
-        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        version = self._format = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT:
             raise EarlError(f"{self._path} has format {version}, this earl reads up to {FORMAT}: use a newer earl")
         if read_only:
@@ -68,7 +71,9 @@ class Store:
             if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in filter(str.strip, TABLES.split(";")):
                     connection.execute(statement)
+            connection.execute(CONTEXTS)
             connection.execute(f"PRAGMA user_version = {FORMAT}")  # always, so that a read-only disk shows now
+        self._format = FORMAT
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -89,10 +94,12 @@ class Store:
         timings: Mapping[str, float],
         matches: Sequence[MatchResult] = (),
         phase: str = "train",
+        contexts: Sequence[ContextTokens] = (),
     ) -> None:
         """Keep the numbers of one step, all or none; those recorded before are replaced.
 
-        Timings are seconds by stage; `phase` says in which part of the run the matches were played.
+        Timings are seconds by stage; `phase` says in which part of the run the matches were played; `contexts` are
+        the tokens by turn and author.
         """
         with self._transaction() as connection:
             connection.executemany(
@@ -107,6 +114,7 @@ class Store:
                 f"INSERT OR REPLACE INTO matches VALUES ({', '.join('?' * 12)})",
                 [match_row(step, phase, result) for result in matches],
             )
+            connection.executemany("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?, ?)", map(astuple, contexts))
 
     def event(self, step: int, kind: str, message: str) -> None:
         """Note that something happened now."""
@@ -119,26 +127,33 @@ class Store:
     def forget_after(self, step: int) -> None:
         """Drop every row of a later step: a run resumed from `step` does them again, identically."""
         with self._transaction() as connection:
-            for table in ("metrics", "timings", "events", "matches"):
+            for table in ("metrics", "timings", "events", "matches", "contexts"):
                 connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
 
-    def metrics(self, names: Sequence[str] | None = None) -> Series:
-        """The metrics with these names (all when None), in order of step."""
+    def metrics(self, names: Sequence[str] | None = None, since: int = 0) -> Series:
+        """The metrics with these names (all when None) from step `since` on, in order of step."""
         if names is None:
-            return self._series("SELECT name, step, value FROM metrics ORDER BY step, name")
+            return self._series("SELECT name, step, value FROM metrics WHERE step >= ? ORDER BY step, name", (since,))
         places = ", ".join("?" * len(names))
         return self._series(
-            f"SELECT name, step, value FROM metrics WHERE name IN ({places}) ORDER BY step, name", names
+            f"SELECT name, step, value FROM metrics WHERE step >= ? AND name IN ({places}) ORDER BY step, name",
+            (since, *names),
         )
 
-    def timings(self) -> Series:
-        """Seconds by stage, in order of step."""
-        return self._series("SELECT stage, step, seconds FROM timings ORDER BY step, stage")
+    def timings(self, since: int = 0) -> Series:
+        """Seconds by stage from step `since` on, in order of step."""
+        return self._series("SELECT stage, step, seconds FROM timings WHERE step >= ? ORDER BY step, stage", (since,))
 
     def matches(self) -> list[RecordedMatch]:
         """Every match result, in order of step."""
         rows = self._rows("SELECT * FROM matches ORDER BY step, phase, opponent, seat, exact")
         return [recorded_match(*row) for row in rows]
+
+    def contexts(self) -> list[ContextTokens]:
+        """Tokens by step, turn and author; empty for a run of an earl that did not keep them."""
+        if self._format < 2:
+            return []
+        return [ContextTokens(*row) for row in self._rows("SELECT * FROM contexts ORDER BY step, turn, author")]
 
     def events(self) -> list[Event]:
         """Every event, in the order in which they happened."""
@@ -146,17 +161,17 @@ class Store:
 
     def last_step(self) -> int | None:
         """The last step with numbers; None when there is none yet."""
-        query = "SELECT max(step) FROM (SELECT step FROM metrics UNION ALL SELECT step FROM timings)"
+        query = "SELECT max(step) FROM (SELECT max(step) AS step FROM metrics UNION ALL SELECT max(step) FROM timings)"
         step: int | None = self._rows(query)[0][0]
         return step
 
-    def _series(self, query: str, parameters: Sequence[str] = ()) -> Series:
+    def _series(self, query: str, parameters: Sequence[str | int] = ()) -> Series:
         series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         for name, step, value in self._rows(query, parameters):
             series[name].append((step, from_real(value)))
         return dict(series)
 
-    def _rows(self, query: str, parameters: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, parameters: Sequence[str | int] = ()) -> list[tuple[Any, ...]]:
         with storage(self._path):
             return self._connection.execute(query, parameters).fetchall()
 

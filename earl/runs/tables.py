@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from earl.matches import MatchResult
 
-FORMAT = 1
+FORMAT = 2
 """Version of the tables, in the database's `user_version`."""
 
 TABLES = """
@@ -18,6 +18,13 @@ CREATE TABLE matches (
     PRIMARY KEY (step, phase, opponent, seat, exact)
 ) WITHOUT ROWID;
 """
+
+CONTEXTS = """
+CREATE TABLE IF NOT EXISTS contexts (
+    step INTEGER, turn INTEGER, author INTEGER, tokens INTEGER, episodes INTEGER, PRIMARY KEY (step, turn, author)
+) WITHOUT ROWID
+"""
+"""The table that format 2 added; a writer adds it to older databases."""
 
 Series = dict[str, list[tuple[int, float]]]
 """(step, value) pairs in order of step, by name."""

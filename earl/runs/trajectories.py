@@ -1,13 +1,14 @@
 """Trajectories as columns: list[Group] <-> one Arrow table <-> Parquet file or bytes for another rank.
 
 One row per trajectory; its tokens, authors, log-probabilities, versions and turns are list columns, made from
-concatenated numpy arrays and offsets, never token by token.
+concatenated numpy arrays and offsets, never token by token. What the learner made of them stands beside them in
+nullable columns: which tokens it learned from, with which advantages, and its own log-probabilities afterwards.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,11 @@ import pyarrow.parquet as pq
 
 from earl.errors import EarlError
 from earl.runs.storage import remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
 
-FORMAT = b"1"
+T = TypeVar("T")
+
+FORMAT = b"2"
 """Version of the columns, in the table's metadata."""
 
 _TURN = pa.struct(
@@ -29,6 +32,7 @@ _TURN = pa.struct(
         pa.field("action", pa.string()),
         pa.field("reward", pa.float64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("summary", pa.bool_(), nullable=False),
     ]
 )
 _ARRAYS = {"tokens": pa.int32(), "authors": pa.uint8(), "logprobs": pa.float32(), "versions": pa.int32()}
@@ -47,12 +51,19 @@ _SCALARS = {
 }
 _LISTS = {name: pa.list_(pa.field("element", kind, nullable=False)) for name, kind in _ARRAYS.items()}
 _LISTS["turns"] = pa.list_(pa.field("element", _TURN, nullable=False))
-SCHEMA = pa.schema([pa.field(name, kind, nullable=name == "error") for name, kind in {**_SCALARS, **_LISTS}.items()])
+_LEARNED = {"mask": pa.bool_(), "advantages": pa.float32(), "new_logprobs": pa.float32()}
+_LISTS |= {name: pa.list_(pa.field("element", kind, nullable=False)) for name, kind in _LEARNED.items()}
+_NULLABLE = {"error", *_LEARNED}
+SCHEMA = pa.schema([pa.field(name, kind, name in _NULLABLE) for name, kind in {**_SCALARS, **_LISTS}.items()])
 """The columns, in order. Seeds are 64-bit signed."""
 
 
-def to_table(groups: Sequence[Group], step: int) -> pa.Table:
-    """The groups of one step as a table. A group has at least one trajectory."""
+def to_table(groups: Sequence[Group], step: int, experiences: Sequence[Experience] | None = None) -> pa.Table:
+    """The groups of one step as a table. A group has at least one trajectory.
+
+    Args:
+        experiences: what the learner made of each trajectory, group after group; absent: nothing is known of it.
+    """
     rows = [trajectory for group in groups for trajectory in group.trajectories]
     sizes = [len(group.trajectories) for group in groups]
     assert all(sizes), "a group without trajectories has no task"
@@ -76,8 +87,20 @@ def to_table(groups: Sequence[Group], step: int) -> pa.Table:
         parts = [getattr(row, name) for row in rows] or [np.empty(0, kind.to_pandas_dtype())]
         arrays.append(_list_column(name, offsets, pa.array(np.concatenate(parts), kind)))
     arrays.append(_list_column("turns", _offsets(len(row.turns) for row in rows), _turn_values(rows)))
+    arrays += _learned_columns(len(rows), experiences)
     metadata = {b"earl.format": FORMAT, b"earl.step": str(step).encode()}
     return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
+
+
+def _learned_columns(count: int, experiences: Sequence[Experience] | None) -> list[Any]:
+    if not experiences:
+        return [pa.nulls(count, _LISTS[name]) for name in _LEARNED]
+    assert len(experiences) == count, "an experience for every trajectory"
+    columns = []
+    for name, kind in _LEARNED.items():
+        parts = [getattr(experience, name.removeprefix("new_")) for experience in experiences]
+        columns.append(_list_column(name, _offsets(map(len, parts)), pa.array(np.concatenate(parts), kind)))
+    return columns
 
 
 def _offsets(lengths: Iterable[int]) -> Any:
@@ -117,7 +140,9 @@ def _split(column: Any) -> list[Any]:
     """One numpy view per row."""
     lists = column.combine_chunks()
     bounds = lists.offsets.to_numpy().tolist()
-    values = lists.values.to_numpy().copy()  # Arrow's own memory is read-only, which torch warns about
+    values = lists.values.to_numpy(
+        zero_copy_only=False
+    ).copy()  # Arrow's own memory is read-only, which torch warns about
     return [values[start:end] for start, end in pairwise(bounds)]
 
 
@@ -160,12 +185,28 @@ def _write_parquet(path: Path, table: pa.Table) -> None:
 
 def read(path: Path) -> tuple[int, list[Group]]:
     """The step and the groups of a file. Raises EarlError when it is missing or damaged."""
+    return _parsed(path, lambda table: (_checked_step(table), from_table(table)))
+
+
+def read_experiences(path: Path) -> list[Experience]:
+    """What the learner made of each trajectory of a file; empty when the file does not say. Raises as `read`."""
+    return _parsed(path, experiences_of)
+
+
+def experiences_of(table: pa.Table) -> list[Experience]:
+    """What `to_table` took beside the groups; empty when it took nothing."""
+    _checked_step(table)
+    if any(table[name].null_count for name in _LEARNED):
+        return []
+    return [Experience(*parts) for parts in zip(*(_split(table[name]) for name in _LEARNED), strict=True)]
+
+
+def _parsed(path: Path, parse: Callable[[pa.Table], T]) -> T:
     if not path.is_file():
         raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read(use_threads=False)
-        return _checked_step(table), from_table(table)
+            return parse(file.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EarlError(
             f"trajectories {path} cannot be read ({str(error).splitlines()[0]}): the file is damaged; "

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.placement.embedded import Embedded, sound
+from earl.placement.embedded import Embedded
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
+from earl.rollout.experience import learned
 from earl.rollout.pack import trajectories_of
 from earl.trajectory import FIRST_POLICY_AUTHOR, Group, StopReason
 
@@ -72,8 +73,8 @@ def test_episodes_that_the_environment_ended_are_not_learned_from(placement):
     groups = placed.rollout(1)
     first, *others = groups[0].trajectories
     failed = replace(first, stop=StopReason.ENV_ERROR, error="KeyError")
-    assert sound([Group((failed, *others))]) == [Group(tuple(others))]
-    assert sound([Group((failed, failed))]) == []
+    assert learned([Group((failed, *others))], True) == [Group(tuple(others))]
+    assert learned([Group((failed, failed))], True) == []
     placed.update(placed.prepare([Group((failed, *others)), *groups[1:]]), step=1)
 
 

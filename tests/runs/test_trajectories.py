@@ -156,7 +156,7 @@ def test_a_file_with_other_columns_or_another_step(tmp_path: Path, make_groups: 
     with pytest.raises(EarlError, match="its columns are not those"):
         read(path)
     table = to_table(make_groups(), 12)
-    pq.write_table(table.replace_schema_metadata({b"earl.format": b"1", b"earl.step": b"13"}), path)
+    pq.write_table(table.replace_schema_metadata({b"earl.format": b"2", b"earl.step": b"13"}), path)
     with pytest.raises(EarlError, match="another step"):
         read(path)
     stops = pa.array(["bored"] * table.num_rows)

@@ -1,0 +1,115 @@
+"""The context limit while a run goes on: forecast, warned of, and raised ahead of growth when the recipe says "auto".
+
+Every process of a run sees the same episodes and so comes to the same limit; a checkpoint keeps where it stands.
+"""
+
+from dataclasses import asdict, dataclass, field
+from math import ceil, inf
+from typing import Any
+
+from earl.context.forecast import expected, forecast, warns
+
+KEPT_STEPS = 64
+"""Steps of history that forecasts look back on."""
+AHEAD = 10
+"""The limit stays above what is expected so many steps from now."""
+ROOM = 1.1
+"""Times what is expected."""
+LEAP = 1.5
+"""By which the limit grows where episodes were cut: how long they would have become cannot be seen."""
+ROUNDED = 8
+FORECAST = ("p50", "p95", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What one step showed: quantiles of the windows in tokens, and the share of episodes that met the limit."""
+
+    step: int
+    quantiles: tuple[float, ...]  # in the order of FORECAST
+    longest: float
+    cut: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the watch makes of a step."""
+
+    metrics: dict[str, float]
+    events: tuple[tuple[str, str], ...]
+    """(kind, message) pairs: "forecast" warns, "limit" says that the limit was raised, or why it was not."""
+
+
+@dataclass(slots=True)
+class ContextWatch:
+    """Where the limit stands. `ceiling` is None where the recipe fixes the limit.
+
+    Example:
+        watch = ContextWatch(limit=72, ceiling=1024)
+        watch.observe(Growth(step=1, quantiles=(40, 70, 72), longest=72, cut=0.02))
+        watch.limit == 112   # 72 * 1.5 = 108, rounded up to a multiple of 8
+    """
+
+    limit: int
+    ceiling: int | None = None
+    history: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
+    warned: bool = False
+
+    def observe(self, growth: Growth) -> Seen:
+        """Take in a step, and raise the limit for the next one where that is due."""
+        self.history = [*self.history[1 - KEPT_STEPS :], (growth.step, growth.quantiles)]
+        metrics, events = {"context/limit": float(self.limit)}, []
+        for number, name in enumerate(FORECAST):
+            seen = forecast(self._series(number), self.limit)
+            metrics |= {f"forecast/{name}/{edge}": getattr(seen, edge) for edge in ("early", "median", "late")}
+        due = warns(seen, growth.step)
+        if self.ceiling is not None:
+            events += self._follow(growth, self.ceiling)
+        elif due and not self.warned:
+            events.append(("forecast", _warning(self.limit, seen.early, seen.median, seen.late)))
+        self.warned = due
+        return Seen(metrics, tuple(events))
+
+    def state(self) -> dict[str, Any]:
+        """All of it as JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> "ContextWatch":
+        """What `state` was taken of."""
+        history = [(step, tuple(quantiles)) for step, quantiles in state["history"]]
+        return cls(**{**state, "history": history})
+
+    def _series(self, number: int) -> list[tuple[int, float]]:
+        return [(step, quantiles[number]) for step, quantiles in self.history]
+
+    def _follow(self, growth: Growth, ceiling: int) -> list[tuple[str, str]]:
+        """Raise the limit to what is needed, as far as the ceiling allows."""
+        before, upper = self.limit, expected(self._series(len(FORECAST) - 1), AHEAD)[1]
+        wanted = ROOM * max(upper, growth.longest)
+        if growth.cut:
+            wanted = max(wanted, LEAP * before)
+        self.limit = max(before, min(ceiling, ceil(min(wanted, 2 * before) / ROUNDED) * ROUNDED))
+        if self.limit == before:
+            return []
+        why = (
+            f"{growth.cut:.1%} of the episodes were cut off" if growth.cut else f"{upper:.0f} tokens are expected soon"
+        )
+        last = "; this is the highest that is allowed" if self.limit == ceiling else ""
+        return [("limit", f"context limit raised from {before} to {self.limit} tokens: {why}{last}")]
+
+
+def growth_of(step: int, metrics: dict[str, float]) -> Growth:
+    """What a step's context metrics say of growth."""
+    quantiles = tuple(metrics[f"context/window/{name}"] for name in FORECAST)
+    cut = metrics["truncation/prompt"] + metrics["truncation/reply"]
+    return Growth(step, quantiles, metrics["context/window/max"], cut)
+
+
+def _warning(limit: int, early: float, median: float, late: float) -> str:
+    when = f"at about step {median:.0f}" if median < inf else "soon"
+    between = f"{early:.0f} to {late:.0f}" if late < inf else f"step {early:.0f} or later"
+    return (
+        f"the longest contexts will reach the limit of {limit} tokens {when} (80 % interval: {between}); longer "
+        "episodes are cut off then: raise context.limit, or set it to 'auto'"
+    )

@@ -1,0 +1,44 @@
+"""What a step asks of the machines, in numbers: what a layout is chosen for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Contexts of one step.
+
+    Example:
+        Load(sequences=384, mean_tokens=61.5, longest_tokens=104, limit_tokens=120)
+    """
+
+    sequences: int
+    """Episodes of a step, all of which may be held at once."""
+    mean_tokens: float
+    """Of an episode's longest context."""
+    longest_tokens: int
+    limit_tokens: int
+    """What an episode may grow to. It moves ahead of growth under `context.limit = "auto"`."""
+
+
+def load_of(metrics: Mapping[str, float]) -> Load:
+    """The load of a step, from its metrics."""
+    return Load(
+        sequences=int(metrics["episodes"]),
+        mean_tokens=metrics["context/window/mean"],
+        longest_tokens=int(metrics["context/window/max"]),
+        limit_tokens=int(metrics["context/limit"]),
+    )
+
+
+def memory_metrics(load: Load, shape: ModelShape, micro_batch_tokens: int) -> dict[str, float]:
+    """Bytes that the contexts imply on one device that holds all: estimates, see memory.py.
+
+    Keys and values: every episode's longest context held at once. Activations: the largest micro-batch, which a
+    context longer than `micro_batch_tokens` forms alone.
+    """
+    held = load.sequences * load.mean_tokens * kv_bytes(shape)
+    learned = min(load.sequences * load.mean_tokens, max(micro_batch_tokens, load.longest_tokens))
+    return {"memory/kv_bytes": held, "memory/activation_bytes": float(activation_bytes(shape, int(learned)))}
