@@ -12,7 +12,7 @@ from earl.errors import EarlError
 from earl.placement.judge import Judge, judge
 from earl.preflight import check_player
 from earl.runs.folder import RunFolder
-from earl.runs.summary import chosen_checkpoint
+from earl.runs.summary import chosen_checkpoint, context_limit
 
 Rules = tuple[Path | None, Sequence[str]]
 """What --config and --set say."""
@@ -55,5 +55,5 @@ def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) ->
     """Load a run's checkpoint, the best unless another is named."""
     config = build(load_toml(folder.config))
     same_env(folder, config, env)
-    policy = load(chosen_checkpoint(folder, checkpoint or "best").path)
-    return config, judge(config, policy)
+    chosen = chosen_checkpoint(folder, checkpoint or "best")
+    return config, judge(config, load(chosen.path), context_limit(chosen))

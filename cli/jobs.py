@@ -40,7 +40,8 @@ def new(
     config = resolve(env, file, flags, assignments)
     if name is not None:
         free(root, name)
-    return Job(config, root, preflight.preflight(config, root), name)
+    plan = preflight.preflight(config, root)
+    return Job(preflight.settled(config, plan), root, plan, name)
 
 
 def continued(root: Path, run: str, env: str | None, changes: Sequence[str]) -> Job:

@@ -31,8 +31,9 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 def more_lines(plan: Plan) -> list[str]:
     """What --dry-run adds."""
+    ceiling = f", raised with growth up to {plan.context_ceiling}" if plan.context_ceiling else ""
     return [
-        f"context: first prompt {plan.first_prompt_tokens} of at most {plan.context_limit} tokens",
+        f"context: first prompt {plan.first_prompt_tokens} of at most {plan.context_limit} tokens{ceiling}",
         f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
     ]
 

@@ -32,7 +32,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.storage import step_name
-from earl.runs.summary import FINAL
+from earl.runs.summary import FINAL, context_limit
 from earl.trajectory import Group
 
 NEVER = (float("-inf"), float("-inf"))
@@ -188,7 +188,7 @@ def _finish(
     placement.peers.agree(False)  # the first process has written the last checkpoint before any reads the best
     best = checkpoint.load(folder.checkpoints / step_name(progress.best_step))
     placement.restore(best.path)
-    placement.limit(best.state["context"]["limit"])
+    placement.limit(context_limit(best) or progress.context.limit)
     placement.sync(progress.best_step)
     results = evaluate_matches(placement, placement.config.evaluate.final_episodes)
     journal.step(progress.step, {}, Clock(), results, FINAL)

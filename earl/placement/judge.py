@@ -22,8 +22,8 @@ class Judge:
     sampler: LocalSampler
 
 
-def judge(config: Config, policy: Policy) -> Judge:
-    """Make a policy play its most likely moves."""
+def judge(config: Config, policy: Policy, limit: int | None = None) -> Judge:
+    """Make a policy play its most likely moves; `limit` is the context limit that its training had come to."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
-    return Judge(world_of(config, policy), LocalSampler(policy, greedy=True))
+    return Judge(world_of(config, policy, limit), LocalSampler(policy, greedy=True))

@@ -5,6 +5,6 @@
 Whatever breaks a rule is refused with its value, the rule and the cure; nothing is mended in silence.
 """
 
-from earl.preflight.plan import Plan, check_player, preflight
+from earl.preflight.plan import Plan, check_player, preflight, settled
 
-__all__ = ["Plan", "check_player", "preflight"]
+__all__ = ["Plan", "check_player", "preflight", "settled"]

@@ -39,13 +39,32 @@ def check_memory(config: Config, shape: ModelShape) -> None:
         )
 
 
-def context_ceiling(config: Config, shape: ModelShape) -> int:
-    """The longest limit that `context.limit = "auto"` may reach, in tokens: what positions, passes and memory allow.
+def check_ceiling(config: Config, shape: ModelShape) -> int | None:
+    """How far `context.limit = "auto"` may rise, in tokens: what positions, micro-batch and memory allow.
 
-    The sampler's keys and values of all episodes of a step may take half of the machine's memory.
+    The keys and values of a step's episodes may take half of the machine's memory.
+
+    Returns:
+        None where the limit is fixed.
+
+    Raises:
+        EarlError: when the recipe's first limit or its ceiling is above that.
     """
-    in_memory = memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
-    return min(shape.max_positions, config.learner.micro_batch_tokens, in_memory)
+    if not config.context.automatic:
+        return None
+    bounds = {
+        "the model's positions": shape.max_positions,
+        "learner.micro_batch_tokens": config.learner.micro_batch_tokens,
+        "memory": memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape)),
+    }
+    narrowest = min(bounds, key=lambda name: bounds[name])
+    for name, value in (("ceiling", config.context.ceiling), ("initial", config.context.first_limit)):
+        if value is not None and value > bounds[narrowest]:
+            raise EarlError(
+                f"context.{name} = {value} is above the {bounds[narrowest]} tokens that {narrowest} allows; "
+                f"set context.{name} to at most {bounds[narrowest]}"
+            )
+    return config.context.ceiling or bounds[narrowest]
 
 
 def checkpoint_bytes(config: Config, shape: ModelShape) -> int:

@@ -8,7 +8,7 @@ from earl import trackers
 from earl.config import Config
 from earl.engine import model
 from earl.engine.tokenizer import character_tokenizer
-from earl.preflight.machine import check_disk, check_memory, checkpoint_bytes
+from earl.preflight.machine import check_ceiling, check_disk, check_memory, checkpoint_bytes
 from earl.preflight.speech import check_speech
 from earl.preflight.world import check_batches, check_world, setting
 
@@ -37,6 +37,9 @@ class Plan:
     parameters: int
     processes: int
     context_limit: int
+    """Of the first step."""
+    context_ceiling: int | None
+    """How far an automatic limit may rise; None: the limit is fixed."""
     first_prompt_tokens: int
     """The longest first prompt met."""
     checkpoint_bytes: int
@@ -59,6 +62,7 @@ def preflight(config: Config, root: Path) -> Plan:
     path = config.model.path
     # Weights made from scratch cannot fail; those of a folder may be missing or broken, so they are read.
     policy = model.load(path) if path else model.Policy(None, character_tokenizer())
+    ceiling = check_ceiling(config, shape)
     first = check_speech(config, policy, shape.max_positions)
     total = sum(config.env.opponents.values())
     return Plan(
@@ -74,9 +78,18 @@ def preflight(config: Config, root: Path) -> Plan:
         parameters=shape.parameters,
         processes=config.run.processes,
         context_limit=config.context.first_limit,
+        context_ceiling=ceiling,
         first_prompt_tokens=first,
         checkpoint_bytes=size,
     )
+
+
+def settled(config: Config, plan: Plan) -> Config:
+    """The recipe with the ceiling of an automatic context limit written out, so that a run goes on alike elsewhere."""
+    if plan.context_ceiling is None:
+        return config
+    context = config.context.model_copy(update={"ceiling": plan.context_ceiling})
+    return config.model_copy(update={"context": context})
 
 
 def check_player(config: Config, policy: model.Policy) -> None:

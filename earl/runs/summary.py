@@ -1,7 +1,9 @@
 """Where a run stands, read from its folder without disturbing it."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from earl.config import Config, build, load_toml
 from earl.errors import EarlError
@@ -46,12 +48,31 @@ def summarize(folder: RunFolder) -> Summary:
     if folder.database.is_file():
         with Store(folder.database, read_only=True) as store:
             step, matches = store.last_step() or 0, store.matches()
+    return Summary(config, step, state_of(folder, matches), tuple(last_evaluation(matches)), changed(folder))
+
+
+def last_evaluation(matches: Sequence[RecordedMatch]) -> list[RecordedMatch]:
+    """The latest of a run's matches, given in order of step; those of the best weights once it is finished."""
     final = [match for match in matches if match.phase == FINAL]
-    last = final or [match for match in matches if match.step == matches[-1].step]
-    state = "finished" if final else "running" if _held(folder) else "stopped"
-    written = [path for path in (folder.database, folder.path / "run.db-wal") if path.is_file()]
-    changed = max(path.stat().st_mtime for path in [folder.config, *written])
-    return Summary(config, step, state, tuple(last), changed)
+    return final or [match for match in matches if match.step == matches[-1].step]
+
+
+def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:
+    """ "finished", "running" or "stopped"."""
+    if any(match.phase == FINAL for match in matches):
+        return "finished"
+    return "running" if _held(folder) else "stopped"
+
+
+def changed(folder: RunFolder) -> float:
+    """When the numbers were last written, or the recipe; seconds since the epoch."""
+    written = [path for path in database_files(folder) if path.is_file()]
+    return max(path.stat().st_mtime for path in [folder.config, *written])
+
+
+def database_files(folder: RunFolder) -> tuple[Path, Path]:
+    """The database and its write-ahead log, which may be missing."""
+    return folder.database, folder.database.with_name(f"{folder.database.name}-wal")
 
 
 def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
@@ -77,6 +98,12 @@ def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
     if which != "best" or best == last:
         return found
     return checkpoint.load(folder.checkpoints / step_name(int(best)))
+
+
+def context_limit(saved: Checkpoint) -> int | None:
+    """The context limit in tokens that a run had come to; None in the checkpoint of an earl that kept none."""
+    context = saved.state.get("context")
+    return int(context["limit"]) if isinstance(context, dict) else None
 
 
 def _held(folder: RunFolder) -> bool:
