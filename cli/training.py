@@ -18,10 +18,13 @@ from earl.cli.tables import as_objects, match_table
 from earl.cli.text import clean, console
 from earl.config import dump
 from earl.errors import EarlError
+from earl.observer import Observers
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create, fresh_name, lock
 from earl.runs.storage import storage
 from earl.runs.summary import chosen_checkpoint, summarize
+from earl.trackers import Tracking
+from earl.trackers.base import NOWHERE, Run
 
 STOPPED = 130
 
@@ -35,11 +38,13 @@ def carry_out(job: Job, as_json: bool) -> int:
         return 0
     folder = job.folder or _created(job)
     with lock(folder), _nothing_unbegun(folder):
-        begun = chosen_checkpoint(folder, "last").step if checkpoint.all_steps(folder.checkpoints) else 0
-        with Watch(folder, job.config.total_steps, begun) as watch:
+        begun = chosen_checkpoint(folder, "last").step if checkpoint.all_steps(folder.checkpoints) else NOWHERE
+        with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
             for line in _introduction(folder, job.plan, begun):
                 watch.say(line)
-            progress = trainer.run(folder, job.config, watch)
+            told = Run(folder.name, folder.path, job.config.model_dump(), begun)
+            with Tracking(job.config.track, folder, told, watch.say) as tracking:
+                progress = trainer.run(folder, job.config, Observers(watch, tracking))
     if not progress.finished:
         done = f"stopped after step {progress.step} of {job.config.total_steps}"
         click.echo(f"{done}; continue with: {_resume_line(folder)}", err=True)
@@ -78,7 +83,7 @@ def _nothing_unbegun(folder: RunFolder) -> Iterator[None]:
 
 
 def _introduction(folder: RunFolder, plan: preflight.Plan, begun: int) -> list[str]:
-    again = f", continued after step {begun}" if begun else ""
+    again = f", continued after step {begun}" if begun > 0 else ""
     return [f"run {folder.path}{again}", *plans.in_lines(plan)]
 
 

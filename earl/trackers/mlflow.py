@@ -1,0 +1,68 @@
+"""MLflow: RUN/mlflow.db, or the server or database that MLFLOW_TRACKING_URI names."""
+
+import os
+import re
+import time
+
+from earl.trackers.base import Record, Run
+
+EXPERIMENT = "earl"
+_REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
+"""Characters that MLflow has in no name."""
+_STATES = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+_BATCH = 100
+"""Parameters that it takes at once; of metrics it takes 1000."""
+DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # A server that is gone may hold a step up for seconds, not for the minutes of MLflow's own settings.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+"""Settings that apply unless the environment has its own."""
+
+
+class MLflow:
+    """Numbers as metrics, the recipe as parameters, the last event of each kind as a tag."""
+
+    rewinds = False
+
+    def __init__(self, run: Run) -> None:
+        for name, value in DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.resolve() / 'mlflow.db'}"
+        self._client = MlflowClient(address)
+        self.identity = run.identity or self._create(run)
+        self._client.update_run(self.identity, status="RUNNING")
+        self.where = f"mlflow ui --backend-store-uri {address}, run {self.identity}"
+
+    def _create(self, run: Run) -> str:
+        from mlflow.entities import Param
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(name)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        created: str = self._client.create_run(number, run_name=run.name).info.run_id
+        settings = [Param(_REFUSED.sub("_", key), str(value)) for key, value in run.settings()]
+        for begin in range(0, len(settings), _BATCH):
+            self._client.log_batch(created, params=settings[begin : begin + _BATCH])
+        return created
+
+    def record(self, record: Record) -> None:
+        """One batch of metrics. MLflow keeps NaN, and infinity as the largest number."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        numbers = record.numbers().items()
+        metrics = [Metric(_REFUSED.sub("_", name), value, now, record.step) for name, value in numbers]
+        self._client.log_batch(self.identity, metrics=metrics)
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """A tag."""
+        self._client.set_tag(self.identity, f"event/{kind}", f"step {step}: {message}")
+
+    def close(self, state: str) -> None:
+        """Say how the run ended."""
+        self._client.set_terminated(self.identity, _STATES[state])

@@ -1,0 +1,50 @@
+"""TensorBoard: event files in RUN/tensorboard, looked at with `tensorboard --logdir runs`."""
+
+import time
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.metadata import create_summary_metadata
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from earl.trackers.base import Record, Run
+
+
+class TensorBoard:
+    """Numbers as scalars, events and recipe as texts."""
+
+    identity = ""
+    rewinds = True
+
+    def __init__(self, run: Run) -> None:
+        folder = run.folder / "tensorboard"
+        self.where = f"tensorboard --logdir {folder}"
+        self._writer = EventFileWriter(str(folder))
+        # Readers drop what older files hold of this step and of later ones.
+        self._add(run.begun + 1, session_log=SessionLog(status=SessionLog.START))
+        recipe = "\n".join(f"    {name} = {value}" for name, value in run.settings())
+        self._text(run.begun + 1, "recipe", recipe)
+
+    def record(self, record: Record) -> None:
+        """Every number as a scalar."""
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in record.numbers().items()]
+        self._add(record.step, summary=Summary(value=values))
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """A text."""
+        self._text(step, f"event/{kind}", message)
+
+    def close(self, state: str) -> None:
+        """End the file."""
+        del state
+        self._writer.close()
+
+    def _text(self, step: int, tag: str, text: str) -> None:
+        about = create_summary_metadata(display_name="", description="")
+        value = Summary.Value(tag=tag, metadata=about, tensor=make_tensor_proto(text))
+        self._add(step, summary=Summary(value=[value]))
+
+    def _add(self, step: int, **content: Summary | SessionLog) -> None:
+        self._writer.add_event(Event(wall_time=time.time(), step=step, **content))
+        self._writer.flush()

@@ -1,0 +1,147 @@
+"""The observer that hands a run's numbers on to its trackers, and keeps their faults from the training."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from earl.config import TrackConfig
+from earl.errors import EarlError, boundary
+from earl.matches import MatchResult
+from earl.runs.folder import RunFolder
+from earl.runs.storage import temporary
+from earl.runs.store import Store
+from earl.runs.summary import FINAL
+from earl.trackers.base import Record, Run, Tracker
+from earl.trackers.registry import PROMETHEUS, make
+from earl.trackers.secrets import without_secrets
+
+
+@dataclass(slots=True)
+class _Active:
+    """A tracker at work."""
+
+    name: str
+    tracker: Tracker
+    had: int
+    """The last step that it was told before this start; those up to there are not told again."""
+
+
+class Tracking:
+    """The trackers of a run as one observer; a context manager, so that they are closed whatever happens.
+
+    Args:
+        config: which trackers.
+        folder: the run, whose lock the caller holds.
+        run: what each is told first.
+        say: takes a line for the user.
+    """
+
+    def __init__(self, config: TrackConfig, folder: RunFolder, run: Run, say: Callable[[str], None]) -> None:
+        self._config, self._folder, self._run, self._say = config, folder, run, say
+        self._memory = folder.path / "trackers.json"
+        self._known: dict[str, dict[str, str | int]] = {}
+        self._active: list[_Active] = []
+        self._state = "stopped"
+
+    def __enter__(self) -> Self:
+        self._known = _read(self._memory)
+        resumed = self._run.begun >= 0
+        try:
+            for name in [*self._config.to, *([PROMETHEUS] if self._config.prometheus_port is not None else [])]:
+                self._begin(name, resumed)
+        except BaseException:
+            self._close("failed")
+            raise
+        return self
+
+    def _begin(self, name: str, resumed: bool) -> None:
+        """Start a tracker. One that cannot start refuses a new run; a resumed one, whose recipe is fixed, goes on."""
+        known = self._known.get(name, {})
+        run = replace(self._run, identity=str(known.get("identity", "")))
+        with boundary() as fault, redirect_stdout(sys.stderr):
+            tracker = make(name, run, self._config.prometheus_port)
+        if fault.message is None:
+            had = -1 if tracker.rewinds else int(known.get("step", -1))
+            self._active.append(_Active(name, tracker, had))
+            self._known[name] = {"identity": tracker.identity, "step": had}
+            self._say(f"tracker {name}: {without_secrets(tracker.where)}")
+        elif resumed:
+            self._off(name, run.begun, fault.message)
+        else:
+            key = "track.prometheus_port" if name == PROMETHEUS else "track.to"
+            raise EarlError(
+                f"tracker {name!r} cannot start: {without_secrets(fault.message)}; mend that, or change {key}"
+            )
+
+    def step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        timings: Mapping[str, float],
+        matches: Sequence[MatchResult],
+        phase: str,
+    ) -> None:
+        """Tell the trackers a step's numbers."""
+        record = Record(step, metrics, timings, matches, phase)
+        for active in list(self._active):
+            if step > active.had or phase == FINAL:
+                self._tell(active, step, lambda tracker: tracker.record(record))
+                self._known[active.name]["step"] = max(step, active.had)
+        if self._known:
+            partial = temporary(self._memory)
+            with suppress(OSError):  # without this file steps may be told twice after a resume, no worse
+                partial.write_text(json.dumps(self._known), encoding="utf-8")
+                partial.replace(self._memory)
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """Tell the trackers what happened."""
+        if kind == "finish":
+            self._state = "finished"
+        for active in list(self._active):
+            if step > active.had:
+                self._tell(active, step, lambda tracker: tracker.event(step, kind, without_secrets(message)))
+
+    def stopping(self) -> None:
+        """Nothing yet: the step goes on."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failed = kind is not None and not issubclass(kind, KeyboardInterrupt)
+        self._close("failed" if failed else self._state)
+
+    def _close(self, state: str) -> None:
+        for active in list(self._active):
+            self._tell(active, self._run.begun, lambda tracker: tracker.close(state))
+        self._active.clear()
+
+    def _tell(self, active: _Active, step: int, do: Callable[[Tracker], None]) -> None:
+        # Results go to stdout and nothing else does; some of these libraries print.
+        with boundary() as fault, redirect_stdout(sys.stderr):
+            do(active.tracker)
+        if fault.message is not None:
+            self._active.remove(active)
+            self._off(active.name, step, fault.message)
+            with boundary(), redirect_stdout(sys.stderr):  # it has failed already; whatever it holds is let go
+                active.tracker.close("failed")
+
+    def _off(self, name: str, step: int, why: str) -> None:
+        """Say that a tracker is off, and keep it in the run's events."""
+        line = f"tracker {name} is off, the training goes on: {without_secrets(why)}"
+        self._say(line)
+        with boundary(), Store(self._folder.database) as store:  # a disk that refuses stops the run by itself
+            store.event(max(step, 0), "tracker", line)
+
+
+def _read(path: Path) -> dict[str, dict[str, str | int]]:
+    """What the trackers of earlier starts are known by; nothing when there were none or the file is damaged."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
