@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
+from earl.runs.older import upgraded
 from earl.runs.storage import remove, replace_file, step_name, step_of, storage
 from earl.trajectory import Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
 
@@ -206,7 +207,7 @@ def _parsed(path: Path, parse: Callable[[pa.Table], T]) -> T:
         raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return parse(file.read(use_threads=False))
+            return parse(upgraded(file.read(use_threads=False), SCHEMA, FORMAT))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EarlError(
             f"trajectories {path} cannot be read ({str(error).splitlines()[0]}): the file is damaged; "
