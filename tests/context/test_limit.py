@@ -1,0 +1,100 @@
+"""The limit follows growth, warns of it, and is the same after a checkpoint."""
+
+import json
+from math import inf
+
+import pytest
+
+from earl.context.limit import KEPT_STEPS, ContextWatch, Growth, growth_of
+
+
+def grown(step, p99, longest=None, cut=0.0):
+    return Growth(step, (p99 * 0.5, p99 * 0.9, p99), longest or p99, cut)
+
+
+def fed(watch, lengths):
+    """The watch after a step for each length, and all events."""
+    events = [event for step, p99 in enumerate(lengths) for event in watch.observe(grown(step, p99)).events]
+    return watch, events
+
+
+def test_a_cut_raises_an_automatic_limit_by_half():
+    watch = ContextWatch(limit=72, ceiling=1024)
+    seen = watch.observe(Growth(1, (40, 70, 72), 72, cut=0.02))
+    assert watch.limit == 112  # 72 x 1.5 = 108, rounded up to a multiple of 8
+    assert seen.metrics["context/limit"] == 72  # of the step that was played
+    ((kind, message),) = seen.events
+    assert kind == "limit"
+    assert "from 72 to 112 tokens: 2.0% of the episodes were cut off" in message
+
+
+def test_an_automatic_limit_is_raised_before_it_is_met():
+    watch, events = fed(ContextWatch(limit=100, ceiling=1024), [40 + 2 * step for step in range(60)])
+    assert watch.limit > 40 + 2 * 59  # the longest so far
+    assert len(events) >= 1
+    assert all("expected soon" in message for _, message in events)
+
+
+def test_an_automatic_limit_stays_where_nothing_grows():
+    watch, events = fed(ContextWatch(limit=100, ceiling=1024), [50, 52, 49, 51] * 10)
+    assert (watch.limit, events) == (100, [])
+
+
+def test_an_automatic_limit_never_passes_its_ceiling_and_says_so():
+    watch = ContextWatch(limit=100, ceiling=120)
+    ((_, message),) = watch.observe(Growth(1, (90, 100, 100), 100, cut=0.5)).events
+    assert watch.limit == 120
+    assert message.endswith("this is the highest that is allowed")
+    assert watch.observe(Growth(2, (90, 120, 120), 120, cut=0.5)).events == ()
+
+
+def test_one_step_at_most_doubles_it():
+    watch = ContextWatch(limit=100, ceiling=10_000)
+    watch.observe(Growth(1, (5000, 5000, 5000), 5000, cut=0.0))
+    assert watch.limit == 200
+
+
+def test_a_fixed_limit_is_warned_of_once_and_kept():
+    watch, events = fed(ContextWatch(limit=150), [40 + 2 * step for step in range(54)])
+    assert watch.limit == 150
+    assert [kind for kind, _ in events] == ["forecast"]
+    assert "limit of 150 tokens" in events[0][1]
+
+
+def test_the_warning_of_linear_growth_comes_in_time():
+    watch = ContextWatch(limit=150)
+    # 40 + 2 x 55 = 150: the limit is met at step 55.
+    warned = next(step for step in range(56) if watch.observe(grown(step, 40 + 2 * step)).events)
+    assert warned <= 50
+
+
+def test_forecasts_are_metrics_of_every_quantile():
+    watch, _ = fed(ContextWatch(limit=150), [40 + 2 * step for step in range(40)])
+    metrics = watch.observe(grown(40, 120)).metrics
+    early, median, late = (metrics[f"forecast/p99/{edge}"] for edge in ("early", "median", "late"))
+    assert early <= median <= late
+    assert early <= 55 <= late
+    assert metrics["forecast/p50/median"] > median
+    assert ContextWatch(limit=150).observe(grown(0, 10)).metrics["forecast/p50/late"] == inf
+
+
+def test_history_is_bounded():
+    watch, _ = fed(ContextWatch(limit=1000), [50] * (KEPT_STEPS + 20))
+    assert len(watch.history) == KEPT_STEPS
+    assert watch.history[-1][0] == KEPT_STEPS + 19
+
+
+@pytest.mark.parametrize("ceiling", [None, 512])
+def test_a_checkpoint_keeps_all_of_it(ceiling):
+    lengths = [40 + 2 * step for step in range(30)]
+    watch, _ = fed(ContextWatch(limit=100, ceiling=ceiling), lengths)
+    again = ContextWatch.restored(json.loads(json.dumps(watch.state())))
+    assert again == watch
+    assert again.observe(grown(30, 103)) == watch.observe(grown(30, 103))
+
+
+def test_growth_is_read_from_metrics():
+    names = {"p50": 10.0, "p95": 20.0, "p99": 30.0, "max": 40.0}
+    metrics = {f"context/window/{name}": value for name, value in names.items()}
+    metrics |= {"truncation/prompt": 0.25, "truncation/reply": 0.5, "truncation/turn": 0.125}
+    assert growth_of(7, metrics) == Growth(7, (10.0, 20.0, 30.0), 40.0, cut=0.75)
