@@ -1,4 +1,4 @@
-"""Weights & Biases: RUN/wandb, offline unless WANDB_MODE says otherwise; `wandb sync RUN/wandb/*` sends it later."""
+"""Weights & Biases: RUN/wandb, offline unless WANDB_MODE says otherwise; `wandb sync` sends it later."""
 
 import os
 import secrets
@@ -30,13 +30,13 @@ class WeightsAndBiases:
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=run.name,
             id=self.identity,
-            resume="allow" if mode == "online" else None,
+            resume="allow",
             dir=str(run.folder),
             config=dict(run.recipe),
             settings=wandb.Settings(mode=mode, **quiet),
         )
         self._run.define_metric("*", step_metric="step")
-        sync = "" if mode == "online" else f"; wandb sync {run.folder / 'wandb'}/*-{self.identity} sends it"
+        sync = "" if mode == "online" else f"; wandb sync {run.folder}/wandb/offline-run-* sends it"
         self.where = f"{mode}, id {self.identity}{sync}"
 
     def record(self, record: Record) -> None:

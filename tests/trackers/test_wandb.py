@@ -69,7 +69,7 @@ def test_two_starts_of_one_run(begun, record, tmp_path: Path) -> None:
     assert float(str(first[0]["forecast/p95/median"])) == math.inf
     assert second[0]["step"] == 2
     assert second[1]["final/perfect@0.25/seat_1/win"] == 0.5
-    assert {path.name.rpartition("-")[2] for path in tmp_path.glob("wandb/offline-run-*")} == {tracker.identity}
+    assert all(tracker.identity in path.name for path in tmp_path.glob("wandb/offline-run-*"))
 
 
 class Listener(BaseRequestHandler):
