@@ -1,6 +1,7 @@
 """`earl bench`: measure on this machine."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -69,6 +70,36 @@ def step(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_js
     from earl.benchmarks.step import run
 
     _show(run(env, steps, repeats, assignments), as_json)
+
+
+@command.command()
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Of reinforcement learning.")
+@click.option(
+    "--runs",
+    "root",
+    type=click.Path(path_type=Path),
+    default=Path("runs/ceiling"),
+    show_default=True,
+    help="Where the runs lie; those that are there already are taken up.",
+)
+@click.option("--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe.")
+@json_option
+def ceiling(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure what a context limit costs, and whether an automatic one avoids it.
+
+    Tic-Tac-Toe with full history against heuristic and perfect play, where better play makes longer games. Three arms
+    that differ in the limit alone: 72 tokens, 120, and "auto" that begins at 72.
+
+    \b
+    not_lost         share of games not lost against perfect play, exactly evaluated
+    cut              share of the last step's training episodes that met the limit
+    limit            at the end, in tokens
+    auto_minus_120   difference of the means of not_lost; auto_minus_72 alike
+    """
+    from earl.benchmarks.ceiling import run
+
+    _show(run(root, seeds, steps, assignments), as_json)
 
 
 def _show(result: Mapping[str, Any], as_json: bool) -> None:

@@ -1,0 +1,78 @@
+"""What a context limit costs where better play makes longer games, and whether an automatic limit avoids it.
+
+Tic-Tac-Toe with full history against opponents that do not give games away: to draw as first player takes five rounds,
+and 72 tokens hold four. Three arms that differ in nothing but the limit: 72, 120, and "auto" that begins at 72.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from earl.benchmarks.rollout import recipe, spread
+from earl.config import Config, dump
+from earl.errors import EarlError
+from earl.runs.folder import RunFolder, create, lock
+from earl.runs.store import Store
+from earl.runs.summary import FINAL
+from earl.train import run as train
+
+ARMS = {
+    "72": ["context.limit=72"],
+    "120": ["context.limit=120"],
+    "auto": ['context.limit="auto"', "context.initial=72"],
+}
+HARD = [
+    "env.opponents={heuristic=1,perfect=1}",
+    'evaluate.opponents=["heuristic","perfect"]',
+    "warm_start.steps=15",
+]
+"""Against these, every game that is not given away is long."""
+
+
+def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """Train and measure every arm with seeds 0, 1, …; runs that lie in `root` already are taken up, not done again.
+
+    Returns:
+        by arm: `not_lost` against perfect play, exactly evaluated, over both seats, as median, min and max over
+        the seeds; `cut`: share of the last step's training episodes that met the limit; `limit`: at the end, in
+        tokens. `auto_minus_120` and `auto_minus_72`: differences of the means of `not_lost`.
+    """
+    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    for seed in range(seeds):
+        for arm, settings in ARMS.items():
+            config = recipe("tictactoe", [*HARD, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
+            seen[arm].append(_measured(_trained(root, f"{arm}-seed{seed}", config)))
+    means = {arm: mean(result["not_lost"] for result in results) for arm, results in seen.items()}
+    return {
+        "seeds": seeds,
+        "steps": steps,
+        "runs": str(root),
+        **{arm: {name: spread([own[name] for own in results]) for name in results[0]} for arm, results in seen.items()},
+        "auto_minus_120": means["auto"] - means["120"],
+        "auto_minus_72": means["auto"] - means["72"],
+    }
+
+
+def _trained(root: Path, name: str, config: Config) -> RunFolder:
+    folder = RunFolder(root / name)
+    if not folder.config.is_file():
+        folder = create(root, name, dump(config))
+    elif folder.config.read_text(encoding="utf-8") != dump(config):
+        raise EarlError(f"{folder.path} holds a run of another recipe; give another folder with --runs")
+    with lock(folder):
+        train(folder, config)
+    return folder
+
+
+def _measured(folder: RunFolder) -> dict[str, float]:
+    with Store(folder.database, read_only=True) as store:
+        matches = [match.result for match in store.matches() if match.phase == FINAL]
+        metrics = store.metrics(["truncation/prompt", "truncation/reply", "context/limit"])
+    perfect = [result for result in matches if result.opponent == "perfect"]
+    last = {name: points[-1][1] for name, points in metrics.items()}
+    return {
+        "not_lost": mean(result.win + result.draw for result in perfect),
+        "cut": last["truncation/prompt"] + last["truncation/reply"],
+        "limit": last["context/limit"],
+    }
