@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "Measure how strong a run or a model plays.",
     "play": "Play against a run or a scripted opponent.",
     "report": "Write a run's report anew.",
+    "watch": "Watch a run in the terminal.",
     "runs": "List the runs.",
     "envs": "List, check or show environments.",
     "bench": "Measure rollouts or training steps on this machine.",

@@ -1,0 +1,77 @@
+"""What the numbers say about the growth of contexts: level, quantiles, limit, forecast, authors. Pure functions."""
+
+import math
+from dataclasses import dataclass
+
+from earl.cli.live.now import Points, RunNow
+from earl.trajectory import Author
+
+QUANTILES = ("p50", "p95", "p99", "max")
+AUTHORS = tuple(author.name.lower() for author in Author)
+CAUSES = {"prompt": "no room for the next prompt", "reply": "reply hit the limit", "turn": "reply hit max_turn_tokens"}
+_OLD_CAUSES = {"stop/context_limit": "context limit", "stop/truncated_turn": "reply hit max_turn_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The step at which a quantile of the context reaches the limit: the median and an 80 % interval.
+
+    Infinite where that lies beyond the forecast's horizon.
+    """
+
+    quantile: str
+    early: float
+    median: float
+    late: float
+
+
+def level(run: RunNow) -> str:
+    """What the limit applies to: "window"; "episode" for a run of an earl that did not measure windows."""
+    return "window" if any(run.series(f"context/window/{name}") for name in QUANTILES) else "episode"
+
+
+def bands(run: RunNow) -> dict[str, Points]:
+    """The recorded quantiles by step, shortest first."""
+    found = {name: run.series(f"context/{level(run)}/{name}") for name in QUANTILES}
+    return {name: points for name, points in found.items() if points}
+
+
+def limits(run: RunNow) -> Points:
+    """The limit by step, in tokens; one that was not recorded is the recipe's."""
+    recorded = run.series("context/limit")
+    limit = run.config.context.limit if run.config else None
+    if recorded or not isinstance(limit, int):
+        return recorded
+    measured = next(iter(bands(run).values()), [])
+    return [(step, float(limit)) for step, _ in measured]
+
+
+def forecasts(run: RunNow) -> list[Forecast]:
+    """The last step's forecasts, of those quantiles that have one."""
+    found = []
+    for quantile in QUANTILES[:3]:
+        numbers = [run.last(f"forecast/{quantile}/{name}") for name in ("early", "median", "late")]
+        if not any(map(math.isnan, numbers)):
+            found.append(Forecast(quantile, *numbers))
+    return found
+
+
+def authors(run: RunNow) -> dict[str, Points]:
+    """Tokens of a step by who wrote them; for a run of an older earl only by "policy" and "others"."""
+    found = {name: run.series(f"tokens/{name}") for name in AUTHORS}
+    found = {name: points for name, points in found.items() if any(value for _, value in points)}
+    if found:
+        return found
+    sampled = dict(run.series("tokens/sampled"))
+    if not sampled:
+        return {}
+    others = [(step, value - sampled.get(step, 0.0)) for step, value in run.series("tokens")]
+    return {"policy": list(sampled.items()), "others": others}
+
+
+def truncation(run: RunNow) -> dict[str, float]:
+    """Share of the last step's episodes that were cut off, by cause; only causes that were met."""
+    named = {text: run.last(f"truncation/{name}") for name, text in CAUSES.items()}
+    if all(map(math.isnan, named.values())):
+        named = {text: run.last(name) for name, text in _OLD_CAUSES.items()}
+    return {text: share for text, share in named.items() if share > 0}

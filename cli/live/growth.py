@@ -1,0 +1,145 @@
+"""The panels about context: its growth towards the limit, and who wrote it."""
+
+import math
+from collections.abc import Sequence
+
+from earl.cli.live.bars import bar, sparkline
+from earl.cli.live.canvas import Curve
+from earl.cli.live.context import Forecast, authors, bands, forecasts, level, limits, truncation
+from earl.cli.live.learning import LEAST_PLOT
+from earl.cli.live.now import Points, RunNow
+from earl.cli.live.plot import plot
+from earl.cli.live.spans import BAD, DIM, PALETTE, WARN, Line, Span, column
+from earl.cli.live.units import percent, short, size
+
+MARKS = {"p50": ("a", "cyan"), "p95": ("b", "green"), "p99": ("c", "yellow"), "max": ("d", "magenta")}
+FAR = 3.0
+"""A limit that is this many times the longest context would press the curves flat, so it is only told."""
+AHEAD = 0.35
+"""How much of the axis a forecast may take, as a share of the steps done."""
+MEMORY = {"memory/kv_bytes": "KV cache", "memory/activation_bytes": "activations"}
+
+
+def context(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
+    """Quantiles of the context by step, the limit, the forecast; and in words when the limit will be reached."""
+    found = bands(run)
+    if not found:
+        return [[("nothing recorded yet: contexts are measured from the first step of RL on", DIM)]]
+    told = [*_truncation_lines(run), *_forecast_lines(run), *_memory_lines(run)][: max(1, height - LEAST_PLOT - 2)]
+    longest = max((value for points in found.values() for _, value in points if math.isfinite(value)), default=0.0)
+    limit, ahead = limits(run), _ahead(run, found)
+    near = bool(limit) and limit[-1][1] <= FAR * longest
+    curves = [
+        *([Curve("=", f"limit {short(limit[-1][1])}", limit, BAD, dashed=True)] if near else []),
+        *(
+            Curve(MARKS[name][0], f"{name} {short(points[-1][1])}", points, MARKS[name][1], peak=name == "max")
+            for name, points in found.items()
+        ),
+        *([ahead] if ahead else []),
+    ]
+    until = max(run.step, min(ahead.points[-1][0], run.step * (1 + AHEAD))) if ahead else run.step
+    top = 1.05 * max(longest, *(value for _, value in limit)) if near else 1.05 * longest
+    lines = plot(curves, width, height - len(told), ascii_only=ascii_only, bounds=(0.0, top), until=until)
+    if limit and not near and lines:
+        lines[0] = [*lines[0], (f"  limit {short(limit[-1][1])}, above", BAD)]
+    return [*lines, *told]
+
+
+def _ahead(run: RunNow, found: dict[str, Points]) -> Curve | None:
+    """A line from the last context to the forecast's step at the limit, of the longest quantile that has one."""
+    limit = limits(run)
+    for forecast in reversed(forecasts(run)):
+        points = found.get(forecast.quantile)
+        if points and limit and run.step < forecast.median < math.inf:
+            end = (forecast.median, limit[-1][1])
+            return Curve("~", f"forecast {forecast.quantile}", [points[-1], end], MARKS[forecast.quantile][1])
+    return None
+
+
+def _forecast_lines(run: RunNow) -> list[Line]:
+    """When each quantile reaches the limit, the soonest first; what may never come is told in one line."""
+    coming = [forecast for forecast in reversed(forecasts(run)) if math.isfinite(forecast.early)]
+    lines: list[Line] = [_forecast_line(run, forecast) for forecast in coming if math.isfinite(forecast.median)]
+    unlikely = [forecast for forecast in coming if not math.isfinite(forecast.median)]
+    if unlikely:
+        names, first = ", ".join(f.quantile for f in unlikely), min(f.early for f in unlikely)
+        lines.append([(f"{names}: the limit from step {first:.0f} on, but more likely not", DIM)])
+    return lines or [[(_quiet(run), DIM)]]
+
+
+def _quiet(run: RunNow) -> str:
+    measured = level(run)
+    what = "longest context per episode" if measured == "window" else "episode"
+    told = "the limit is not forecast to be reached" if forecasts(run) else "no forecast"
+    return f"{told}; {what}: {short(run.last(f'context/{measured}/mean'))} tokens on average"
+
+
+def _forecast_line(run: RunNow, forecast: Forecast) -> Line:
+    """Example: p95 reaches the limit at step 340 (80%: 310 to 400)."""
+    if forecast.median <= run.step:
+        return [(f"{forecast.quantile} has reached the limit", WARN)]
+    late = f"{forecast.late:.0f}" if math.isfinite(forecast.late) else "never"
+    interval = f"(80%: {forecast.early:.0f} to {late})"
+    within = run.steps is None or forecast.early <= run.steps
+    return [
+        (f"{forecast.quantile} reaches the limit at step {forecast.median:.0f} {interval}", WARN if within else DIM)
+    ]
+
+
+def _truncation_lines(run: RunNow) -> list[Line]:
+    causes = truncation(run)
+    if not causes:
+        return []
+    told = ", ".join(f"{percent(share)} {cause}" for cause, share in causes.items())
+    return [[(f"cut off: {told}", BAD)]]
+
+
+def _memory_lines(run: RunNow) -> list[Line]:
+    told = [f"{name} {size(run.last(metric))}" for metric, name in MEMORY.items() if run.last(metric) > 0]
+    return [[(f"memory implied: {', '.join(told)}", DIM)]] if told else []
+
+
+def written_by(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
+    """Tokens of the last step by who wrote them: number, share, and the share's course."""
+    found = authors(run)
+    if not found:
+        return [[("nothing recorded yet", DIM)]]
+    last = {name: points[-1][1] for name, points in found.items()}
+    total = sum(last.values()) or 1.0
+    wide = max(4, min(30, (width - 32) // 2))
+    head = f"{column('author', 13)}{'tokens':>8}{'share':>8}  {column('', wide)}  course of the share"
+    lines: list[Line] = [[(column(head, width), DIM)]]
+    for number, name in enumerate(found):
+        cells: list[Span] = [
+            (column(name, 13), PALETTE[number % len(PALETTE)]),
+            (f"{short(last[name]):>8}{percent(last[name] / total):>8}  ", ""),
+            (bar(last[name] / total, wide, ascii_only), PALETTE[number % len(PALETTE)]),
+            ("  ", ""),
+            (
+                sparkline(_shares(name, found), width - 33 - wide, ascii_only, (0.0, 1.0)),
+                PALETTE[number % len(PALETTE)],
+            ),
+        ]
+        lines.append(cells)
+    sums = list(_totals(found).values())
+    lines.append(
+        [
+            (f"{column('all', 13)}{short(sums[-1]):>8}  {'':{wide + 8}}  ", ""),
+            (sparkline(sums, width - 33 - wide, ascii_only), ""),
+        ]
+    )
+    return lines[:height]
+
+
+def _totals(found: dict[str, Points]) -> dict[int, float]:
+    """Tokens of each step."""
+    totals: dict[int, float] = {}
+    for points in found.values():
+        for step, value in points:
+            totals[step] = totals.get(step, 0.0) + value
+    return totals
+
+
+def _shares(name: str, found: dict[str, Points]) -> Sequence[float]:
+    totals = _totals(found)
+    return [value / totals[step] if totals[step] else math.nan for step, value in found[name]]

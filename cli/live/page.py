@@ -1,0 +1,162 @@
+"""The whole view in a rectangle of characters: head, as many panels as there is room for, and the keys."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from earl.cli.live import course, growth, learning
+from earl.cli.live.bars import bar
+from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
+from earl.cli.live.spans import BAD, DIM, GOOD, WARN, Line, Span, fit, heading, safe, wrapped
+from earl.cli.live.units import duration, percent
+
+Draw = Callable[[RunNow, int, int, bool], list[Line]]
+PANELS: tuple[tuple[str, Draw], ...] = (
+    ("strength", learning.strength),
+    ("training", learning.signals),
+    ("context", growth.context),
+    ("authors", growth.written_by),
+    ("time", course.stages),
+    ("events", course.events),
+)
+"""Name and drawing, in the order of reading."""
+TITLES = {
+    "training": "Training",
+    "context": "Context in tokens",
+    "authors": "Tokens by author",
+    "time": "Time of a step",
+    "events": "Events",
+}
+WIDTH, HEIGHT = 58, 10
+"""The least columns and lines of a panel that can be read."""
+GAP = 2
+STYLES = {
+    "training": GOOD,
+    "warm start": GOOD,
+    "last evaluation": GOOD,
+    "finished": GOOD,
+    "stopped": WARN,
+    "not started": WARN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How the panels are shared out to pages, and those of a page to columns."""
+
+    columns: int
+    pages: tuple[tuple[int, ...], ...]
+
+
+def arrange(width: int, height: int, count: int) -> Grid:
+    """The grid for a terminal; every page holds as many panels as can be read on it.
+
+    Example:
+        >>> arrange(80, 20, 6)
+        Grid(columns=1, pages=((0, 1), (2, 3), (4, 5)))
+    """
+    columns = min(3, max(1, (width + GAP) // (WIDTH + GAP)))
+    most = max(1, height // HEIGHT) * columns
+    num_pages = math.ceil(count / most)
+    size = math.ceil(count / num_pages)
+    pages = tuple(tuple(range(first, min(first + size, count))) for first in range(0, count, size))
+    return Grid(min(columns, size), pages)
+
+
+def draw(run: RunNow, width: int, height: int, ascii_only: bool, page: int = 0) -> list[list[Span]]:
+    """Exactly `height` lines of exactly `width` columns. Pages are counted round."""
+    head = header(run, width, ascii_only)
+    room = max(0, height - len(head) - 1)
+    grid = arrange(width, room, len(PANELS))
+    shown = grid.pages[page % len(grid.pages)]
+    lines = [*head, *body(run, shown, grid.columns, width, room, ascii_only)][: height - 1]
+    lines += [[]] * (height - 1 - len(lines))
+    return [fit(line, width) for line in [*lines, _footer(grid, page % len(grid.pages), width)]]
+
+
+def body(
+    run: RunNow, shown: Sequence[int], columns: int, width: int, height: int, ascii_only: bool
+) -> list[list[Span]]:
+    """The panels with these numbers, row by row, in exactly `height` lines; a last row that is not full is wider."""
+    rows = [shown[first : first + columns] for first in range(0, len(shown), columns)]
+    lines: list[list[Span]] = []
+    for number, row in enumerate(rows):
+        tall = height * (number + 1) // len(rows) - height * number // len(rows)
+        each = (width - GAP * (len(row) - 1)) // len(row)
+        panels = [_panel(run, PANELS[panel], each, tall, ascii_only) for panel in row]
+        lines += [_beside([panel[line] for panel in panels]) for line in range(tall)]
+    return lines
+
+
+def _panel(run: RunNow, panel: tuple[str, Draw], width: int, height: int, ascii_only: bool) -> list[list[Span]]:
+    name, drawing = panel
+    title = learning.strength_title(run) if name == "strength" else TITLES[name]
+    lines: list[Line] = [heading(title, width, ascii_only)]
+    lines += drawing(run, width, height - 1, ascii_only) if height > 1 else []
+    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
+
+
+def _beside(lines: Sequence[list[Span]]) -> list[Span]:
+    joined: list[Span] = []
+    for line in lines:
+        joined += [(" " * GAP, "")] if joined else []
+        joined += line
+    return joined
+
+
+def header(run: RunNow, width: int, ascii_only: bool) -> list[Line]:
+    """Name, state and progress; below them what to worry about, if there is something."""
+    env = f"  {safe(run.config.env.name)}" if run.config else ""
+    doing = phase(run)
+    ago = f"last change {duration(max(1, int(run.time - run.changed)))} ago"
+    first: Line = [
+        (safe(run.name), "bold"),
+        (env, ""),
+        (f"  {_told(run, doing)}", STYLES.get(doing, "")),
+        ("" if run.state == "finished" else f"  {ago}", DIM),
+    ]
+    return [first, _progress(run, width, ascii_only), *_alerts(run, width)]
+
+
+def _told(run: RunNow, doing: str) -> str:
+    """The state in the words of the event that brought it about."""
+    if run.state == "finished":
+        return next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
+    return f"{doing}; earl train --resume goes on" if doing == "stopped" else doing
+
+
+def _progress(run: RunNow, width: int, ascii_only: bool) -> Line:
+    if run.steps is None:
+        return [(f"step {run.step}", "")]
+    done = run.step / run.steps if run.steps else 1.0
+    told = f"step {run.step}/{run.steps} "
+    left = seconds_left(run)
+    after = f" {percent(done)}"
+    after += f", {duration(pace(run))} per step" if not math.isnan(pace(run)) else ""
+    after += f", about {duration(left)} left" if left > 0 else ""
+    wide = min(40, width - len(told) - len(after))
+    return [(told, ""), (bar(done, wide, ascii_only) if wide > 3 else "", GOOD), (after, "")]
+
+
+def _alerts(run: RunNow, width: int) -> list[Line]:
+    """The latest warning about the limit, a run that has gone quiet, files that cannot be read."""
+    alerts: list[Line] = []
+    if silence(run):
+        alerts.append([(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD)])
+    alerts += [[(f"problem: {safe(problem)}", BAD)] for problem in run.problems[:1]]
+    for event in warnings(run)[:1]:
+        told = f"{event.kind} at step {event.step}: {safe(event.message)}"
+        alerts += [[(part, WARN)] for part in wrapped(told, width, 2)]
+    return alerts
+
+
+def _footer(grid: Grid, page: int, width: int) -> Line:
+    if len(grid.pages) == 1:
+        return [("q", "bold"), (" quit", DIM)]
+    names = [", ".join(PANELS[panel][0] for panel in panels) for panels in grid.pages]
+    tabs: list[Span] = []
+    for number, name in enumerate(names):
+        tabs += [(f" {number + 1} {name} ", "reverse" if number == page else DIM), (" ", "")]
+    if sum(len(text) for text, _ in tabs) > width - 12:
+        tabs = [(f" {page + 1}/{len(names)} {names[page]} ", "reverse")]
+    return [("q", "bold"), (" quit  ", DIM), ("Tab", "bold"), (" ", ""), *tabs]

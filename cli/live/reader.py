@@ -1,0 +1,84 @@
+"""Reads a run's folder again and again, only what is new, without disturbing whoever writes in it."""
+
+import time
+from pathlib import Path
+
+from earl.cli.live.now import RunNow
+from earl.config import Config, build, load_toml
+from earl.errors import EarlError
+from earl.runs import numbers
+from earl.runs.folder import RunFolder
+from earl.runs.numbers import Numbers
+from earl.runs.storage import storage
+from earl.runs.summary import changed, database_files, state_of
+
+Fingerprint = tuple[tuple[int, int, int] | None, ...]
+
+
+class Reader:
+    """Polls one run."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._seen: Fingerprint = ()
+        self._numbers = Numbers()
+        self._problem: str | None = None
+        self._config, self._recipe_problem = _recipe(folder)
+
+    def read(self) -> RunNow:
+        """The run as it is now. What cannot be read is told, and what was read before stays.
+
+        Raises:
+            EarlError: when the run's folder is gone.
+        """
+        if not self._folder.config.is_file():
+            raise EarlError(
+                f"run {self._folder.name!r} is gone from {self._folder.path}: a run that fails before its first "
+                "checkpoint is removed; its own terminal says why"
+            )
+        with storage(self._folder.path):
+            self._refresh()
+            return RunNow(
+                name=self._folder.path.resolve().name,
+                config=self._config,
+                numbers=self._numbers,
+                state=state_of(self._folder, self._numbers.matches),
+                changed=changed(self._folder),
+                time=time.time(),
+                problems=tuple(filter(None, (self._recipe_problem, self._problem))),
+            )
+
+    def _refresh(self) -> None:
+        """Read the database if it has changed since it was read."""
+        fingerprint = tuple(map(_fingerprint, database_files(self._folder)))
+        if fingerprint == self._seen:
+            return
+        if fingerprint[0] is None:
+            self._numbers, self._problem = Numbers(), None
+        else:
+            try:
+                self._numbers, self._problem = numbers.read(self._folder.database, self._numbers), None
+            except EarlError as error:
+                self._problem = str(error)
+                return  # it may be whole the next time
+        self._seen = fingerprint
+
+
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None when it is missing.
+
+    An empty one is as good as missing: a reader of a database leaves an empty log beside it.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size) if found.st_size else None
+
+
+def _recipe(folder: RunFolder) -> tuple[Config | None, str | None]:
+    """The recipe, or why it cannot be read."""
+    try:
+        return build(load_toml(folder.config)), None
+    except EarlError as error:
+        return None, str(error)
