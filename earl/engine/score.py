@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from earl.batch import Rows
+from earl.batch import Rows, repeats
 from earl.engine.model import head, hidden_states
 
 
@@ -26,7 +27,7 @@ def score(model: Any, rows: Rows, temperature: float) -> Scores:
     Rows are padded on the right for the pass and packed again behind it; with causal attention nothing that is
     kept can see the padding. Logits exist at the learned positions only.
     """
-    states = _packed_states(model, rows)
+    states = packed_states(model, rows)
     learned = torch.from_numpy(np.flatnonzero(rows.mask))
     logits = head(model)(states[learned - 1]).float() / temperature
     distribution = torch.log_softmax(logits, dim=-1)
@@ -36,7 +37,14 @@ def score(model: Any, rows: Rows, temperature: float) -> Scores:
     return Scores(logprobs, entropy, states[torch.from_numpy(rows.value_mask)])
 
 
-def _packed_states(model: Any, rows: Rows) -> Tensor:
+def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
+    """The scores of `chosen` rows, each as often as it is chosen, from the scores of all `rows`."""
+    learned = torch.from_numpy(repeats(np.add.reduceat(rows.mask, rows.offsets[:-1], dtype=np.int64), chosen))
+    turns = torch.from_numpy(repeats(np.add.reduceat(rows.value_mask, rows.offsets[:-1], dtype=np.int64), chosen))
+    return Scores(scores.logprobs[learned], scores.entropy[learned], scores.turn_states[turns])
+
+
+def packed_states(model: Any, rows: Rows) -> Tensor:
     """Hidden states [T, H] of packed rows."""
     lengths = torch.from_numpy(rows.lengths)
     row = torch.repeat_interleave(torch.arange(rows.num_rows), lengths)

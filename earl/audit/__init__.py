@@ -1,0 +1,77 @@
+"""The audit of a run: its stored episodes are replayed, and all that is stored of them is checked.
+
+files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name (registry) ─▶ findings with place and cause
+"""
+
+from collections.abc import Callable
+
+from earl.audit.case import Case
+from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
+from earl.audit.registry import CHECKS, FILES, FILES_QUESTION
+from earl.audit.run import Run
+from earl.audit.stored import StoredStep, files, read
+from earl.errors import EarlError
+from earl.runs.folder import RunFolder
+from earl.runs.storage import step_of
+
+__all__ = ["Audit", "Fault", "Finding", "audit"]
+
+
+def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], object] = str) -> Audit:
+    """Check a run's stored episodes, all of them or those of one step. Reads only.
+
+    Args:
+        watch: is told the name of each file before it is read.
+
+    Raises:
+        EarlError: when the recipe cannot be read, or nothing is stored to check.
+    """
+    run = Run(folder)
+    paths = [path for path in files(folder.trajectories) if step is None or step_of(path) == step]
+    if not paths:
+        raise _nothing(folder, step)
+    verdicts = {FILES: Verdict(FILES, FILES_QUESTION)}
+    verdicts |= {name: Verdict(name, entry.question) for name, entry in CHECKS.items()}
+    episodes = 0
+    for path in paths:
+        watch(path.name)
+        stored = read(path)
+        _file(verdicts[FILES], stored)
+        if stored.groups:
+            episodes += len(stored.trajectories)
+            _check(Case(run, stored), verdicts)
+    _beside(run, verdicts[FILES])
+    return Audit(folder.path.resolve().name, len(paths), episodes, tuple(verdicts.values()))
+
+
+def _file(verdict: Verdict, stored: StoredStep) -> None:
+    verdict.files += 1
+    if stored.problem:
+        verdict.findings.append(Finding(Fault.CORRUPT_FILE, stored.problem, stored.step))
+
+
+def _beside(run: Run, verdict: Verdict) -> None:
+    """Checkpoints and database, which checks have been read from."""
+    assert run.checkpoints is not None and (run.metrics is None or run.metrics is not None)
+    verdict.findings += [Finding(Fault.CORRUPT_FILE, problem) for problem in run.problems]
+
+
+def _check(case: Case, verdicts: dict[str, Verdict]) -> None:
+    for name, entry in CHECKS.items():
+        verdict = verdicts[name]
+        verdict.files += 1
+        for said in entry.check(case):
+            if isinstance(said, Unchecked):
+                verdict.unchecked[said.reason] = verdict.unchecked.get(said.reason, 0) + 1
+            else:
+                verdict.findings.append(said)
+                case.told.add(said.episode)
+
+
+def _nothing(folder: RunFolder, step: int | None) -> EarlError:
+    kept = [str(step_of(path)) for path in files(folder.trajectories)]
+    if step is None or not kept:
+        return EarlError(
+            f"run {folder.name!r} has no stored episodes yet; they are kept every run.keep_trajectories_every steps"
+        )
+    return EarlError(f"run {folder.name!r} keeps no episodes of step {step}; kept are the steps {', '.join(kept)}")

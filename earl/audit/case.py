@@ -1,0 +1,89 @@
+"""One stored step under audit, with everything that its checks share."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from earl.audit.diagnosis import diagnose
+from earl.audit.findings import Fault, Finding, Said
+from earl.audit.rebuild import Replay, rebuild
+from earl.audit.run import Run
+from earl.audit.slots import Placing, Slot, place, slots_of
+from earl.audit.spoken import Spoken
+from earl.audit.stored import StoredStep
+from earl.rollout.tasks import World
+from earl.trajectory import Experience, Group, Trajectory
+
+
+@dataclass
+class Case:
+    """A step's file, its episodes replayed and diagnosed."""
+
+    run: Run
+    file: StoredStep
+    world: World = field(init=False)
+    placing: Placing = field(init=False)
+    replays: list[Replay] = field(init=False)
+    diagnoses: dict[int, list[Finding]] = field(init=False)
+    """Findings by episode, for those that have some."""
+    told: set[int | None] = field(default_factory=set)
+    """Episodes in which the checks so far have found something."""
+
+    def __post_init__(self) -> None:
+        stored = self.file.trajectories
+        self.world = self.run.world_at(self.step)
+        self.placing = place(slots_of(self.run.config, self.step), stored)
+        self.replays = [rebuild(self.world, i, episode, self._slots(i, episode)) for i, episode in enumerate(stored)]
+        actions = [turn.action for episode in stored for turn in episode.turns if turn.action is not None]
+        frequent = [action for action, _ in Counter(actions).most_common()]
+        found = {replay.index: diagnose(self.world, replay, self.step, frequent) for replay in self.replays}
+        self.diagnoses = {index: findings for index, findings in found.items() if findings}
+
+    @property
+    def step(self) -> int:
+        """The step that the file holds."""
+        return self.file.step
+
+    def spoken(self, episode: int) -> Spoken:
+        """Who makes findings in an episode."""
+        return Spoken(self.world.chat, self.step, episode)
+
+    def finding(self, fault: Fault, message: str, episode: int | None = None) -> Finding:
+        """A finding in the step, or in one of its episodes."""
+        return Finding(fault, message, self.step, episode)
+
+    def sound(self) -> list[tuple[int, Trajectory]]:
+        """The episodes whose tokens and turns are known, by the replay where the file is wrong elsewhere."""
+        return [(r.index, r.played) for r in self.replays if r.played is not None and self.whole(r)]
+
+    def whole(self, replay: Replay) -> bool:
+        """Whether an episode's tokens are those of its replay and stand beside as many of everything else."""
+        stored = replay.stored
+        same = len({len(stored.tokens), len(stored.authors), len(stored.logprobs), len(stored.versions)}) == 1
+        told = [finding.fault for finding in self.diagnoses.get(replay.index, ())]
+        return same and replay.same_tokens and not replay.waiting and Fault.REENCODED_ACTION not in told
+
+    def true_groups(self) -> list[Group] | None:
+        """The groups as they must have been; None when an episode cannot be told, is missing or stands twice."""
+        size = self.run.config.rollout.group_size
+        if self.placing.twins or len(self.replays) != len(self.placing.slots) or len(self.sound()) != len(self.replays):
+            return None
+        if any(replay.slot != slot for replay, slot in zip(self.replays, self.placing.slots, strict=True)):
+            return None
+        played = [trajectory for _, trajectory in self.sound()]
+        return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
+
+    def experiences(self) -> list[tuple[Replay, Experience]]:
+        """What was stored of learning from each episode that can be told."""
+        return [(r, e) for r, e in zip(self.replays, self.file.experiences, strict=False) if self.whole(r)]
+
+    def _slots(self, index: int, stored: Trajectory) -> list[Slot]:
+        """Task and seed by the run's seed, and as stored."""
+        own, slots, taken = Slot(stored.task, stored.seed), self.placing.slots, self.placing.taken[index]
+        if taken is not None:
+            return [own]
+        return [slots[index], own] if index < len(slots) else [own]
+
+
+Check = Callable[[Case], Iterable[Said]]
+"""A check of one step."""

@@ -1,0 +1,1 @@
+"""The checks of an audit, one family a file; `earl.audit.registry` names them."""

@@ -1,0 +1,56 @@
+"""Stored advantages are those that the recipe's algorithm makes of the stored rewards."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from earl.algorithms.registry import algorithm
+from earl.audit.case import Case
+from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.config import Config
+from earl.rollout.experience import charged, learned
+from earl.rollout.pack import trajectories_of
+from earl.trajectory import Group
+
+TOLERANCE = 1e-5
+
+
+def check(case: Case) -> Iterator[Said]:
+    """Recompute them of the rewards that the environment gives."""
+    name = case.run.config.algorithm.name
+    groups = case.true_groups()
+    if not case.file.experiences:
+        yield Unchecked("the file does not say what was learned from")
+    elif algorithm(name).needs_values:
+        yield Unchecked(f"{name} needs the value head's estimates, which are not stored")
+    elif groups is None or len(case.file.experiences) != len(case.replays):
+        yield Unchecked("not all episodes of the step can be told")
+    else:
+        yield from _compare(case, expected_advantages(case.run.config, groups))
+
+
+def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
+    """One array [K] per episode, one value per turn; zeros for an episode that is not learned from."""
+    kept = learned(groups, config.context.learn_truncated)
+    counts = [len(trajectory.turns) for trajectory in trajectories_of(kept)]
+    values = np.zeros(sum(counts), np.float32)
+    charges = charged(kept, config.context.length_penalty)
+    turns = algorithm(config.algorithm.name).advantages(charges, values, config.algorithm).turns
+    parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
+    own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}
+    return [own.get(id(t), np.zeros(len(t.turns), np.float32)) for t in trajectories_of(groups)]
+
+
+def _compare(case: Case, advantages: Sequence[NDArray[np.float32]]) -> Iterator[Finding]:
+    for index, (expected, experience) in enumerate(zip(advantages, case.file.experiences, strict=True)):
+        found = experience.advantages
+        if len(expected) != len(found):
+            said = f"{len(found)} advantages are stored for {len(expected)} turns"
+            yield case.finding(Fault.WRONG_ADVANTAGE, said, index)
+            continue
+        wrong = np.flatnonzero(~(np.abs(expected - found) <= TOLERANCE))
+        if len(wrong):
+            turn = int(wrong[0])
+            said = f"the advantage is stored as {found[turn]:.6g}, the rewards give {expected[turn]:.6g}"
+            yield case.spoken(index).finding(Fault.WRONG_ADVANTAGE, said, turn)

@@ -1,0 +1,27 @@
+"""What the run's database says of a step is what its episodes say: nothing was cut off or counted unseen."""
+
+import math
+from collections.abc import Iterator
+
+from earl.audit.case import Case
+from earl.audit.findings import Fault, Said, Unchecked
+from earl.rollout.metrics import episode_metrics
+
+CLOSE = 1e-9
+
+
+def check(case: Case) -> Iterator[Said]:
+    """Recompute the step's metrics of its episodes, as they must have been."""
+    recorded = case.run.numbers(case.step)
+    if not recorded:
+        yield Unchecked("the database has no numbers of the step")
+        return
+    groups = case.true_groups()
+    if groups is None:
+        yield Unchecked("not all episodes of the step can be told")
+        return
+    for name, value in episode_metrics(groups).items():
+        if name in recorded and not math.isclose(recorded[name], value, rel_tol=CLOSE, abs_tol=CLOSE):
+            cut = name.startswith("truncation/") or name in ("stop/context_limit", "stop/truncated_turn")
+            said = f"{name} is recorded as {recorded[name]:g}, the stored episodes give {value:g}"
+            yield case.finding(Fault.UNSEEN_TRUNCATION if cut else Fault.WRONG_NUMBER, said)

@@ -1,0 +1,42 @@
+"""Log-probs and versions stand at the sampled tokens only, and every token was sampled by the latest weights."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from earl.audit.case import Case
+from earl.audit.findings import Fault, Finding, Said
+
+
+def shape(case: Case) -> Iterator[Finding]:
+    """A log-prob of at most 0 at every sampled token, 0 elsewhere."""
+    for replay in case.replays:
+        played, stored = replay.played, replay.stored
+        if played is None or not case.whole(replay):
+            continue
+        spoken, values = case.spoken(replay.index), stored.logprobs
+        wrong = np.flatnonzero(~np.isfinite(values) | (values > 0) | (~played.sampled & (values != 0)))
+        if len(wrong):
+            first = int(wrong[0])
+            rule = "only one of at most 0 is possible" if played.sampled[first] else "nothing was sampled there"
+            said = f"the log-prob is {values[first]:g}, but {rule}{spoken.more(len(wrong))}"
+            yield spoken.finding(Fault.ALTERED_LOGPROB, said, token=first)
+
+
+def versions(case: Case) -> Iterator[Said]:
+    """Every token was sampled by the weights of the step before."""
+    expected, found = case.step - 1, {}
+    for replay in case.replays:
+        own = replay.stored.versions[replay.stored.sampled]
+        wrong = own[own != expected]
+        if len(wrong):
+            found[replay.index] = int(wrong[0])
+    if len(found) > max(1, len(case.replays) // 2):
+        version, count = Counter(found.values()).most_common(1)[0]
+        said = f"{count} episodes were sampled by the weights of step {version}, not by those of step {expected}"
+        yield case.finding(Fault.STALE_WEIGHTS, said)
+        return
+    for index, version in found.items():
+        said = f"tokens were sampled by the weights of step {version}, not by those of step {expected}"
+        yield case.finding(Fault.STALE_WEIGHTS, said, index)

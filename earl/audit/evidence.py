@@ -1,0 +1,136 @@
+"""What is known of every sampled token of a step: its draw, and what log-prob and draws the weights gave it.
+
+With the weights at hand they are asked. Without them the step's other episodes are: the same weights sampled all of
+them, so that after the same context a token has the same log-prob, and greater draws give greater tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from earl.engine.review import review
+from earl.rollout.pack import contexts, pack
+from earl.seeds import derive, uniforms
+from earl.trajectory import Trajectory
+
+TOLERANCE = 1e-3
+"""By which a log-prob may differ between the sampler, which decodes with a cache, and one pass over the episode,
+relative to 1 + its size."""
+DRAWN = 1e-3
+"""By which a draw may miss its token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A sampled token."""
+
+    episode: int
+    """Place in the file."""
+    turn: int
+    token: int
+    """Place in the episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """All sampled tokens of some episodes, [M] each."""
+
+    places: list[Place]
+    tokens: NDArray[np.int64]
+    logprobs: NDArray[np.float64]
+    """As stored."""
+    draws: NDArray[np.float64]
+    """The uniform numbers that the episodes' seeds give there."""
+    contexts: list[bytes]
+    """Digest of what the policy saw before the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the tokens should be like, [M] each; NaN where nobody knows."""
+
+    logprobs: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    """Draws from `low` to `high` give the token."""
+
+    def off(self, sampled: Sampled) -> NDArray[np.bool_]:
+        """Tokens whose stored log-prob is another."""
+        with np.errstate(invalid="ignore"):
+            near = np.abs(sampled.logprobs - self.logprobs) <= TOLERANCE * (1 + np.abs(self.logprobs))
+        return ~near & ~np.isnan(self.logprobs)
+
+    def misdrawn(self, sampled: Sampled) -> NDArray[np.bool_]:
+        """Tokens that their draws do not give."""
+        with np.errstate(invalid="ignore"):
+            return (sampled.draws < self.low - DRAWN) | (sampled.draws > self.high + DRAWN)
+
+
+def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
+    """The sampled tokens of episodes, given with their places in the file."""
+    places, tokens, logprobs, draws, seen = [], [], [], [], []
+    for index, trajectory in episodes:
+        for number, turn in enumerate(trajectory.turns):
+            seed = np.array([derive(trajectory.seed, turn.action_start)], np.uint64)
+            prefix = blake2b(trajectory.tokens[turn.context_start : turn.action_start].tobytes(), digest_size=16)
+            for place in range(turn.action_start, turn.end):
+                places.append(Place(index, number, place))
+                tokens.append(int(trajectory.tokens[place]))
+                logprobs.append(float(trajectory.logprobs[place]))
+                draws.append(float(uniforms(seed, place - turn.action_start)[0]))
+                seen.append(prefix.digest())
+                prefix.update(trajectory.tokens[place : place + 1].tobytes())
+    return Sampled(places, np.array(tokens, np.int64), np.array(logprobs), np.array(draws), seen)
+
+
+def by_weights(model: Any, episodes: Sequence[tuple[int, Trajectory]], temperature: float) -> Evidence:
+    """What a model says of the tokens that `gather` gives."""
+    trajectories = [trajectory for _, trajectory in episodes]
+    rows = pack(trajectories)
+    scored = review(model, rows, temperature)
+    order = np.array(list(_row_places(trajectories, rows.offsets)), np.int64)
+    logprobs = scored.logprobs[order].astype(np.float64)
+    return Evidence(logprobs, scored.below[order], scored.below[order] + np.exp(logprobs))
+
+
+def _row_places(trajectories: Sequence[Trajectory], offsets: NDArray[np.int64]) -> Iterator[int]:
+    """Where the rows hold each sampled token, in the order of `gather`."""
+    row = 0
+    for trajectory in trajectories:
+        for turns in contexts(trajectory):
+            start = turns[0][1].context_start
+            for _, turn in turns:
+                yield from (int(offsets[row]) + place - start for place in range(turn.action_start, turn.end))
+            row += 1
+
+
+def by_siblings(sampled: Sampled) -> Evidence:
+    """What the other episodes that stood in the same place say: the median of their log-probs, and their tokens."""
+    count = len(sampled.places)
+    evidence = Evidence(*(np.full(count, np.nan) for _ in range(3)))
+    together: dict[bytes, list[int]] = {}
+    for number, context in enumerate(sampled.contexts):
+        together.setdefault(context, []).append(number)
+    for members in together.values():
+        if len(members) > 1:
+            _compare(sampled, np.array(members), evidence)
+    return evidence
+
+
+def _compare(sampled: Sampled, members: NDArray[np.int64], evidence: Evidence) -> None:
+    """Let the tokens that came after one context judge each other."""
+    tokens, logprobs = sampled.tokens[members], sampled.logprobs[members]
+    chances: dict[int, float] = {}
+    for token in np.unique(tokens).tolist():
+        same = members[tokens == token]
+        if len(same) > 2:  # of two that differ nobody knows which is right
+            middle = float(np.median(logprobs[tokens == token]))
+            evidence.logprobs[same], chances[token] = middle, float(np.exp(middle))
+    for token in np.unique(tokens).tolist():
+        same = members[tokens == token]
+        evidence.low[same] = sum(chance for other, chance in chances.items() if other < token)
+        evidence.high[same] = 1 - sum(chance for other, chance in chances.items() if other > token)

@@ -1,0 +1,171 @@
+"""Stored episodes played again: the environment is given the stored replies and says what must have happened.
+
+stored episode ─▶ its replies ─▶ a new Episode of the same task and seed ─▶ what a sound file would hold
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from earl.agents.chat import Chat
+from earl.audit.slots import Slot
+from earl.errors import boundary
+from earl.rollout.episode import Completion, Episode
+from earl.rollout.tasks import World
+from earl.trajectory import StopReason, Trajectory, Turn
+
+Span = tuple[int, int]
+"""First and past-last token of a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A stored episode beside what its replies lead to."""
+
+    index: int
+    """Place in the file."""
+    stored: Trajectory
+    played: Trajectory | None
+    """What the replies lead to; None when they cannot be given to any episode."""
+    waiting: bool = False
+    """Whether the replayed episode still waited for a reply after the last stored one; `played.stop` is then the
+    stored one."""
+    room: tuple[int, ...] = ()
+    """Tokens that each reply might have had."""
+    fault: str | None = None
+    """Why there is no replay."""
+    slot: Slot | None = None
+    """The task and seed that it was replayed under."""
+    replies: tuple[Completion, ...] = ()
+    """What it was given."""
+
+    @property
+    def same_tokens(self) -> bool:
+        """Whether the stored tokens are those of the replay, in full."""
+        return self.played is not None and np.array_equal(self.stored.tokens, self.played.tokens)
+
+    @property
+    def distance(self) -> int:
+        """How far the stored episode is from the replay; 0 for a sound one."""
+        return 1 << 40 if self.played is None else _distance(self.stored, self.played) + self.waiting
+
+
+def rebuild(world: World, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
+    """The replay that fits best, of those that the stored episode lets one try.
+
+    Args:
+        slots: tasks and seeds under which it may have been played, the likeliest first.
+    """
+    best = Replay(index, stored, None, fault="it names no replies")
+    for slot in slots:
+        for completions in _readings(world.chat, stored):
+            found = play_again(world, index, stored, slot, completions)
+            if found.distance < best.distance or best.played is None:
+                best = found
+            if not best.distance:
+                return best
+    return best
+
+
+def _readings(chat: Chat, stored: Trajectory) -> Iterable[list[Completion]]:
+    """The replies as the turns place them, as the versions mark them, and as the actions spell them."""
+    by_turns = [(turn.action_start, turn.end) for turn in stored.turns]
+    yield completions_of(chat, stored, by_turns)
+    by_versions = sampled_spans(stored)
+    if by_versions != by_turns:
+        yield completions_of(chat, stored, by_versions)
+    yield [_as_acted(chat, stored, turn) for turn in stored.turns]
+
+
+def _as_acted(chat: Chat, stored: Trajectory, turn: Turn) -> Completion:
+    """The reply of a turn, written anew where its tokens do not say what the environment took."""
+    found = completions_of(chat, stored, [(turn.action_start, turn.end)])
+    if turn.action is None and found:
+        return found[0]
+    action = turn.action or ""
+    if found and found[0].finished and action in chat.decode(tuple(found[0].tokens)):
+        return found[0]
+    tokens = chat.written(action)
+    return Completion(tokens, [0.0] * len(tokens), 0, True)
+
+
+def completions_of(chat: Chat, stored: Trajectory, spans: Sequence[Span]) -> list[Completion]:
+    """The stored replies at the given places; what lies outside the tokens is left out."""
+    replies = []
+    for start, end in spans:
+        tokens = stored.tokens[max(0, start) : max(0, end)].tolist()
+        if not tokens:
+            continue
+        logprobs = stored.logprobs[start:end].tolist()
+        logprobs += [0.0] * (len(tokens) - len(logprobs))
+        version = int(stored.versions[start]) if start < len(stored.versions) else 0
+        replies.append(Completion(tokens, logprobs, max(0, version), tokens[-1] in chat.stop))
+    return replies
+
+
+def sampled_spans(stored: Trajectory) -> list[Span]:
+    """The runs of tokens that carry a version."""
+    runs = groupby(enumerate(stored.sampled.tolist()), key=lambda item: item[1])
+    places = [[place for place, _ in members] for sampled, members in runs if sampled]
+    return [(run[0], run[-1] + 1) for run in places]
+
+
+def play_again(world: World, index: int, stored: Trajectory, slot: Slot, completions: Sequence[Completion]) -> Replay:
+    """A stored episode beside the episode of a slot that is given these replies."""
+    room = []
+    with boundary() as fault:  # whatever a damaged file holds goes into tokenizer, players and environment
+        episode = world.episode(slot.task, slot.seed, 0)
+        for completion in completions:
+            if episode.stop is not None:
+                break
+            room.append(episode.prompt().max_tokens)
+            episode.receive(completion)
+        waiting = episode.stop is None
+        played = _left(episode, stored.stop)
+    if fault.message:
+        return Replay(index, stored, None, fault=fault.message)
+    return Replay(index, stored, played, waiting, tuple(room), None, slot, tuple(completions))
+
+
+def _left(episode: Episode, otherwise: StopReason) -> Trajectory:
+    """What the episode left behind, also when it still waits."""
+    if episode.stop is None:
+        episode.stop = otherwise
+    return episode.trajectory()
+
+
+def _distance(stored: Trajectory, played: Trajectory) -> int:
+    """0 for equals. Tokens count most, then who wrote them, then everything else."""
+    tokens = edit(stored.tokens.tolist(), played.tokens.tolist())
+    if tokens is not None:
+        start, ours, theirs = tokens
+        return (1 + max(ours, theirs) - start) << 20
+    wrong = 0
+    for name in ("authors", "sampled"):
+        ours_, theirs_ = getattr(stored, name), getattr(played, name)
+        wrong += abs(len(ours_) - len(theirs_)) if len(ours_) != len(theirs_) else int((ours_ != theirs_).sum())
+    return (wrong << 8) + (bare(stored) != bare(played))
+
+
+def bare(trajectory: Trajectory) -> tuple[object, ...]:
+    """All but arrays, task and wall times; of an error only whether there was one."""
+    turns = tuple(replace(turn, seconds=0.0) for turn in trajectory.turns)
+    facts = (trajectory.stop, trajectory.outcome, trajectory.illegal, trajectory.error is not None)
+    return (turns, *facts)
+
+
+def edit(stored: Sequence[int], played: Sequence[int]) -> tuple[int, int, int] | None:
+    """The one stretch in which two sequences differ: its start, its end in the first and its end in the second.
+
+    Example:
+        >>> edit([1, 9, 9, 4], [1, 2, 4])
+        (1, 3, 2)
+    """
+    if stored == played:
+        return None
+    shorter = min(len(stored), len(played))
+    head = next((i for i in range(shorter) if stored[i] != played[i]), shorter)
+    tail = next((i for i in range(shorter - head) if stored[-1 - i] != played[-1 - i]), shorter - head)
+    return head, len(stored) - tail, len(played) - tail

@@ -1,0 +1,35 @@
+"""The checks by name, in the order in which their findings matter: what comes first is nearest to the cause."""
+
+from dataclasses import dataclass
+
+from earl.audit.case import Check
+from earl.audit.checks import advantages, episodes, learned, logprobs, mask, numbers, seeds, versions
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A check and what it asks."""
+
+    check: Check
+    question: str
+
+
+FILES = "files"
+"""The check of the files as files, which is made before any other."""
+FILES_QUESTION = "every file is whole and is what its name says"
+
+CHECKS = {
+    "seeds": Entry(seeds.check, "every episode is one that the run's seed asks for, and stands there once"),
+    "tokens": Entry(episodes.about(*episodes.TOKENS), "prompts grow from the start, replayed to the same tokens"),
+    "turns": Entry(episodes.about(*episodes.TURNS), "every reply is a turn, and no turn is missing"),
+    "authors": Entry(episodes.about(*episodes.AUTHORS), "every token names who wrote it"),
+    "rewards": Entry(episodes.about(*episodes.REWARDS), "the environment, replayed, gives the same rewards"),
+    "endings": Entry(episodes.about(*episodes.ENDINGS), "episodes end as stored; no reply breaks off unseen"),
+    "mask": Entry(mask.check, "learned from is what was sampled: no template, no environment"),
+    "versions": Entry(versions.versions, "the weights of the step before sampled every token"),
+    "places": Entry(versions.shape, "log-probs stand at sampled tokens, at most 0"),
+    "log-probs": Entry(logprobs.check, "log-probs and draws are those of the stored weights"),
+    "learned": Entry(learned.check, "the learner's log-probs are those of the weights that it left"),
+    "advantages": Entry(advantages.check, "advantages follow from the rewards"),
+    "numbers": Entry(numbers.check, "the database counts what the episodes show"),
+}

@@ -1,0 +1,21 @@
+"""Untouched runs pass, and an audit says what it could not check."""
+
+import pytest
+
+from earl.audit import audit
+from earl.errors import EarlError
+
+
+@pytest.mark.parametrize("name", ["grpo", "arithmetic"])
+def test_an_untouched_run_passes(sound, name):
+    said = audit(sound(name))
+    assert [str(finding) for finding in said.findings] == []
+    assert (said.files, said.episodes) == (3, 48)  # 3 steps of 16 episodes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "reinforce", "board_only", "last_turns", "cut_off"])
+def test_an_untouched_run_of_any_recipe_passes(sound, name):
+    said = audit(sound(name))
+    assert [str(finding) for finding in said.findings] == []
+    assert said.files == 3
