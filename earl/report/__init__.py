@@ -1,26 +1,59 @@
-"""The report: one HTML file that shows a run, opens offline, and holds everything it needs.
+"""The report: one HTML file that shows a run, or several side by side, opens offline and holds everything it needs.
 
-run folder ─▶ data (read) ─▶ results, figures, episodes (pure) ─▶ page (template) ─▶ report.html
+run folders ─▶ data (read) ─▶ results, sections, browser (pure) ─▶ page (template) ─▶ report.html
+                                       └─▶ tables (pure) ─▶ export ─▶ CSV, Parquet
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from earl.report.data import gather
+from earl.report import export
+from earl.report.data import MAX_EPISODES, gather
 from earl.report.page import render
+from earl.report.sections import listed, sections
+from earl.report.tables import figure_table, run_tables
 from earl.runs.folder import RunFolder
 from earl.runs.storage import write_text
 
-__all__ = ["write"]
+__all__ = ["place_for", "write", "write_tables"]
+
+MAX_NAME = 120
+"""Characters of a file's name that is made of runs' names."""
 
 
-def write(folder: RunFolder) -> Path:
-    """Write `report.html` into a run's folder, whole or not at all, and return its path.
+def write(*folders: RunFolder, out: Path | None = None) -> Path:
+    """Write the report of a run, or of several side by side, whole or not at all, and return its path.
 
     Works at any moment of a run's life: what is missing is shown as "not recorded yet", what cannot be read
     is named on the page. Reads only; a run that goes on is not disturbed.
 
+    Args:
+        out: the file to write; absent: see `place_for`.
+
     Raises:
         EarlError: when the disk refuses the file.
     """
-    write_text(folder.report, render(gather(folder)))
-    return folder.report
+    path = out or place_for(folders)
+    runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
+    write_text(path, render(runs, sections(runs)))
+    return path
+
+
+def place_for(folders: Sequence[RunFolder]) -> Path:
+    """`report.html` in a run's folder; of several runs a file beside the first one's, named after them all."""
+    if len(folders) == 1:
+        return folders[0].report
+    first = folders[0].path.resolve()
+    names = "-".join(folder.path.resolve().name for folder in folders)
+    return first.parent / f"report-{names[:MAX_NAME]}.html"
+
+
+def write_tables(*folders: RunFolder, to: Path, formats: Sequence[str] = export.FORMATS) -> list[Path]:
+    """Write every table of a report into a folder, one file for each format, and return the paths.
+
+    Raises:
+        EarlError: for an unknown format, or when the disk refuses.
+    """
+    runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
+    plots = [table for figure in listed(sections(runs)) if (table := figure_table(figure))]
+    return export.export([*run_tables(runs), *plots], to, formats)

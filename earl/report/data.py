@@ -1,40 +1,26 @@
 """All that a report reads from a run's folder, in one value. Nothing here fails because something is missing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from earl.config import Config, build, load_toml
 from earl.errors import EarlError
+from earl.growth import ContextTokens
 from earl.report.model import ModelFacts, model_facts
-from earl.runs import trajectories
+from earl.report.stored import StoredEpisodes, stored_episodes
+from earl.runs import numbers
 from earl.runs.folder import RunFolder
-from earl.runs.storage import step_of, storage
+from earl.runs.numbers import Numbers
+from earl.runs.storage import storage
 from earl.runs.store import Store
-from earl.runs.tables import Event, RecordedMatch, Series
-from earl.trajectory import Trajectory
+from earl.runs.summary import database_files
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """What the run's database holds."""
-
-    metrics: Series = field(default_factory=dict)
-    timings: Series = field(default_factory=dict)
-    matches: list[RecordedMatch] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    last_step: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEpisodes:
-    """The trajectories of the latest step that kept them."""
-
-    step: int
-    trajectories: tuple[Trajectory, ...]
+MAX_EPISODES = 200
+"""Episodes that a page shows, over all its runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +32,8 @@ class RunData:
     """The text of config.toml."""
     config: Config | None
     numbers: Numbers
+    contexts: list[ContextTokens]
+    """Tokens by step, turn and author; empty for a run of an earl that did not keep them."""
     model: ModelFacts | None
     episodes: StoredEpisodes | None
     started: float | None
@@ -66,15 +54,16 @@ class RunData:
         return self.config.warm_start.steps if self.config else 0
 
 
-def gather(folder: RunFolder) -> RunData:
-    """Read a run's folder."""
+def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
+    """Read a run's folder, and of its episodes up to `max_episodes`."""
     problems: list[str] = []
 
     def attempt(read: Callable[[RunFolder], T], otherwise: T) -> T:
         try:
             return read(folder)
         except EarlError as error:
-            problems.append(str(error))
+            if str(error) not in problems:  # a damaged database is met twice
+                problems.append(str(error))
             return otherwise
 
     return RunData(
@@ -82,10 +71,11 @@ def gather(folder: RunFolder) -> RunData:
         recipe=attempt(_recipe, ""),
         config=attempt(_config, None),
         numbers=attempt(_numbers, Numbers()),
+        contexts=attempt(_contexts, []) if folder.database.is_file() else [],
         model=attempt(lambda run: model_facts(run.checkpoints), None),
-        episodes=_episodes(folder, problems),
+        episodes=stored_episodes(folder, max_episodes, problems),
         started=_modified(folder.config),
-        changed=max(filter(None, map(_modified, _database_files(folder))), default=None),
+        changed=max(filter(None, map(_modified, database_files(folder))), default=None),
         problems=tuple(problems),
     )
 
@@ -102,25 +92,12 @@ def _config(folder: RunFolder) -> Config | None:
 def _numbers(folder: RunFolder) -> Numbers:
     if not folder.database.is_file():
         return Numbers()
+    return numbers.read(folder.database)
+
+
+def _contexts(folder: RunFolder) -> list[ContextTokens]:
     with Store(folder.database, read_only=True) as store:
-        return Numbers(store.metrics(), store.timings(), store.matches(), store.events(), store.last_step())
-
-
-def _episodes(folder: RunFolder, problems: list[str]) -> StoredEpisodes | None:
-    """The latest file that can be read; each damaged one is told."""
-    paths = sorted(folder.trajectories.glob("step-*.parquet"), key=lambda path: step_of(path) or 0)
-    for path in reversed(paths):
-        try:
-            step, groups = trajectories.read(path)
-        except EarlError as error:
-            problems.append(str(error))
-            continue
-        return StoredEpisodes(step, tuple(t for group in groups for t in group.trajectories))
-    return None
-
-
-def _database_files(folder: RunFolder) -> tuple[Path, Path]:
-    return folder.database, folder.database.with_name(f"{folder.database.name}-wal")
+        return store.contexts()
 
 
 def _modified(path: Path) -> float | None:

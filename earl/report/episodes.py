@@ -1,169 +1,196 @@
-"""A few episodes as dialogues to read: which ones, and their tokens as spans of text with author and probability."""
+"""The stored episodes as data of the trajectory browser: text by author, numbers by token, boards by turn.
+
+choice ─▶ episode() for each ─▶ browser(): one value for JSON ─▶ templates/browser.js draws it
+"""
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
+import numpy as np
+
+from earl.envs.base import Board
+from earl.report.choice import StoredEpisode
 from earl.report.decoding import Decoder
-from earl.report.text import shown
-from earl.trajectory import FIRST_POLICY_AUTHOR, Author, Trajectory, Turn
+from earl.report.results import seat_name
+from earl.report.text import shown, shown_line
+from earl.trajectory import Author, Trajectory, Turn
 
-MAX_EPISODES = 12
-MAX_TURNS = 30
+AUTHORS = [author.name.lower() for author in Author]
+MAX_TURNS = 40
 """Turns shown of one episode: the first two thirds and the last third."""
-SAMPLED_TOKENS = 1600
-"""Tokens of the model shown one by one, per episode."""
-GIVEN_CHARACTERS = 16_000
-"""Characters of the environment shown per episode."""
-LONG = 8
-DOUBTS = (0.9, 0.5, 0.1)
-"""A sampled token below the n-th of these probabilities is marked n-fold."""
-_AUTHORS = {int(author): author.name.lower() for author in Author}
+_LEAST = 40
+"""Characters of a text and tokens of a reply that are shown however little room there is."""
+
+Draw = Callable[[str, str | None], Board | None]
+"""The board that an observation shows, after an action where one is given."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of text by one author.
+class Room:
+    """How much of one episode is shown, over all its turns."""
+
+    tokens: int = 1600
+    """Tokens of the model, one by one."""
+    characters: int = 16_000
+    """Characters that the model was given."""
+
+    def half(self) -> "Room":
+        """Half as much."""
+        return Room(self.tokens // 2, self.characters // 2)
+
+
+def episode(stored: StoredEpisode, decoder: Decoder, draw: Draw, room: Room = Room()) -> dict[str, Any]:
+    """The episode as JSON, within bounds whatever its length.
 
     Example:
-        Span("action", "5", probability=0.93, doubt=0)
+        {"step": 40, "number": 3, "outcome": "win", …, "turns": [{"given": [[1, "X 123…"]], "reply": {"texts": ["5"],
+         "authors": [4], "logprobs": [-0.01], "ratios": [1.02]}, "advantage": 0.7, "board": […], …}], "rest": []}
     """
-
-    author: str
-    text: str
-    probability: float | None = None
-    """That of a sampled token; None where nothing was sampled."""
-    doubt: int = 0
-    """How many of DOUBTS the probability is below."""
-    mark: bool = False
-    """Whether it is a control token of the chat, such as the one that ends a reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One turn: what the model was given, and its reply."""
-
-    number: int
-    given: list[Span]
-    reply: list[Span]
-    probability: float
-    """Of the whole reply, or the geometric mean over its tokens when it is long."""
-    long: bool
-    """Whether the reply has more than LONG tokens; the probability of any one such reply is next to nothing."""
-    refused: bool
-    """Whether the reply was not taken as an action."""
-    reward: float
-    speaker: str
-    """Who spoke to the model: "environment" or "tool"."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialogue:
-    """An episode to read."""
-
-    trajectory: Trajectory
-    exchanges: list[Exchange]
-    left_out: int
-    """Turns not shown, between `exchanges[head - 1]` and `exchanges[head]`."""
-    head: int
-    rest: list[Span]
-    """What stands after the last reply."""
-
-
-def choose(trajectories: Sequence[Trajectory], limit: int = MAX_EPISODES) -> list[Trajectory]:
-    """Up to `limit` different episodes, as varied as they come by opponent, seat, outcome and stop reason.
-
-    Each next one is the first whose features have been chosen least so far.
-    """
-    unique = {trajectory.tokens.tobytes(): trajectory for trajectory in reversed(trajectories)}
-    left = list(reversed(unique.values()))
-    seen: Counter[tuple[str, object]] = Counter()
-    chosen: list[Trajectory] = []
-    while left and len(chosen) < limit:
-        best = min(range(len(left)), key=lambda i: sum(seen[feature] for feature in _features(left[i])))
-        seen.update(_features(left[best]))
-        chosen.append(left.pop(best))
-    return sorted(chosen, key=lambda t: (t.task.opponent, t.task.seat, t.outcome))
-
-
-def _features(trajectory: Trajectory) -> list[tuple[str, object]]:
-    task = trajectory.task
-    illegal = ("illegal", trajectory.illegal > 0)
-    return [("opponent", task.opponent), ("seat", task.seat), ("outcome", trajectory.outcome),
-            ("stop", trajectory.stop), illegal, ("pair", (task.opponent, task.seat, trajectory.outcome))]  # fmt: skip
-
-
-def dialogue(trajectory: Trajectory, decoder: Decoder) -> Dialogue:
-    """The episode as spans of text, within bounds whatever its length."""
-    turns = trajectory.turns
+    played, task = stored.trajectory, stored.trajectory.task
+    turns = played.turns
     head = len(turns) if len(turns) <= MAX_TURNS else MAX_TURNS * 2 // 3
-    tail = 0 if len(turns) <= MAX_TURNS else MAX_TURNS - head
-    kept = [*range(head), *range(len(turns) - tail, len(turns))]
-    reader = _Reader(trajectory, decoder, max(1, len(kept)))
-    end = turns[-1].end if turns else 0
-    return Dialogue(
-        trajectory=trajectory,
-        exchanges=[_exchange(number, turns[number], reader) for number in kept],
-        left_out=len(turns) - len(kept),
-        head=head,
-        rest=reader.spans(end, len(trajectory.tokens)),
-    )
+    kept = [*range(head), *range(max(head, len(turns) - MAX_TURNS + head), len(turns))]
+    reader = _Reader(stored, decoder, draw, room, max(1, len(kept)))
+    return {
+        "step": stored.step,
+        "number": stored.number,
+        "env": shown_line(task.env, 60),
+        "opponent": shown_line(task.opponent, 60),
+        "seat": seat_name(task.seat) if task.opponent else "",
+        "outcome": _outcome(played),
+        "stop": played.stop.value.replace("_", " "),
+        "reward": _rounded(played.reward),
+        "illegal": played.illegal,
+        "tokens": len(played.tokens),
+        "logprob": _mean_logprob(played),
+        "error": shown(played.error, 500) if played.error else None,
+        "length": len(turns),
+        "head": head,
+        "turns": [reader.turn(number) for number in kept],
+        "rest": reader.texts(turns[-1].end if turns else 0, len(played.tokens)),
+    }
 
 
-def _exchange(number: int, turn: Turn, reader: "_Reader") -> Exchange:
-    given = reader.spans(turn.prompt_start, turn.action_start)
-    logprobs = reader.trajectory.logprobs[turn.action_start : turn.end]
-    long = len(logprobs) > LONG
-    return Exchange(
-        number=number + 1,
-        given=given,
-        reply=reader.spans(turn.action_start, turn.end),
-        probability=math.exp(min(0.0, float(logprobs.sum())) / (len(logprobs) if long else 1)),
-        long=long,
-        refused=turn.action is None,
-        reward=turn.reward,
-        speaker="tool" if any(span.author == "tool" for span in given) else "environment",
-    )
+def _outcome(played: Trajectory) -> str:
+    if played.task.opponent:
+        return played.outcome.value
+    return "solved" if played.outcome.value == "win" else "not solved"
+
+
+def _mean_logprob(played: Trajectory) -> float | None:
+    """Over the tokens that were sampled."""
+    sampled = played.logprobs[played.sampled]
+    return _rounded(float(sampled.mean())) if len(sampled) else None
+
+
+def _rounded(value: float) -> float | None:
+    """Four digits, as JSON has no infinite precision and no NaN."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Tokens of one trajectory as spans, with the room that each turn may take."""
+    """One episode, with the room that each of its turns may take."""
 
-    trajectory: Trajectory
+    stored: StoredEpisode
     decoder: Decoder
+    draw: Draw
+    room: Room
     turns: int
 
-    def spans(self, start: int, end: int) -> list[Span]:
-        """The tokens start … end, one span for each run of an author; sampled tokens one by one."""
-        runs = groupby(range(start, end), key=lambda place: int(self.trajectory.authors[place]))
-        return [span for author, places in runs for span in self._run(author, list(places))]
+    @property
+    def _played(self) -> Trajectory:
+        return self.stored.trajectory
 
-    def _run(self, author: int, places: list[int]) -> list[Span]:
-        name = _AUTHORS.get(author, "template")
-        ids = self.trajectory.tokens[places].tolist()
-        if author < FIRST_POLICY_AUTHOR:
-            limit = max(200, GIVEN_CHARACTERS // self.turns)
-            return [Span(name, shown(self.decoder.whole(ids), limit))]
-        logprobs = self.trajectory.logprobs[places].tolist()
-        limit = max(12, SAMPLED_TOKENS // self.turns)
+    def turn(self, number: int) -> dict[str, Any]:
+        """What the model was given, what it replied, and what became of it."""
+        turn = self._played.turns[number]
+        following = self._played.turns[number + 1 : number + 2]
+        experience = self.stored.experience
+        known = experience is not None and number < len(experience.advantages)
+        return {
+            "number": number + 1,
+            "given": self.texts(turn.prompt_start, turn.action_start),
+            "reply": self._reply(turn),
+            "speaker": "tool" if self._by_tool(turn) else "environment",
+            "call": bool(following) and self._by_tool(following[0]),
+            "refused": turn.action is None and not turn.summary,
+            "summary": turn.summary,
+            "reward": _rounded(turn.reward),
+            "context": turn.end - turn.context_start,
+            "advantage": _rounded(float(experience.advantages[number])) if known and experience else None,
+            "boards": self._boards(turn),
+        }
+
+    def texts(self, start: int, end: int) -> list[list[Any]]:
+        """The tokens start … end as [author, text], one for each run of an author."""
+        runs = self._runs(start, end)
+        limit = max(_LEAST, self.room.characters // self.turns // max(1, len(runs)))
+        return [[author, shown(self._text(first, last), limit)] for author, first, last in runs]
+
+    def _runs(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Author, first and past-last token of each run."""
+        grouped = groupby(range(start, end), key=lambda place: min(int(self._played.authors[place]), Author.ACTION))
+        listed = [(author, list(places)) for author, places in grouped]
+        return [(author, places[0], places[-1] + 1) for author, places in listed]
+
+    def _text(self, start: int, end: int) -> str:
+        return self.decoder.whole(self._played.tokens[start:end].tolist())
+
+    def _by_tool(self, turn: Turn) -> bool:
+        return bool((self._played.authors[turn.prompt_start : turn.action_start] == Author.TOOL).any())
+
+    def _boards(self, turn: Turn) -> list[Any]:
+        """The board that the turn began with and the one it led to; empty for worlds without boards."""
+        given = self._runs(turn.prompt_start, turn.action_start)
+        told = [(first, last) for author, first, last in given if author == Author.ENVIRONMENT]
+        if not told or told[-1][1] - told[-1][0] > self.room.characters:
+            return []
+        observation = self._text(*told[-1])
+        before = self.draw(observation, None)
+        if before is None:
+            return []
+        after = self.draw(observation, turn.action) if turn.action is not None else None
+        return [_board(before), *([_board(after)] if after else [])]
+
+    def _reply(self, turn: Turn) -> dict[str, Any]:
+        """The reply's tokens in columns; where some were left out, `cut` is [place among the kept, how many]."""
+        ids = self._played.tokens[turn.action_start : turn.end].tolist()
+        limit = max(_LEAST, self.room.tokens // self.turns)
         if len(ids) <= limit:
-            return self._sampled(name, ids, logprobs)
+            return self._tokens(turn.action_start, turn.end)
         head, tail = limit * 2 // 3, limit - limit * 2 // 3
-        gap = Span("note", f" […{len(ids) - limit:,} tokens left out…] ")
-        return [
-            *self._sampled(name, ids[:head], logprobs[:head]),
-            gap,
-            *self._sampled(name, ids[-tail:], logprobs[-tail:]),
-        ]
+        first = self._tokens(turn.action_start, turn.action_start + head)
+        last = self._tokens(turn.end - tail, turn.end)
+        joined = {name: first[name] + last[name] for name in first}
+        joined["marks"] = first["marks"] + [place + len(first["texts"]) for place in last["marks"]]
+        return {**joined, "cut": [len(first["texts"]), len(ids) - limit]}
 
-    def _sampled(self, name: str, ids: list[int], logprobs: list[float]) -> list[Span]:
-        result = []
-        for text, start, end in self.decoder.pieces(ids):
-            probability = math.exp(min(0.0, sum(logprobs[start:end])))
-            doubt = sum(probability < bound for bound in DOUBTS)
-            mark = self.decoder.is_control(ids[start])
-            result.append(Span(name, shown(text, 200), probability, doubt, mark))
-        return result
+    def _tokens(self, start: int, end: int) -> dict[str, Any]:
+        """Texts, authors, log-probabilities and importance ratios, and which are marks of the chat."""
+        ids = self._played.tokens[start:end].tolist()
+        pieces = list(self.decoder.pieces(ids))
+        spans = [(start + first, start + last) for _, first, last in pieces]
+        logprobs = self._played.logprobs
+        return {
+            "texts": [shown(text, 200) for text, _, _ in pieces],
+            "authors": [min(int(self._played.authors[first]), Author.ACTION) for first, _ in spans],
+            "logprobs": [_rounded(float(logprobs[first:last].sum())) for first, last in spans],
+            "ratios": [self._ratio(first, last) for first, last in spans] if self.stored.experience else [],
+            "marks": [place for place, (_, first, _) in enumerate(pieces) if self.decoder.is_control(ids[first])],
+        }
+
+    def _ratio(self, first: int, last: int) -> float | None:
+        """How much likelier the update made the tokens; None where they were not learned from."""
+        experience = self.stored.experience
+        if experience is None or not experience.mask[first:last].all():
+            return None
+        change = experience.logprobs[first:last] - self._played.logprobs[first:last]
+        return _rounded(math.exp(float(np.clip(change.sum(), -50, 50))))
+
+
+def _board(board: Board) -> dict[str, Any]:
+    return {"cells": [[shown_line(cell, 12) for cell in row] for row in board.cells], "marked": board.marked}

@@ -19,7 +19,10 @@ BLUE, GREY, ORANGE, GREEN, PURPLE, AMBER, BROWN = (
     "#2f7fc4", "#868c96", "#d95f28", "#1c9a82", "#8f68c0", "#b3860e", "#9a6a4f",
 )  # fmt: skip
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, AMBER, GREY, BROWN)
+DASHES = ("solid", "dot", "dash", "dashdot")
 PERCENT = ".2~%"
+AGAIN = {"again": True}
+"""The `meta` of a trace that the table of its plot leaves out."""
 LEGEND = {
     "orientation": "h",
     "yref": "container",
@@ -40,7 +43,15 @@ class Figure:
     title: str
     explanation: str
     spec: dict[str, Any] | None
-    """`data` and `layout` for plotly; None when nothing was recorded yet."""
+    """`data` and `layout` for plotly; None when there is nothing to draw.
+
+    A trace's `meta` holds `again` when its numbers stand in another trace or table already, so that the table leaves
+    it out, and `choice` n when it belongs to the n-th of `choices`.
+    """
+    choices: tuple[str, ...] = ()
+    """What the reader chooses from: the traces of one choice are seen at a time, the first at the beginning."""
+    missing: str = "not recorded yet"
+    """Why there is nothing to draw."""
 
 
 def thin(points: Points, pick: Callable[[list[float]], float] | None = None) -> list[tuple[int, float]]:
@@ -75,9 +86,9 @@ def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
     return {**trace, **values, "line": {"color": color, "width": 2}, **more}
 
 
-def layout(data: RunData, unit: str, **more: Any) -> dict[str, Any]:
-    """What all plots share: steps on the x axis, the warm start shaded."""
-    last = max(data.numbers.last_step or 0, 1)
+def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
+    """What all plots share: steps on the x axis, the warm start shaded where all runs have the same."""
+    last = max(1, *(run.numbers.last_step or 0 for run in runs))
     base: dict[str, Any] = {
         "height": 300,
         "hovermode": "x unified",
@@ -93,11 +104,32 @@ def layout(data: RunData, unit: str, **more: Any) -> dict[str, Any]:
         "shapes": [],
         "annotations": [],
     }
-    warm = min(data.warm_steps, last)
-    if warm:
-        base["shapes"] = [_shade(warm)]
+    warm = {min(run.warm_steps, last) for run in runs}
+    if warm != {0} and len(warm) == 1:
+        base["shapes"] = [_shade(*warm)]
         base["annotations"] = [note("warm start", x=0, xanchor="left", yref="paper", y=1, yanchor="bottom")]
     return {**base, **more}
+
+
+def color_of(run: int, line: int, runs: int) -> str:
+    """Several runs differ by colour, the lines of a single one do."""
+    return CYCLE[(run if runs > 1 else line) % len(CYCLE)]
+
+
+def label_of(runs: Sequence[RunData], run: int, label: str = "") -> str:
+    """A line's name: with the run's in front of it where there are several."""
+    return plain(": ".join(filter(None, [runs[run].name if len(runs) > 1 else "", label])))
+
+
+def faint(color: str, opacity: float) -> str:
+    """A colour that lets through what lies below it.
+
+    Example:
+        >>> faint("#2f7fc4", 0.2)
+        'rgba(47,127,196,0.2)'
+    """
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity:g})"
 
 
 def _shade(until: int) -> dict[str, Any]:
@@ -116,7 +148,7 @@ def percent_axis(**more: Any) -> dict[str, Any]:
 
 
 def series_figure(
-    data: RunData,
+    runs: Sequence[RunData],
     name: str,
     title: str,
     explanation: str,
@@ -129,25 +161,28 @@ def series_figure(
     Args:
         lines: metric → name of its line.
     """
-    metrics = data.numbers.metrics
-    present = [(metrics[metric], label) for metric, label in lines.items() if metric in metrics]
-    hover = "%{y:.2%}" if percent else "%{y:.4g}"
-    traces = [
-        line(plain(label), thin(points), color, hovertemplate=hover)
-        for (points, label), color in zip(present, CYCLE, strict=False)
+    drawn = [
+        (run, number, data.numbers.metrics[metric], label)
+        for run, data in enumerate(runs)
+        for number, (metric, label) in enumerate(lines.items())
+        if data.numbers.metrics.get(metric)
     ]
+    single = len({label for *_, label in drawn}) == 1
+    hover = "%{y:.2%}" if percent else "%{y:.4g}"
+    traces = []
+    for run, number, points, label in drawn:
+        words = label_of(runs, run, "" if single and len(runs) > 1 else label)
+        trace = line(words, thin(points), color_of(run, number, len(runs)), hovertemplate=hover)
+        trace["line"]["dash"] = DASHES[number % len(DASHES)] if len(runs) > 1 else "solid"
+        traces.append(trace)
     if not traces:
         return Figure(name, title, explanation, None)
     axes = {"yaxis": percent_axis(title={"text": unit})} if percent else {}
-    drawn = layout(data, unit, showlegend=len(traces) > 1, **axes)
+    placed = layout(runs, unit, showlegend=len(traces) > 1, **axes)
     if len(traces) == 1:
-        drawn["margin"] = {**drawn["margin"], "t": 22}
-    return Figure(
-        name,
-        title,
-        explanation + bucket_note(points for points, _ in present),
-        {"data": traces, "layout": drawn},
-    )
+        placed["margin"] = {**placed["margin"], "t": 22}
+    told = explanation + bucket_note(points for *_, points, _ in drawn)
+    return Figure(name, title, told, {"data": traces, "layout": placed})
 
 
 def bucket_note(series: Iterable[Points]) -> str:

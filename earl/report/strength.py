@@ -6,7 +6,7 @@ from typing import Any
 
 from earl.matches import wilson
 from earl.report.data import RunData
-from earl.report.figures import BLUE, GREY, ORANGE, Figure, finite, layout, line, note, percent_axis
+from earl.report.figures import AGAIN, BLUE, DASHES, GREY, ORANGE, Figure, finite, layout, line, note, percent_axis
 from earl.report.results import Pairing, opponent_name, pairings, seat_name
 from earl.report.text import count
 from earl.runs.tables import RecordedMatch
@@ -14,7 +14,6 @@ from earl.runs.tables import RecordedMatch
 DURING = ("start", "warm_start", "train")
 """Phases whose matches measured the weights of their own step; the final ones belong to the best."""
 COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
-DASHES = ("solid", "dot", "dash", "dashdot")
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
 
@@ -53,7 +52,7 @@ def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any
         suffix = f", {seat_name(seat).removeprefix('moves ')}" if len(seats) > 1 else ""
         traces += [_trace(own, name, word + suffix, place) for name, word in names.items()]
         if enlarge:
-            again = {"yaxis": "y2", "showlegend": False, "meta": "enlarged"}
+            again = {"yaxis": "y2", "showlegend": False, "meta": AGAIN}
             traces.append({**_trace(own, "loss", names["loss"] + suffix, place), **again})
     return traces
 
@@ -87,7 +86,7 @@ def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[s
     """Everything, and below it over the same steps the losses up to `top`, where that is not 0."""
     is_game = bool(curve[0].result.opponent)
     unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
-    drawn = layout(data, unit, height=430 if top else 300)
+    drawn = layout([data], unit, height=430 if top else 300)
     drawn["margin"] = {**drawn["margin"], "t": 28 + 18 * len({match.result.seat for match in curve})}
     drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42 if top else 0, 1])
     if top:

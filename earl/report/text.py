@@ -43,6 +43,11 @@ def shown(text: str, limit: int = 400) -> str:
     return visible(shorten(text, limit))
 
 
+def shown_line(text: str, limit: int = 400) -> str:
+    """`shown` on one line."""
+    return shown(text, limit).replace("\n", "⟨LF⟩")
+
+
 def percent(fraction: float) -> str:
     """A fraction of 1 in per cent. Only an exact 0 is shown as 0 and only an exact 1 as 100.
 

@@ -11,15 +11,17 @@ import pytest
 from safetensors.numpy import save_file
 
 from earl.engine.tokenizer import character_tokenizer
+from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
-from earl.trajectory import Author, Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
 
 WARM = 10
 STEPS = 60
 OPPONENTS = ("random", "perfect")
+FORECASTS = [f"forecast/{quantile}/{end}" for quantile in ("p50", "p95", "p99") for end in ("early", "median", "late")]
 RECIPE = f"""
 [env]
 name = "tictactoe"
@@ -113,12 +115,15 @@ class Builder:
         """A run that has only its recipe."""
         return create(self.root, name, recipe)
 
-    def run(self, *, until: int = STEPS, final: bool = True, exact: bool = False, name: str = "demo") -> RunFolder:
+    def run(
+        self, *, until: int = STEPS, final: bool = True, exact: bool = False, name: str = "demo", limit: int = 120
+    ) -> RunFolder:
         """A run that recorded the steps 0 … until, with a checkpoint and a step's trajectories."""
-        folder = self.empty(name)
+        folder = self.empty(name, RECIPE.replace("limit = 120", f"limit = {limit}"))
         with Store(folder.database) as store:
             for step in range(until + 1):
                 record(store, step, exact)
+            store.event(min(until, 30), "limit", "raised the limit from 120 to 150")
             if final:
                 store.record_step(until, {}, {}, matches(0.9, exact), "final")
                 store.event(until, "finished", "all steps done")
@@ -142,10 +147,11 @@ class Builder:
 
         checkpoint.save(folder.checkpoints, step, write, {"step": step, "best_step": step})
 
-    def episodes(self, folder: RunFolder, step: int, played: Sequence[Trajectory]) -> None:
-        """Keep trajectories of a step."""
+    def episodes(self, folder: RunFolder, step: int, played: Sequence[Trajectory], learned: bool = True) -> None:
+        """Keep trajectories of a step, and what was learned from them."""
         path = trajectories.path_of(folder.trajectories, step)
-        trajectories.write(path, trajectories.to_table([Group(tuple(played))], step))
+        experiences = [experience(trajectory) for trajectory in played] if learned else None
+        trajectories.write(path, trajectories.to_table([Group(tuple(played))], step, experiences))
 
     def hostile(self, texts: Sequence[str], name: str = "hostile") -> RunFolder:
         """A run whose model, environment, opponents, events, metrics and stages are all named by `texts`."""
@@ -173,13 +179,40 @@ def record(store: Store, step: int, exact: bool) -> None:
         numbers = {"warm_start/loss": 2.0 - done, "warm_start/entropy": 1.0, "warm_start/grad_norm": 0.5}
     elif step:
         numbers = {"reward": done, "illegal_replies": 0.1 * (1 - done), "entropy": 0.5, "loss": 0.01, "grad_norm": 0.2}
-        numbers |= {f"context/turn/{name}": 18.0 for name in ("p50", "p95", "max")}
-        numbers |= {"context/episode/p50": 60.0, "context/episode/p95": 80.0 + step / 3, "context/episode/max": 110.0}
+        numbers |= {f"context/turn/{name}": 18.0 for name in ("p50", "p95", "p99", "max")}
+        for level in ("episode", "window"):
+            quantiles = {"p50": 60.0, "p95": 80.0 + step / 3, "p99": 100.0, "max": 110.0}
+            numbers |= {f"context/{level}/{name}": value for name, value in quantiles.items()}
+        numbers |= {"context/limit": 120.0 if step < 30 else 150.0}
+        numbers |= {f"tokens/{author.name.lower()}": 384.0 * 10 * author for author in Author}
+        numbers |= {"truncation/prompt": 0.005, "truncation/reply": 0.003, "truncation/turn": 0.002}
+        numbers |= {"memory/kv_bytes": 3e6 + 1e4 * step, "memory/activation_bytes": 9e6}
+        numbers |= dict(
+            zip(FORECASTS, (150.0, 170.0, float("inf"), 80.0, 90.0, 110.0, *[float("inf")] * 3), strict=True)
+        )
         numbers |= {"stop/finished": 0.99, "stop/context_limit": 0.01, "episodes": 384.0, "tokens": 26000.0}
         numbers |= {"learning_rate": 1e-3, "kl_to_sampler": float("nan")}
     evaluated = step in (0, WARM) or step % 20 == 0
     phase = "start" if step == 0 else "warm_start" if step <= WARM else "train"
-    store.record_step(step, numbers, timings, matches(0.9 * done, exact) if evaluated else (), phase)
+    played = matches(0.9 * done, exact) if evaluated else ()
+    store.record_step(step, numbers, timings, played, phase, contexts(step) if step > WARM else ())
+
+
+def contexts(step: int) -> list[ContextTokens]:
+    """384 episodes with a first turn, half of them with a second; the model's action grows by one token a step."""
+    return [
+        ContextTokens(step, turn, author, episodes * tokens, episodes)
+        for turn, episodes in ((0, 384), (1, 192))
+        for author, tokens in ((Author.ENVIRONMENT, 12), (Author.ACTION, step))
+    ]
+
+
+def experience(trajectory: Trajectory) -> Experience:
+    """What was sampled was learned from, and the update made every such token 1.1 times as likely."""
+    sampled = trajectory.sampled
+    advantages = np.linspace(-1, 1, len(trajectory.turns) + 1, dtype=np.float32)[: len(trajectory.turns)]
+    changed = np.where(sampled, trajectory.logprobs + np.log(1.1), 0).astype(np.float32)
+    return Experience(sampled, advantages, changed)
 
 
 def matches(win: float, exact: bool) -> list[MatchResult]:
@@ -212,7 +245,7 @@ def board_games() -> list[Trajectory]:
     return [
         episode(
             encode,
-            [("X 123\n456\n789", str(number % 9 + 1)), (f"game {number}", "<think>block</think>3")],
+            [("X 123\n456\n789", "5"), (f"X O23\n4X6\n{789 if number % 2 else '7O9'}", f"<think>{number}</think>3")],
             opponent=OPPONENTS[number % 2],
             seat=number // 2 % 2,
             outcome=tuple(Outcome)[number % 3],

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from earl.report import course, figures
+from earl.report import context, course, figures, forecast, heat
 from earl.report.data import RunData, gather
 from earl.report.figures import MAX_POINTS, plain, thin
 from earl.report.strength import enlarged_range, strength_figures
@@ -18,7 +18,13 @@ def spec(listed: list[figures.Figure], name: str) -> dict[str, Any]:
 
 
 def traces(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {trace["name"]: trace for trace in found["data"] if trace.get("meta") != "enlarged"}
+    return {trace["name"]: trace for trace in found["data"] if not trace.get("meta")}
+
+
+def without(data: RunData, *names: str) -> RunData:
+    """The run as an earl would have left it that did not record metrics whose names begin so."""
+    kept = {name: points for name, points in data.numbers.metrics.items() if not name.startswith(names)}
+    return replace(data, numbers=replace(data.numbers, metrics=kept))
 
 
 def with_limit(data: RunData, limit: int, history: str = "full") -> RunData:
@@ -39,7 +45,7 @@ def test_one_plot_per_opponent_with_all_seats_and_enlarged_losses(runs: Any) -> 
     ]
     # evaluated at 0, at the end of the warm start, then every 20 steps; the final match is not part of the curve
     assert traces(drawn)["win, first"]["x"] == [0, 10, 20, 40, 60]
-    enlarged = [trace for trace in drawn["data"] if trace.get("meta") == "enlarged"]
+    enlarged = [trace for trace in drawn["data"] if trace.get("meta")]
     assert [trace["yaxis"] for trace in enlarged] == ["y2", "y2"]
     # losses 0.8, 0.65, 0.5, 0.2, 0.003: the later half is 0.5, 0.2, 0.003; 0.5 * 1.25 = 0.625
     assert drawn["layout"]["yaxis2"]["range"][1] == 0.625
@@ -64,49 +70,132 @@ def test_only_sampled_matches_have_bars(runs: Any) -> None:
     assert round(bars["arrayminus"][-1], 4) == 0.0024
 
 
-def test_context_has_bands_and_the_limit_where_it_applies(runs: Any) -> None:
-    data = gather(runs.run())
-    episode = spec(course.context_figures(data), "context-episode")
-    assert [trace["name"] for trace in episode["data"]] == ["median", "p95", "longest"]
-    assert [trace.get("fill") for trace in episode["data"]] == [None, "tonexty", "tonexty"]
-    lines = [shape for shape in episode["layout"]["shapes"] if shape["type"] == "line"]
-    assert [(rule["y0"], rule["y1"]) for rule in lines] == [(120, 120)]
-    assert episode["layout"]["yaxis"]["range"][1] > 120
-    turn = spec(course.context_figures(data), "context-turn")
-    assert not [shape for shape in turn["layout"]["shapes"] if shape["type"] == "line"]
+def test_context_has_bands_and_the_limit_as_a_staircase(runs: Any) -> None:
+    window = spec(context.context_figures([gather(runs.run())]), "context-window")
+    drawn = traces(window)
+    assert list(drawn)[:5] == ["median", "p95", "p99", "longest", "limit"]
+    assert [drawn[name].get("fill") for name in list(drawn)[:4]] == [None, "tonexty", "tonexty", "tonexty"]
+    # recorded from step 11 on: 120, from step 30 on 150
+    assert list(zip(drawn["limit"]["x"], drawn["limit"]["y"], strict=True)) == [(11, 120), (30, 150), (60, 150)]
+    assert drawn["limit"]["line"]["shape"] == "hv"
+    raised = next(trace for trace in window["data"] if trace["name"] == "limit raised")
+    assert (raised["x"], raised["y"], raised["text"]) == ([30], [150], ["raised the limit from 120 to 150"])
+    turn = spec(context.context_figures([gather(runs.run(name="b"))]), "context-turn")
+    assert "limit" not in traces(turn)
 
 
-def test_a_forgetful_agent_is_limited_by_turn(runs: Any) -> None:
+def test_a_forgetful_agent_is_limited_by_what_a_reply_sees(runs: Any) -> None:
     data = with_limit(gather(runs.run()), 30, history="board_only")
-    turn = spec(course.context_figures(data), "context-turn")
-    assert [shape["y0"] for shape in turn["layout"]["shapes"] if shape["type"] == "line"] == [30]
+    listed = context.context_figures([data])
+    assert ["limit" in traces(spec(listed, f"context-{level}")) for level in ("window", "episode", "turn")] == [
+        True,
+        False,
+        False,
+    ]
+    older = without(data, "context/window", "context/limit")
+    listed = context.context_figures([older])
+    assert "context-window" not in {figure.name for figure in listed}
+    assert traces(spec(listed, "context-turn"))["limit"]["y"] == [30, 30], "the recipe's"
 
 
 def test_a_distant_limit_is_told_but_does_not_flatten_the_plot(runs: Any) -> None:
-    data = with_limit(gather(runs.run()), 32768)
-    layout = spec(course.context_figures(data), "context-episode")["layout"]
-    assert layout["yaxis"]["range"][1] < 200
-    assert any("above this plot" in note["text"] for note in layout["annotations"])
+    data = with_limit(without(gather(runs.run()), "context/limit"), 32768)
+    found = spec(context.context_figures([data]), "context-window")
+    assert "limit" not in traces(found)
+    assert any("above this plot" in note["text"] for note in found["layout"]["annotations"])
+
+
+def test_the_last_forecast_reaches_beyond_the_last_step(runs: Any) -> None:
+    window = spec(context.context_figures([gather(runs.run())]), "context-window")
+    wedges = {trace["name"]: trace for trace in window["data"] if trace.get("fill") == "toself"}
+    assert set(wedges) == {"forecast, p50", "forecast, p95"}, "the p99 is not in reach"
+    # p95 at step 60: 80 + 60 / 3 = 100 tokens; the limit of 150 between steps 80 and 110
+    assert list(zip(wedges["forecast, p95"]["x"], wedges["forecast, p95"]["y"], strict=True)) == [
+        (60, 100), (80, 150), (110, 150),
+    ]  # fmt: skip
+    # p50: from step 150, its late end not within the horizon; the axis ends at 2 * 60 + 50 = 170, the last finite bound
+    assert wedges["forecast, p50"]["x"] == [60, 150, 170, 170]
+    assert window["layout"]["xaxis"]["range"][1] == 1.02 * 170
+
+
+def test_how_forecasts_moved(runs: Any) -> None:
+    figure = forecast.forecast_figure([gather(runs.run())])
+    drawn = traces(spec([figure], "forecast"))
+    assert {name for name in drawn if "," not in name} == {"p50", "p95"}
+    assert set(drawn["p95"]["y"]) == {90.0}
+    assert set(drawn["p50, late"]["y"]) == {187.0}, "beyond the horizon: 1.1 times the latest that is within it"
+    none = forecast.forecast_figure([without(gather(runs.run(name="b")), "forecast/p50", "forecast/p95")])
+    assert none.spec is None and "within the horizon" in none.missing
+
+
+def test_authors_are_stacked_per_episode(runs: Any) -> None:
+    found = traces(spec(context.context_figures([gather(runs.run())]), "authors-0"))
+    # 384 * 10 * author over 384 episodes; the template's 0 is not drawn
+    assert {name: set(trace["y"]) for name, trace in found.items()} == {
+        "environment": {10.0}, "tool": {20.0}, "thinking": {30.0}, "action": {40.0},
+    }  # fmt: skip
+
+
+def test_the_heat_map_has_a_choice_of_authors(runs: Any) -> None:
+    figure = heat.heat_figure(gather(runs.run()))
+    assert figure.choices == ("all authors", "environment", "action", "episodes that had the turn")
+    everyone, _, action, episodes = spec([figure], "heat-0")["data"]
+    assert everyone["y"] == [1, 2] and everyone["x"] == list(range(11, 61))
+    assert everyone["z"][1][-1] == 12 + 60 and action["z"][0][0] == 11
+    assert episodes["z"][1][0] == 192
+    assert [trace["visible"] for trace in figure.spec["data"]] == [True, False, False, False]
+
+
+def test_a_long_run_has_several_steps_in_a_column(runs: Any) -> None:
+    data = gather(runs.run())
+    long = replace(data, contexts=[replace(row, step=row.step + 50 * lap) for lap in range(4) for row in data.contexts])
+    figure = heat.heat_figure(long)
+    # 200 steps in columns of 2; the first column holds the steps 11 and 12: (11 + 12) / 2 tokens of the model
+    assert spec([figure], "heat-0")["data"][2]["z"][0][0] == 11.5
+    assert spec([figure], "heat-0")["data"][3]["z"][0][0] == 384, "episodes of one step"
+    assert "2 neighbouring steps" in figure.explanation
+
+
+def test_truncation_is_shown_by_cause(runs: Any) -> None:
+    data = gather(runs.run())
+    drawn = traces(spec(context.context_figures([data]), "stops"))
+    assert list(drawn) == [
+        "no room for the next prompt",
+        "reply met the context limit",
+        "reply longer than a turn may be",
+    ]
+    older = traces(spec(context.context_figures([without(data, "truncation/")]), "stops"))
+    assert list(older) == ["context limit"]
+
+
+def test_several_runs_share_every_plot(runs: Any) -> None:
+    both = [gather(runs.run(name="a")), gather(runs.run(name="b", until=45, final=False))]
+    window = traces(spec(context.context_figures(both), "context-window"))
+    assert list(window) == ["a: median", "a: p95", "b: median", "b: p95", "a: limit", "b: limit"]
+    reward = traces(spec(course.training_figures(both), "reward"))
+    assert {name: trace["x"][-1] for name, trace in reward.items()} == {"a": 60, "b": 45}
+    assert reward["a"]["line"]["color"] != reward["b"]["line"]["color"]
+    assert list(traces(spec([course.time_figure(both)], "time"))) == ["a", "b"]
 
 
 def test_time_is_stacked_over_every_step(runs: Any) -> None:
-    drawn = spec([course.time_figure(gather(runs.run()))], "time")
+    drawn = spec([course.time_figure([gather(runs.run())])], "time")
     assert [trace["name"] for trace in drawn["data"]] == ["rollout", "update", "weights", "record"]
     assert {trace["stackgroup"] for trace in drawn["data"]} == {"time"}
     assert {len(trace["y"]) for trace in drawn["data"]} == {61}
 
 
 def test_gaps_where_a_number_is_none(runs: Any) -> None:
-    listed = course.other_figures(gather(runs.run()))
+    listed = course.other_figures([gather(runs.run())])
     name = next(figure.name for figure in listed if figure.title == "kl_to_sampler")
     assert set(spec(listed, name)["data"][0]["y"]) == {None}
 
 
 def test_without_numbers_there_are_no_plots(runs: Any) -> None:
     data = gather(runs.empty())
-    listed = [*course.training_figures(data), *course.context_figures(data), course.time_figure(data)]
+    listed = [*course.training_figures([data]), *context.context_figures([data]), course.time_figure([data])]
     assert {figure.spec for figure in listed} == {None}
-    assert strength_figures(data) == [] == course.other_figures(data)
+    assert strength_figures(data) == [] == course.other_figures([data])
 
 
 def test_long_series_are_thinned() -> None:

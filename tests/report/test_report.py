@@ -1,9 +1,13 @@
 """Whole pages: taken apart with Python's own HTML parser."""
 
 import base64
+import gzip
 import hashlib
+import json
 import os
+import random
 import re
+import string
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -55,6 +59,12 @@ class Page(HTMLParser):
         else:
             self.texts.append(data)
 
+    def packed(self, name: str) -> Any:
+        """The data that stands compressed in a script element."""
+        found = re.search(rf'<script type="text/plain" id="{name}">([^<]*)</script>', self.source)
+        assert found, name
+        return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
     @property
     def text(self) -> str:
         """All that a reader sees, with spaces as plain ones."""
@@ -73,7 +83,7 @@ def write(folder: RunFolder) -> Page:
 
 def section(page: Page, name: str) -> str:
     """The text of one section."""
-    found = re.search(rf'<section id="{name}">(.*?)</section>', page.source, re.DOTALL)
+    found = re.search(rf'<section id="{name}"[^>]*>(.*?)</section>', page.source, re.DOTALL)
     assert found
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", found[1]))
 
@@ -87,10 +97,13 @@ def test_a_finished_run_has_every_section_filled(runs: Any) -> None:
     assert "weights of step 60" in section(page, "results")
     assert "teacher = &#34;perfect&#34;" in page.source
     assert "all steps done" in section(page, "events")
-    assert page.count("details", **{"class": "episode"}) == 12
-    # 2 opponents + 6 of training + 3 of context + 1 of time; hidden: episodes, kl_to_sampler, learning_rate, tokens
-    assert page.count("div", **{"class": "plot"}) == 12 + 4
-    assert page.source.count("data-table=") == 12 + 4
+    assert "48 of the 48 training episodes stored at step 60" in section(page, "episodes")
+    assert len(page.packed("stored")["episodes"]) == 48
+    # 2 opponents + 6 of training + 3 bands, authors, stops, memory, forecast, map + 1 of time
+    # hidden: episodes, kl_to_sampler, learning_rate, tokens
+    assert page.count("div", **{"class": "plot"}) == 17 + 4
+    assert sum("data-table" in found for _, found in page.tags) == 17 + 4
+    assert len(page.packed("figures")) == 17 + 4
 
 
 def test_sampled_results_have_intervals_and_exact_ones_leaves(runs: Any) -> None:
@@ -154,7 +167,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown(runs: Any) -> None:
     assert page.text.count("Could not be read") == 3
     assert "step-000070.parquet" in page.text and "is damaged" in page.text
     assert "tokenizer.json cannot be read" in page.text
-    assert "⟨token " in section(page, "episodes"), "episodes are shown by their numbers"
+    assert "⟨token " in str(page.packed("stored")), "episodes are shown by their numbers"
 
 
 def test_a_recipe_of_another_version_is_told(runs: Any) -> None:
@@ -165,18 +178,34 @@ def test_a_recipe_of_another_version_is_told(runs: Any) -> None:
 
 def test_hostile_text_stays_text(runs: Any, hostile_texts: list[str]) -> None:
     page = write(runs.hostile(hostile_texts))
-    assert page.count("script") == 3, "the figures, the library and the page's own"
-    loading = {"img", "iframe", "object", "embed", "form", "input", "base", "audio", "video", "source", "frame", "math"}
+    assert page.count("script") == 4, "the figures, the library, the episodes and the page's own"
+    loading = {"img", "iframe", "object", "embed", "form", "base", "audio", "video", "source", "frame", "math"}
     assert not {tag for tag, _ in page.tags} & loading
     assert not [name for _, found in page.tags for name in found if name.startswith("on")]
     assert "<script>window.harmed = 1</script>" in page.text, "shown as it is"
     assert "{{ 7 * 7 }}" in page.text
     unseen = set("\x00\x07\x1b\x7f\x85\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\r\t")
-    assert not unseen & set(page.source)
-    for sign in ("⟨U+202E⟩", "⟨ESC⟩[31m", "⟨NUL⟩", "⟨DEL⟩", "⟨U+2028⟩", "⟨CR⟩"):
-        assert sign in page.text
-    assert "é 漢 😀" in re.sub(r"<[^>]*>", "", page.source), "text of several bytes per character is whole"
-    assert max(map(len, page.texts)) < 20_000, "a line of 1 MB was shortened"
+    episodes = page.packed("stored")
+    told = "".join(strings(episodes))
+    for sign in ("⟨U+202E⟩", "⟨ESC⟩", "⟨NUL⟩", "⟨DEL⟩", "⟨U+2028⟩", "⟨CR⟩"):
+        assert sign in page.text and sign in told
+    assert (
+        not unseen & set(page.source)
+        and not unseen & set(told)
+        and not unseen & set("".join(strings(page.packed("figures"))))
+    )
+    assert "é 漢 😀" in told, "text of several bytes per character is whole"
+    assert max(map(len, page.texts)) < 20_000 and max(map(len, strings(episodes))) < 100_000, "1 MB was shortened"
+    assert "characters left out" in told
+    assert any(turn["reply"].get("cut") for found in episodes["episodes"] for turn in found["turns"])
+
+
+def strings(value: Any) -> list[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [text for item in inner for text in strings(item)]
 
 
 def test_the_page_refers_to_nothing_outside(runs: Any, hostile_texts: list[str]) -> None:
@@ -202,13 +231,26 @@ def test_only_the_scripts_of_the_page_may_run(runs: Any) -> None:
 def test_the_page_stays_small(runs: Any, make_episode: Any) -> None:
     folder = runs.run()
     empty = len(write(runs.empty(name="empty")).source)
-    exchange = ("board " * 400, "<think>" + "thought " * 500 + "</think>move")
-    long = [make_episode([exchange] * 40, seat=seat % 2, logprob=-1.0 / seat) for seat in range(1, 13)]
-    short = [make_episode([(f"{number}", "5")]) for number in range(188)]
-    runs.episodes(folder, 100, long + short)
-    size = report.write(folder).stat().st_size
+    noise = random.Random(3)
+    words = lambda number: "".join(noise.choices(string.printable[:90], k=number))  # noqa: E731
+    long = [make_episode([(words(400), f"<think>{words(90)}</think>move")] * 12, logprob=-0.1) for _ in range(200)]
+    runs.episodes(folder, 100, long)
+    page = write(folder)
     assert empty < 2_500_000
-    assert size < 6_000_000
+    assert len(page.packed("stored")["episodes"]) == 200
+    assert len(page.source) < 6_000_000
+
+
+def test_episodes_that_do_not_fit_are_shown_in_part(
+    runs: Any, make_episode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = runs.run()
+    runs.episodes(folder, 100, [make_episode([("board " * 40, "x" * 300)] * 4)])
+    whole = write(folder).packed("stored")["episodes"][0]
+    assert "cut" not in whole["turns"][0]["reply"]
+    monkeypatch.setattr("earl.report.browser.BUDGET", 2000)
+    part = write(folder).packed("stored")["episodes"][0]
+    assert part["turns"][0]["reply"]["cut"][1] == 261  # 300 and a mark; 40 are shown at least
 
 
 def test_the_same_run_gives_the_same_page_but_for_the_time(runs: Any) -> None:
@@ -228,6 +270,32 @@ def test_a_folder_that_refuses(runs: Any) -> None:
 def test_a_folder_that_has_vanished(runs: Any) -> None:
     with pytest.raises(EarlError, match="vanished"):
         report.write(RunFolder(runs.root / "nowhere"))
+
+
+def test_several_runs_stand_side_by_side(runs: Any) -> None:
+    first, second = runs.run(name="a"), runs.run(name="b", until=45, final=False, limit=200)
+    path = report.write(first, second)
+    assert path == runs.root / "report-a-b.html"
+    page = Page(path)
+    results, recipe = section(page, "results"), section(page, "recipe")
+    assert "86.7 to 92.6" in results and "latest, not final" in results, "each run's last evaluation"
+    assert "context.limit 120 200" in recipe and "run.seed" not in recipe
+    # 2 opponents x 2 seats; a map and the authors of each run; nothing is stacked over runs
+    names = set(page.packed("figures"))
+    assert {"strength-3", "heat-0", "heat-1", "authors-1"} <= names and "strength-4" not in names
+    curves = page.packed("figures")["strength-0"]
+    assert curves["choices"] == ["wins", "draws", "losses"]
+    shown = [trace["name"] for trace in curves["data"] if trace["visible"] and trace.get("fill") != "toself"]
+    assert shown == ["a", "b"]
+    assert len([trace for trace in curves["data"] if trace.get("fill") == "toself"]) == 6, "an interval around each"
+    stored = page.packed("stored")
+    assert stored["runs"] == ["a", "b"] and {found["run"] for found in stored["episodes"]} == {0, 1}
+
+
+def test_a_page_may_lie_elsewhere(runs: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    assert report.write(runs.run(), out=path) == path
+    assert path.is_file()
 
 
 def test_a_report_needs_no_torch(runs: Any) -> None:

@@ -1,0 +1,132 @@
+"""Plots of context lengths by step: quantiles as bands, the limit, and its forecast. Pure functions."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from earl.report.data import RunData
+from earl.report.figures import (
+    AGAIN,
+    ORANGE,
+    Figure,
+    Points,
+    bucket_note,
+    color_of,
+    faint,
+    label_of,
+    layout,
+    line,
+    note,
+    plain,
+    thin,
+)
+from earl.report.forecast import outlook_traces
+from earl.report.text import count
+
+Runs = Sequence[RunData]
+
+LEVELS = {
+    "window": (
+        "Context that a reply sees",
+        "Tokens of the longest context that one reply of an episode saw, the reply included. The limit applies to it.",
+    ),
+    "episode": ("Context of an episode", "Tokens that an episode gathered over all its turns."),
+    "turn": (
+        "Context of a turn",
+        "Tokens of one round: what the environment said and what the model replied.",
+    ),
+}
+QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
+
+
+def limit_of(data: RunData) -> Points:
+    """The context limit by step; a run that did not record it has the one of its recipe throughout."""
+    recorded = data.numbers.metrics.get("context/limit")
+    if recorded:
+        return recorded
+    limit = data.config.context.limit if data.config else None
+    return [(0, float(limit)), (data.numbers.last_step or 1, float(limit))] if isinstance(limit, int) else []
+
+
+def limited_levels(data: RunData) -> set[str]:
+    """The levels that the limit bounds: what a reply sees is the whole episode where nothing is forgotten."""
+    full = data.config is None or data.config.agent.history == "full"
+    known = data.numbers.metrics.get("context/window/p50")
+    return {"window" if known else "turn", *(["episode"] if full else [])} - ({"turn"} if full else set())
+
+
+def band_figure(runs: Runs, level: str) -> Figure:
+    title, told = LEVELS[level]
+    bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
+    if not bands:
+        return Figure(f"context-{level}", title, told, None)
+    drawn = layout(runs, "tokens")
+    drawn["yaxis"]["rangemode"] = "tozero"
+    longest = max(y or 0 for band in bands for y in band["y"])
+    for run, data in enumerate(runs):
+        if level in limited_levels(data):
+            bands += _limit(runs, run, drawn, longest)
+            if level == "window" and len(runs) == 1:
+                bands += outlook_traces(data, limit_of(data), drawn)
+    told += " Median: half are shorter. p95: 95 % are shorter."
+    if any(level in limited_levels(data) and limit_of(data) for data in runs):
+        told += " The dashed line is the limit: an episode that reaches it is cut off."
+    if any("outlook" in band.get("meta", {}) for band in bands):
+        told += " Shaded beyond the last step: where the last forecast saw each quantile reach the limit (80 %)."
+    told += bucket_note(points for data in runs for points in data.numbers.metrics.values())
+    return Figure(f"context-{level}", title, told, {"data": bands, "layout": drawn})
+
+
+def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
+    """The quantiles on top of each other, the space between them filled; of several runs the median and the p95."""
+    several = len(runs) > 1
+    metrics, color = runs[run].numbers.metrics, color_of(run, 0, len(runs))
+    traces: list[dict[str, Any]] = []
+    for name, label in QUANTILES.items():
+        points = metrics.get(f"context/{level}/{name}", [])
+        if not points or (several and name in ("p99", "max")):
+            continue
+        kept = thin(points, max if name == "max" else None)
+        opacity = (0.3, 0.18, 0.1)[min(len(traces), 3) - 1]
+        fill = {"fill": "tonexty", "fillcolor": faint(color, opacity / (1 + several))} if traces else {}
+        trace = line(label_of(runs, run, label), kept, color, hovertemplate="%{y:,.0f}", mode="lines", **fill)
+        traces.append(trace | {"line": {"width": 2.5 if name == "p50" else 1, "color": color}})
+    return traces
+
+
+def _limit(runs: Runs, run: int, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
+    """The limit as a line; far above the data it is only told, so that the data stay readable."""
+    points = limit_of(runs[run])
+    if not points:
+        return []
+    limits = [value for _, value in points]
+    color = color_of(run, 0, len(runs)) if len(runs) > 1 else ORANGE
+    if min(limits) > 5 * longest:
+        told = f"context limit: {count(limits[-1])} tokens (above this plot)"
+        place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "top"}
+        drawn["annotations"] = [*drawn["annotations"], note(told, **place)] if run == 0 else drawn["annotations"]
+        return []
+    style = {"color": color, "width": 2, "dash": "dash", "shape": "hv"}
+    trace = line(label_of(runs, run, "limit"), _steps_of(points), color, hovertemplate="%{y:,.0f}", mode="lines")
+    return [trace | {"line": style}, *(_raises(runs[run], points) if len(runs) == 1 else [])]
+
+
+def _steps_of(points: Points) -> list[tuple[int, float]]:
+    """A staircase's first point, its stairs and its last point."""
+    inner = [point for before, point in pairwise(points) if point[1] != before[1]]
+    return list(dict.fromkeys([points[0], *inner, points[-1]]))
+
+
+def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
+    """Marks where an event tells of the limit: raised, or forecast to be reached."""
+    signs = {"limit": ("limit raised", "triangle-up"), "forecast": ("warning", "diamond")}
+    traces = []
+    for kind, (label, symbol) in signs.items():
+        events = [event for event in data.numbers.events if event.kind == kind]
+        heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
+        if not events:
+            continue
+        points = list(zip((event.step for event in events), heights, strict=True))
+        trace = line(label, points, ORANGE, mode="markers", meta=AGAIN, text=[plain(e.message) for e in events])
+        traces.append(trace | {"hovertemplate": "%{text}", "marker": {"size": 9, "symbol": symbol, "color": ORANGE}})
+    return traces
