@@ -10,6 +10,8 @@ from earl.cli.live.units import duration, percent, short
 
 HEAD = 18
 """Columns for when an event happened."""
+COURSE = 200
+"""Steps whose time is drawn."""
 WRAPPED = 3
 """Lines that a warning may take."""
 
@@ -31,7 +33,7 @@ def stages(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]
 
 def _step_line(run: RunNow, width: int, ascii_only: bool) -> Line:
     """Time per step, with its course, and tokens per second."""
-    seconds = dict(step_seconds(run))
+    seconds = dict(step_seconds(run, COURSE))
     tokens = [(value, seconds[step]) for step, value in run.series("tokens")[-10:] if seconds.get(step)]
     rate = f", {short(sum(n for n, _ in tokens) / sum(s for _, s in tokens))} tokens/s" if tokens else ""
     told = f"{duration(pace(run))} per step{rate}  "

@@ -105,9 +105,9 @@ def written_by(run: RunNow, width: int, height: int, ascii_only: bool) -> list[L
     if not found:
         return [[("nothing recorded yet", DIM)]]
     last = {name: points[-1][1] for name, points in found.items()}
-    total = sum(last.values()) or 1.0
+    total, totals = sum(last.values()) or 1.0, _totals(found)
     wide = max(4, min(30, (width - 32) // 2))
-    head = f"{column('author', 13)}{'tokens':>8}{'share':>8}  {column('', wide)}  course of the share"
+    head = f"{column('author', 13)}{'tokens':>8}{'share':>8}  {column('', wide)}  course"
     lines: list[Line] = [[(column(head, width), DIM)]]
     for number, name in enumerate(found):
         cells: list[Span] = [
@@ -116,12 +116,12 @@ def written_by(run: RunNow, width: int, height: int, ascii_only: bool) -> list[L
             (bar(last[name] / total, wide, ascii_only), PALETTE[number % len(PALETTE)]),
             ("  ", ""),
             (
-                sparkline(_shares(name, found), width - 33 - wide, ascii_only, (0.0, 1.0)),
+                sparkline(_shares(found[name], totals), width - 33 - wide, ascii_only, (0.0, 1.0)),
                 PALETTE[number % len(PALETTE)],
             ),
         ]
         lines.append(cells)
-    sums = list(_totals(found).values())
+    sums = list(totals.values())
     lines.append(
         [
             (f"{column('all', 13)}{short(sums[-1]):>8}  {'':{wide + 8}}  ", ""),
@@ -140,6 +140,5 @@ def _totals(found: dict[str, Points]) -> dict[int, float]:
     return totals
 
 
-def _shares(name: str, found: dict[str, Points]) -> Sequence[float]:
-    totals = _totals(found)
-    return [value / totals[step] if totals[step] else math.nan for step, value in found[name]]
+def _shares(points: Points, totals: dict[int, float]) -> Sequence[float]:
+    return [value / totals[step] if totals[step] else math.nan for step, value in points]

@@ -1,8 +1,10 @@
 """Where a run stands at this moment, and what follows from its numbers. Pure functions."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 
 from earl.config import Config
@@ -72,19 +74,24 @@ def phase(run: RunNow) -> str:
     return "warm start" if run.config and run.step < run.config.warm_start.steps else "training"
 
 
-def step_seconds(run: RunNow) -> Points:
-    """Wall time of each step, all stages."""
+def step_seconds(run: RunNow, most: int = RECENT) -> Points:
+    """Wall time of each of the last `most` steps, all stages."""
     totals: dict[int, float] = {}
     for points in run.numbers.timings.values():
-        for step, seconds in points:
+        for step, seconds in tail(points, run.step - most):
             if math.isfinite(seconds):
                 totals[step] = totals.get(step, 0.0) + seconds
     return sorted(totals.items())
 
 
+def tail(points: Points, after: int) -> Points:
+    """The points of later steps."""
+    return points[bisect_right(points, after, key=itemgetter(0)) :]
+
+
 def pace(run: RunNow) -> float:
     """Seconds per step lately, evaluations included; NaN before the first step."""
-    recent = [seconds for step, seconds in step_seconds(run)[-RECENT:] if step > 0]
+    recent = [seconds for step, seconds in step_seconds(run) if step > 0]
     return fmean(recent) if recent else math.nan
 
 
@@ -98,7 +105,7 @@ def seconds_left(run: RunNow) -> float:
 def silence(run: RunNow) -> float:
     """Seconds without a word from a run that should be at work, 0 where that is no longer than a few of its steps."""
     quiet = run.time - run.changed
-    longest = max([seconds for _, seconds in step_seconds(run)[-RECENT:]], default=0.0)
+    longest = max([seconds for _, seconds in step_seconds(run)], default=0.0)
     return quiet if run.state == "running" and quiet > max(120.0, 5 * longest) else 0.0
 
 
@@ -107,13 +114,11 @@ def stage_table(run: RunNow) -> list[tuple[str, float, float]]:
 
     A stage that not every step has, such as an evaluation, is spread over all of them.
     """
-    recent = [step for step, _ in step_seconds(run)[-RECENT:]]
+    count = len(step_seconds(run))
     table = []
     for stage, points in run.numbers.timings.items():
-        seconds = [(step, value) for step, value in points if math.isfinite(value)]
-        if seconds:
-            late = sum(value for step, value in seconds if step >= recent[0])
-            table.append((stage, seconds[-1][1], late / len(recent)))
+        late = sum(value for _, value in tail(points, run.step - RECENT) if math.isfinite(value))
+        table.append((stage, points[-1][1], late / max(1, count)))
     return sorted(table, key=lambda row: -row[2])
 
 

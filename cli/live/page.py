@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from earl.cli.live import course, growth, learning
-from earl.cli.live.bars import bar
-from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
-from earl.cli.live.spans import BAD, DIM, GOOD, WARN, Line, Span, fit, heading, safe, wrapped
-from earl.cli.live.units import duration, percent
+from earl.cli.live.context import authors
+from earl.cli.live.head import header
+from earl.cli.live.now import RunNow
+from earl.cli.live.spans import DIM, Line, Span, fit, heading
 
 Draw = Callable[[RunNow, int, int, bool], list[Line]]
 PANELS: tuple[tuple[str, Draw], ...] = (
@@ -27,17 +27,17 @@ TITLES = {
     "time": "Time of a step",
     "events": "Events",
 }
+NEEDS: dict[str, Callable[[RunNow], float]] = {
+    "authors": lambda run: len(authors(run)) + 4,
+    "time": lambda run: len(run.numbers.timings) + 4,
+    "events": lambda run: min(len(run.numbers.events) + len(run.problems), 12) + 3,
+}
+"""Lines of the tables: heading, rows and a blank; a panel that is not here is a plot, which takes what it gets."""
+LEAST = 6
+"""Lines that are left to every other row of panels."""
 WIDTH, HEIGHT = 58, 10
 """The least columns and lines of a panel that can be read."""
 GAP = 2
-STYLES = {
-    "training": GOOD,
-    "warm start": GOOD,
-    "last evaluation": GOOD,
-    "finished": GOOD,
-    "stopped": WARN,
-    "not started": WARN,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,31 @@ def body(
     """The panels with these numbers, row by row, in exactly `height` lines; a last row that is not full is wider."""
     rows = [shown[first : first + columns] for first in range(0, len(shown), columns)]
     lines: list[list[Span]] = []
-    for number, row in enumerate(rows):
-        tall = height * (number + 1) // len(rows) - height * number // len(rows)
+    for row, tall in zip(rows, _heights(run, rows, height), strict=True):
         each = (width - GAP * (len(row) - 1)) // len(row)
         panels = [_panel(run, PANELS[panel], each, tall, ascii_only) for panel in row]
         lines += [_beside([panel[line] for panel in panels]) for line in range(tall)]
     return lines
+
+
+def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[int]:
+    """Lines of each row: tables get what they need, plots share the rest; without a plot, the last row gets it."""
+    wanted = [max(NEEDS.get(PANELS[panel][0], _rest)(run) for panel in row) for row in rows]
+    elastic = [number for number, lines in enumerate(wanted) if lines == math.inf] or [len(rows) - 1]
+    heights = [0] * len(rows)
+    for number, lines in enumerate(wanted):
+        if number not in elastic:
+            heights[number] = int(min(lines, max(0, height - sum(heights) - LEAST * (len(rows) - 1))))
+    left = height - sum(heights)
+    for place, number in enumerate(elastic):
+        heights[number] = left * (place + 1) // len(elastic) - left * place // len(elastic)
+    return heights
+
+
+def _rest(run: RunNow) -> float:
+    """What a plot needs: all that there is."""
+    del run
+    return math.inf
 
 
 def _panel(run: RunNow, panel: tuple[str, Draw], width: int, height: int, ascii_only: bool) -> list[list[Span]]:
@@ -102,52 +121,6 @@ def _beside(lines: Sequence[list[Span]]) -> list[Span]:
         joined += [(" " * GAP, "")] if joined else []
         joined += line
     return joined
-
-
-def header(run: RunNow, width: int, ascii_only: bool) -> list[Line]:
-    """Name, state and progress; below them what to worry about, if there is something."""
-    env = f"  {safe(run.config.env.name)}" if run.config else ""
-    doing = phase(run)
-    ago = f"last change {duration(max(1, int(run.time - run.changed)))} ago"
-    first: Line = [
-        (safe(run.name), "bold"),
-        (env, ""),
-        (f"  {_told(run, doing)}", STYLES.get(doing, "")),
-        ("" if run.state == "finished" else f"  {ago}", DIM),
-    ]
-    return [first, _progress(run, width, ascii_only), *_alerts(run, width)]
-
-
-def _told(run: RunNow, doing: str) -> str:
-    """The state in the words of the event that brought it about."""
-    if run.state == "finished":
-        return next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
-    return f"{doing}; earl train --resume goes on" if doing == "stopped" else doing
-
-
-def _progress(run: RunNow, width: int, ascii_only: bool) -> Line:
-    if run.steps is None:
-        return [(f"step {run.step}", "")]
-    done = run.step / run.steps if run.steps else 1.0
-    told = f"step {run.step}/{run.steps} "
-    left = seconds_left(run)
-    after = f" {percent(done)}"
-    after += f", {duration(pace(run))} per step" if not math.isnan(pace(run)) else ""
-    after += f", about {duration(left)} left" if left > 0 else ""
-    wide = min(40, width - len(told) - len(after))
-    return [(told, ""), (bar(done, wide, ascii_only) if wide > 3 else "", GOOD), (after, "")]
-
-
-def _alerts(run: RunNow, width: int) -> list[Line]:
-    """The latest warning about the limit, a run that has gone quiet, files that cannot be read."""
-    alerts: list[Line] = []
-    if silence(run):
-        alerts.append([(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD)])
-    alerts += [[(f"problem: {safe(problem)}", BAD)] for problem in run.problems[:1]]
-    for event in warnings(run)[:1]:
-        told = f"{event.kind} at step {event.step}: {safe(event.message)}"
-        alerts += [[(part, WARN)] for part in wrapped(told, width, 2)]
-    return alerts
 
 
 def _footer(grid: Grid, page: int, width: int) -> Line:

@@ -7,13 +7,16 @@ import time
 from rich.console import Console
 from rich.live import Live
 
+from earl.cli.live.head import header
 from earl.cli.live.keyboard import keyboard
 from earl.cli.live.now import RunNow
-from earl.cli.live.page import PANELS, arrange, body, draw, header
+from earl.cli.live.page import PANELS, arrange, body, draw
 from earl.cli.live.reader import Reader
 from earl.cli.live.spans import Line, to_text
 
 REFRESH_SECONDS = 1.0
+LOAD = 0.1
+"""Most of a processor that the view may take: where a long run makes it dear, it refreshes less often."""
 SNAPSHOT_PANEL = 13
 """Lines of a panel where there is no screen to fill."""
 
@@ -36,10 +39,13 @@ def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[
     with keyboard() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
         while True:
-            if time.monotonic() >= due:
-                run, due = reader.read(), time.monotonic() + REFRESH_SECONDS
+            began = time.monotonic()
+            if began >= due:
+                run = reader.read()
             width, height = console.size
             live.update(to_text(draw(run, width, height, plain(console), page)), refresh=True)
+            if began >= due:
+                due = began + max(REFRESH_SECONDS, (time.monotonic() - began) / LOAD)
             pressed = keys.wait(max(0.0, due - time.monotonic()))
             if pressed in ("quit", "suspend"):
                 return run, page, pressed == "suspend"

@@ -1,6 +1,8 @@
 """All the numbers of a run in one value, read while the run goes on and read again where there is more."""
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from earl.runs.store import Store
@@ -52,6 +54,6 @@ def _begun_anew(before: Numbers, events: list[Event], last: int | None) -> bool:
 
 def _continued(known: Series, new: Series, since: int) -> Series:
     """What is known of the steps before `since`, and what was read from there on."""
-    kept = {name: [point for point in points if point[0] < since] for name, points in known.items()}
+    kept = {name: points[: bisect_left(points, since, key=itemgetter(0))] for name, points in known.items()}
     joined = {name: kept.get(name, []) + new.get(name, []) for name in sorted({*kept, *new})}
     return {name: points for name, points in joined.items() if points}
