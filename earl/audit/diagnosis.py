@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from earl.audit.findings import Fault, Finding
-from earl.audit.rebuild import Replay, edit, play_again
+from earl.audit.rebuild import Replay, edit, play_again, readings
 from earl.audit.spoken import Spoken
 from earl.rollout.episode import Completion
 from earl.rollout.tasks import World
@@ -84,17 +84,19 @@ def _insertions(
     """Turns that make the replay fit when they are put in: the place and the action."""
     stored, slot = replay.stored, replay.slot
     assert slot is not None
-    replies = replay.replies
     number = sum(turn.end <= start for turn in played.turns)
-    for action in actions[:MAX_GUESSES]:
-        tokens = world.chat.written(action)
-        guess = Completion(tokens, [0.0] * len(tokens), 0, True)
-        tried = play_again(world, replay.index, stored, slot, [*replies[:number], guess, *replies[number:]])
-        if tried.played is None or tried.waiting:
-            continue
-        left = edit(stored.tokens.tolist(), tried.played.tokens.tolist())
-        if left is not None and left[0] == left[1] and len(tried.played.turns) == len(replies) + 1:
-            yield number, action
+    for replies in readings(world.chat, stored):
+        for action in actions[:MAX_GUESSES]:
+            tokens = world.chat.written(action)
+            guess = Completion(tokens, [0.0] * len(tokens), 0, True)
+            tried = play_again(world, replay.index, stored, slot, [*replies[:number], guess, *replies[number:]])
+            if tried.played is not None and not tried.waiting and _lacks_one_turn(stored, tried.played, len(replies)):
+                yield number, action
+
+
+def _lacks_one_turn(stored: Trajectory, whole: Trajectory, replies: int) -> bool:
+    left = edit(stored.tokens.tolist(), whole.tokens.tolist())
+    return left is not None and left[0] == left[1] and len(whole.turns) == replies + 1
 
 
 def _lengths(stored: Trajectory, spoken: Spoken) -> Iterator[Finding]:

@@ -38,8 +38,6 @@ class Replay:
     """Why there is no replay."""
     slot: Slot | None = None
     """The task and seed that it was replayed under."""
-    replies: tuple[Completion, ...] = ()
-    """What it was given."""
 
     @property
     def same_tokens(self) -> bool:
@@ -60,7 +58,7 @@ def rebuild(world: World, index: int, stored: Trajectory, slots: Sequence[Slot])
     """
     best = Replay(index, stored, None, fault="it names no replies")
     for slot in slots:
-        for completions in _readings(world.chat, stored):
+        for completions in readings(world.chat, stored):
             found = play_again(world, index, stored, slot, completions)
             if found.distance < best.distance or best.played is None:
                 best = found
@@ -69,7 +67,7 @@ def rebuild(world: World, index: int, stored: Trajectory, slots: Sequence[Slot])
     return best
 
 
-def _readings(chat: Chat, stored: Trajectory) -> Iterable[list[Completion]]:
+def readings(chat: Chat, stored: Trajectory) -> Iterable[list[Completion]]:
     """The replies as the turns place them, as the versions mark them, and as the actions spell them."""
     by_turns = [(turn.action_start, turn.end) for turn in stored.turns]
     yield completions_of(chat, stored, by_turns)
@@ -126,7 +124,7 @@ def play_again(world: World, index: int, stored: Trajectory, slot: Slot, complet
         played = _left(episode, stored.stop)
     if fault.message:
         return Replay(index, stored, None, fault=fault.message)
-    return Replay(index, stored, played, waiting, tuple(room), None, slot, tuple(completions))
+    return Replay(index, stored, played, waiting, tuple(room), None, slot)
 
 
 def _left(episode: Episode, otherwise: StopReason) -> Trajectory:

@@ -3,7 +3,6 @@
 import pytest
 
 from earl.audit import audit
-from earl.errors import EarlError
 
 
 @pytest.mark.parametrize("name", ["grpo", "arithmetic"])

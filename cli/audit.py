@@ -1,0 +1,116 @@
+"""`earl audit`: whether what a run stored of its episodes is true."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.text import clean, console, one_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from earl.audit.findings import Audit, Finding, Verdict
+
+SHOWN = 20
+"""Findings that are printed; --json prints all."""
+FOUND = 1
+"""Exit code when something is wrong."""
+
+
+@click.command()
+@click.argument("run")
+@click.option("--step", type=click.IntRange(min=0), help="Only the episodes of this step.")
+@runs_option
+@json_option
+def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
+    """Check what a run stored of its episodes.
+
+    RUN is a name in --runs or a path. Every stored episode is replayed in its environment, token by token, and what
+    was learned from it is checked: masks, log-probs against the stored weights, advantages, seeds, truncation. Each
+    finding names the fault, the step, the episode and the token. Exit code 0 when nothing is wrong, 1 when something
+    is. Reads only; a run that is still going on is not disturbed.
+    """
+    from earl.audit import audit
+    from earl.cli.players import need_run
+
+    with console(stderr=True).status("reading") as status:  # nothing where stderr is no terminal
+        said = audit(need_run(root, run), step, status.update)
+    if as_json:
+        print_json(_object(said))
+    else:
+        _print(said)
+    return FOUND if said.findings else 0
+
+
+def _print(said: "Audit") -> None:
+    console().print(_table(said))
+    for finding in said.findings[:SHOWN]:
+        click.echo(clean(f"{finding.fault}: {where(finding)}: {one_line(finding.message)}"))
+    if len(said.findings) > SHOWN:
+        click.echo(f"… and {len(said.findings) - SHOWN} more; --json prints all")
+    counted = f"{said.episodes:,} episodes in {said.files} files"
+    verdict = f"{len(said.findings)} findings" if said.findings else "nothing wrong"
+    click.echo(clean(f"{said.run}: {verdict} in {counted}"))
+
+
+def _table(said: "Audit") -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("check", "asks whether", "result"):
+        table.add_column(name)
+    for verdict in said.verdicts:
+        table.add_row(verdict.check, verdict.question, _result(verdict))
+    return table
+
+
+def _result(verdict: "Verdict") -> str:
+    count = len(verdict.findings)
+    result = {"failed": f"{count} finding{'s' * (count > 1)}", "partly": "passed in part"}
+    lines = [result.get(verdict.state, verdict.state)]
+    lines += [f"{one_line(reason)} ({files} of {verdict.files} files)" for reason, files in verdict.unchecked.items()]
+    return "\n".join(lines)
+
+
+def where(finding: "Finding") -> str:
+    """The place of a finding in words.
+
+    Example:
+        "step 60, episode 3, turn 1, token 41"
+    """
+    names = ("step", "episode", "turn", "token")
+    places = [f"{name} {value}" for name in names if (value := getattr(finding, name)) is not None]
+    return ", ".join(places) or "run"
+
+
+def _object(said: "Audit") -> dict[str, Any]:
+    return {
+        "run": said.run,
+        "passed": not said.findings,
+        "files": said.files,
+        "episodes": said.episodes,
+        "checks": [
+            {
+                "check": verdict.check,
+                "asks": verdict.question,
+                "state": verdict.state,
+                "findings": len(verdict.findings),
+                "not_checked": verdict.unchecked,
+            }
+            for verdict in said.verdicts
+        ],
+        "findings": [
+            {
+                "fault": str(finding.fault),
+                "step": finding.step,
+                "episode": finding.episode,
+                "turn": finding.turn,
+                "token": finding.token,
+                "message": finding.message,
+            }
+            for finding in said.findings
+        ],
+    }
