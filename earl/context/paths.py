@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from earl.context.trend import MIN_POINTS, MODELS, WINDOW, Floats, Posterior, posterior
 
 PATHS = 256
-TURNS, TURN_POINTS = 0.2, 10.0
-"""After n points a path takes another slope with probability TURNS / (n + TURN_POINTS) per place: the longer a
-history is, the less will change (in the manner of Laplace's rule of succession)."""
+TURNS, TURN_POINTS = (0.4, 0.05), 10.0
+"""After n points a path takes another slope with probability TURNS / (n + TURN_POINTS) per place: the longer a history
+is, the less will change (in the manner of Laplace's rule of succession). The second counts where there is a clear
+slope: growth goes on more often than a flat history stays flat."""
+CLEAR = 4.0
+"""Standard deviations from zero that make a slope clear."""
 TURNED_SLOPE = 0.1
 """Standard deviation of that slope, relative to the values: a turn is felt at once, one way or the other."""
 MOST = 300.0
@@ -92,7 +95,9 @@ def simulate(past: Series, horizon: int) -> Paths:
     drawn = np.searchsorted(shares / shares[-1], (np.arange(PATHS) + 0.5) / PATHS)
     scale, model = np.divmod(drawn, len(MODELS.level))
     deviation, level, slope = _start(known, scale, model, luck)
-    turns = _turns(past, uniform, horizon)
+    deviations = np.sqrt(known.variances[scale, model] * np.maximum(known.covariances[2, model], 0))
+    clear = np.abs(known.states[1, scale, model]) > CLEAR * deviations
+    turns = _turns(np.where(clear, *reversed(TURNS)) / (past.points + TURN_POINTS), uniform, horizon)
     slope_noise = noise[:horizon, 0] * (deviation * np.sqrt(MODELS.slope[model]))
     values = noise[:horizon, 1] * (deviation * np.sqrt(MODELS.level[model]))
     damping = MODELS.damping[model]
@@ -114,7 +119,7 @@ def _start(
     """Standard deviation of the noise, level and slope where the paths begin, each [PATHS]."""
     # Chi-square over its degrees of freedom, by Wilson and Hilferty's cube; cut off where it is wrong.
     cube = 2 / (9 * known.freedom)
-    deviation = np.sqrt(known.variances[scale, model] / np.maximum(1 - cube + luck[0] * math.sqrt(cube), 0.15) ** 3)
+    deviation = np.sqrt(known.variances[scale, model] / np.maximum(1 - cube + luck[0] * np.sqrt(cube), 0.15) ** 3)
     level, slope = known.states[:, scale, model]
     p_level, p_both, p_slope = known.covariances[:, model]
     root = np.sqrt(np.maximum(p_level, 1e-12))
@@ -127,9 +132,9 @@ def _start(
     )
 
 
-def _turns(past: Series, uniform: Floats, horizon: int) -> dict[int, list[int]]:
-    """Which paths turn at which place."""
-    waits = np.log(uniform) / math.log1p(-TURNS / (past.points + TURN_POINTS))
+def _turns(rates: Floats, uniform: Floats, horizon: int) -> dict[int, list[int]]:
+    """Which paths turn at which place, when each of them does so at its rate per place."""
+    waits = np.log(uniform) / np.log1p(-rates)
     turns: dict[int, list[int]] = {}
     for path in np.flatnonzero(waits < horizon).tolist():
         turns.setdefault(int(waits[path]), []).append(path)

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 WINDOW = 64
 """Latest points that are looked at."""
-MIN_POINTS = 4
+MIN_POINTS = 6
 """A shorter history is taken to have been flat before it began."""
 FORGETTING = 0.97
 """An error counts this much less for each step that it lies back, so that a bend is noticed within some ten steps."""
