@@ -2,8 +2,14 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+PINNED := $(PIP) --constraint requirements.lock
+
+# Three stages: an empty environment; what earl needs to run; what its development needs beside, extras included.
+EMPTY := $(VENV)/.empty
+READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
+PROJECT := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))
 
 # Without an NVIDIA GPU torch comes from PyTorch's page of CPU builds: on Linux PyPI's wheel brings gigabytes of CUDA.
 CPU_TORCH := https://download.pytorch.org/whl/cpu/torch/
@@ -22,31 +28,30 @@ help: ## Show this list
 train: $(READY) ## Train the Tic-Tac-Toe agent on this machine; ARGS="--seed 1" passes options on
 	@$(BIN)/earl train tictactoe $(ARGS)
 
-test: $(READY) ## Run every test; ARGS="-k layout" passes options on
+test: $(DEV) ## Run every test; ARGS="-k layout" passes options on
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-fast: $(READY) ## Run the tests that are not marked slow
+test-fast: $(DEV) ## Run the tests that are not marked slow
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-lint: $(READY) ## Check style, types and the direction of imports
+lint: $(DEV) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(READY) ## Write the generated pages of docs/ anew
+docs: $(DEV) ## Write the generated pages of docs/ anew
 	@$(BIN)/python docs/generate.py
 
 bench: $(READY) ## Measure; NAME=rollout names the benchmark, ARGS="--json" passes options on
 	@$(BIN)/earl bench $(or $(NAME),rollout) $(ARGS)
 
-lock: $(READY) ## Write requirements.lock anew from pyproject.toml; ARGS=--upgrade moves the pins that still fit
+lock: $(EMPTY) ## Write requirements.lock anew from pyproject.toml; ARGS=--upgrade moves the pins that still fit
 	@$(PIP) 'pip-tools>=7.5'
-	@$(BIN)/python -c 'import tomllib; \
-		print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
-	| $(BIN)/python -m piptools compile --quiet --allow-unsafe --strip-extras --no-header --no-emit-options \
+	@$(BIN)/python -c '$(PROJECT); print(*project["dependency-groups"]["dev"], sep="\n")' \
+	| $(BIN)/python -m piptools compile --quiet --all-extras --allow-unsafe --strip-extras --no-header --no-emit-options \
 		--annotation-style line --output-file requirements.lock $(ARGS) pyproject.toml -
-	@{ echo '# What `make train` and `make test` install. Written by `make lock` from the ranges in pyproject.toml.'; \
+	@{ echo '# What `make train` (what earl needs) and `make test` (all) install. Written by `make lock` from pyproject.toml.'; \
 		sed -e '/^$$/d' -e '/^#/d' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton=/d' -e 's/+cpu//' \
 		-e 's/-r -/the dev group/' requirements.lock; \
 	} > $(VENV)/lock
@@ -56,13 +61,23 @@ clean: ## Remove the environment, the caches and the built packages; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml requirements.lock
+$(EMPTY):
 	@$(or $(PYTHON),false) $(SUITS) || { echo "No Python 3.11 or newer with its venv module runs here." \
 		"Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON): earl and what requirements.lock names (once; some minutes)"
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(READY): pyproject.toml requirements.lock | $(EMPTY)
+	@echo "Setting up $(VENV) with $(PYTHON): earl and what it needs, as in requirements.lock (once; some minutes)"
 	@nvidia-smi -L >/dev/null 2>&1 || \
-		$(PIP) --retries 1 --timeout 10 --no-deps --find-links $(CPU_TORCH) --constraint requirements.lock torch
-	@$(PIP) --requirement requirements.lock
-	@$(PIP) --no-deps --no-build-isolation --editable .
+		$(PINNED) --retries 1 --timeout 10 --no-deps --find-links $(CPU_TORCH) torch
+	@$(PINNED) hatchling
+	@$(PINNED) --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): $(READY)
+	@echo "Adding what tests, checks and trackers need (once; a minute)"
+	@$(BIN)/python -c '$(PROJECT); print(*project["dependency-groups"]["dev"], \
+		*sum(project["project"]["optional-dependencies"].values(), []), sep="\n")' > $(VENV)/dev.txt
+	@$(PINNED) --requirement $(VENV)/dev.txt
 	@touch $@

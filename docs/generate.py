@@ -31,6 +31,13 @@ WHY = {
     "tomli-w": "the resolved recipe in a run's folder",
     "torch": "tensors, gradients, processes joined by gloo",
     "transformers": "the models and their chat templates",
+    "mlflow-skinny": '`track.to = ["mlflow"]`: MLflow\'s client, without its server',
+    "sqlalchemy": "the run's own MLflow database",
+    "alembic": "the tables of that database",
+    "prometheus-client": "`track.prometheus_port`: the endpoint",
+    "tensorboard": '`track.to = ["tensorboard"]`: event files, and the program that shows them',
+    "trackio": '`track.to = ["trackio"]`',
+    "wandb": '`track.to = ["wandb"]`: Weights & Biases, offline unless asked',
     "build": "wheel and sdist",
     "hatchling": "the build backend; follows the links inside the package",
     "hypothesis": "property tests",
@@ -72,8 +79,16 @@ def dependencies() -> str:
     """docs/dependencies.md"""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     installed = table(project["project"]["dependencies"])
+    extras = project["project"]["optional-dependencies"]
+    optional = table([requirement for requirements in extras.values() for requirement in requirements])
     development = table(project["dependency-groups"]["dev"])
-    return f"{INTRODUCTION}\n## What earl needs\n\n{installed}\n## What its development needs\n\n{development}"
+    return "\n".join(
+        [
+            f"{INTRODUCTION}\n## What earl needs\n\n{installed}",
+            f"## What its extras add\n\n`pip install 'earl[NAME]'`, NAME one of {', '.join(extras)}.\n\n{optional}",
+            f"## What its development needs\n\n{development}",
+        ]
+    )
 
 
 RECIPES = """# Recipes

@@ -14,7 +14,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 def test_every_direct_dependency_has_a_line_and_no_other() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    direct = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    extras = [text for extra in project["project"]["optional-dependencies"].values() for text in extra]
+    direct = project["project"]["dependencies"] + extras + project["dependency-groups"]["dev"]
     rows = re.findall(r"^\| ([\w-]+) \| .+ \| .+ \|$", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
     assert [row for row in rows if row != "package"] == [re.split(r"[^\w-]", text)[0] for text in direct]
 

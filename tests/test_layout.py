@@ -80,7 +80,8 @@ def test_lock_pins_every_direct_dependency_within_its_range() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     pins = dict(line.split("#")[0].strip().split("==") for line in lines if not line.startswith("#"))
-    for text in project["project"]["dependencies"] + project["dependency-groups"]["dev"]:
+    extras = [text for extra in project["project"]["optional-dependencies"].values() for text in extra]
+    for text in project["project"]["dependencies"] + extras + project["dependency-groups"]["dev"]:
         requirement = Requirement(text)
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier
     # CUDA comes with torch where there is a GPU; a lock that named it would bring gigabytes to every laptop.

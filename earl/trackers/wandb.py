@@ -49,4 +49,7 @@ class WeightsAndBiases:
 
     def close(self, state: str) -> None:
         """Wait until everything is written, and sent when online."""
+        import wandb
+
         self._run.finish(exit_code=int(state == "failed"))
+        wandb.teardown()  # its service writes the file's end after `finish` has come back
