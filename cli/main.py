@@ -22,6 +22,8 @@ COMMANDS = {
     "play": "Play against a run or a scripted opponent.",
     "report": "Write a run's report anew.",
     "watch": "Watch a run in the terminal.",
+    "audit": "Check what a run stored of its episodes.",
+    "replay": "Step through a stored episode.",
     "runs": "List the runs.",
     "envs": "List, check or show environments.",
     "bench": "Measure rollouts or training steps on this machine.",

@@ -1,6 +1,7 @@
 """Stored advantages are those that the recipe's algorithm makes of the stored rewards."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +10,16 @@ from earl.algorithms.registry import algorithm
 from earl.audit.case import Case
 from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.config import Config
+from earl.engine.model import load
+from earl.placement.embedded import Embedded
+from earl.placement.peers import Peers
 from earl.rollout.experience import charged, learned
 from earl.rollout.pack import trajectories_of
 from earl.trajectory import Group
 
 TOLERANCE = 1e-5
+VALUES_TOLERANCE = 1e-3
+"""Values are computed in other batches than in training."""
 
 
 def check(case: Case) -> Iterator[Said]:
@@ -22,12 +28,22 @@ def check(case: Case) -> Iterator[Said]:
     groups = case.true_groups()
     if not case.file.experiences:
         yield Unchecked("the file does not say what was learned from")
-    elif algorithm(name).needs_values:
-        yield Unchecked(f"{name} needs the value head's estimates, which are not stored")
     elif groups is None or len(case.file.experiences) != len(case.replays):
         yield Unchecked("not all episodes of the step can be told")
+    elif not algorithm(name).needs_values:
+        yield from _compare(case, expected_advantages(case.run.config, groups), TOLERANCE)
+    elif (saved := case.run.checkpoints.get(case.step - 1)) is not None:
+        yield from _compare(case, prepared_advantages(case.run.config, saved.path, groups), VALUES_TOLERANCE)
     else:
-        yield from _compare(case, expected_advantages(case.run.config, groups))
+        yield Unchecked(f"{name} needs the value head of the step before, which is not kept")
+
+
+def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
+    """The same as `expected_advantages`, prepared with the stored value head as training does."""
+    placement = Embedded(config, Peers(), load(weights))
+    placement.restore(weights)
+    batch = placement.prepare(groups)
+    return [experience.advantages for experience in placement.experiences(groups, batch)]
 
 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
@@ -42,14 +58,14 @@ def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray
     return [own.get(id(t), np.zeros(len(t.turns), np.float32)) for t in trajectories_of(groups)]
 
 
-def _compare(case: Case, advantages: Sequence[NDArray[np.float32]]) -> Iterator[Finding]:
+def _compare(case: Case, advantages: Sequence[NDArray[np.float32]], tolerance: float) -> Iterator[Finding]:
     for index, (expected, experience) in enumerate(zip(advantages, case.file.experiences, strict=True)):
         found = experience.advantages
         if len(expected) != len(found):
             said = f"{len(found)} advantages are stored for {len(expected)} turns"
             yield case.finding(Fault.WRONG_ADVANTAGE, said, index)
             continue
-        wrong = np.flatnonzero(~(np.abs(expected - found) <= TOLERANCE))
+        wrong = np.flatnonzero(~(np.abs(expected - found) <= tolerance))
         if len(wrong):
             turn = int(wrong[0])
             said = f"the advantage is stored as {found[turn]:.6g}, the rewards give {expected[turn]:.6g}"
