@@ -54,6 +54,37 @@ class Batch(Rows):
     returns: NDArray[np.float32]  # [T] at value_mask, what the value head learns
 
 
+def distinct(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that one forward pass treats alike: same tokens, learned at the same places, with the same targets.
+
+    Self-play of a policy that knows what it wants makes many; each kind needs to be scored once only.
+
+    Returns:
+        the first row of each kind [U], and the kind of every row [N].
+    """
+    kinds: dict[bytes, int] = {}
+    first: list[int] = []
+    kind = np.zeros(rows.num_rows, np.int64)
+    for row in range(rows.num_rows):
+        own = slice(int(rows.offsets[row]), int(rows.offsets[row + 1]))
+        columns = (rows.tokens[own], rows.targets[own], rows.mask[own], rows.value_mask[own])
+        key = b"".join(column.tobytes() for column in columns)
+        kind[row] = kinds.setdefault(key, len(kinds))
+        if kind[row] == len(first):
+            first.append(row)
+    return np.array(first, np.int64), kind
+
+
+def repeats(counts: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the elements of the chosen rows lie, when row i has counts[i] of them, end to end.
+
+    Example:
+        >>> repeats(np.array([2, 1, 3]), np.array([2, 0, 0])).tolist()
+        [3, 4, 5, 0, 1, 0, 1]
+    """
+    return _positions(offsets_of(counts), chosen)
+
+
 def _positions(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The positions of the given rows, laid end to end."""
     if not len(rows):

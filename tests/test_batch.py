@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.batch import Batch, Rows, chunks_by_tokens, deal, offsets_of
+from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, offsets_of, repeats
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=40).map(lambda lengths: np.array(lengths, dtype=np.int64))
 
@@ -88,3 +88,33 @@ def test_rows_without_the_columns_of_the_update_are_selected_alike():
     batch = batch_of([2, 3])
     rows = Rows(**{field.name: getattr(batch, field.name) for field in fields(Rows)})
     assert type(rows.select(np.array([1]))) is Rows
+
+
+def rows_of(*texts, targets=None):
+    """One row for each text, whose capital letters are learned from."""
+    joined = "".join(texts)
+    tokens = np.array([ord(letter.lower()) for letter in joined], np.int32)
+    mask = np.array([letter.isupper() for letter in joined])
+    aims = tokens if targets is None else np.array([ord(letter) for letter in targets], np.int32)
+    return Rows(
+        offsets_of([len(text) for text in texts]), tokens, mask, aims,
+        np.zeros(len(tokens), np.float32), np.zeros(len(tokens), np.int32), np.zeros(len(tokens), np.bool_),
+    )  # fmt: skip
+
+
+def test_rows_that_a_pass_treats_alike_are_of_one_kind():
+    first, kind = distinct(rows_of("abC", "xy", "abC", "ab", "abC", "xy"))
+    assert first.tolist() == [0, 1, 3]
+    assert kind.tolist() == [0, 1, 0, 2, 0, 1]
+
+
+def test_rows_learned_at_other_places_or_with_other_targets_are_not_alike():
+    assert distinct(rows_of("abC", "aBc"))[1].tolist() == [0, 1]
+    assert distinct(rows_of("aB", "aB", targets="abac"))[1].tolist() == [0, 1]
+    assert distinct(rows_of("ab", "a", "b"))[1].tolist() == [0, 1, 2]  # tokens are not read across rows
+
+
+def test_repeated_elements_of_rows():
+    # Rows hold the elements 0 1 | 2 | 3 4 5.
+    assert repeats(np.array([2, 1, 3]), np.array([2, 0, 0])).tolist() == [3, 4, 5, 0, 1, 0, 1]
+    assert repeats(np.array([0, 2]), np.array([0, 1, 0])).tolist() == [0, 1]

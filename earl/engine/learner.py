@@ -1,8 +1,8 @@
 """The learner: batches in, statistics out. Every process holds the same weights and computes its share of gradients."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import kl_to_reference
-from earl.batch import Batch, Rows, chunks_by_tokens, deal
+from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine.score import Scores, score
+from earl.engine.score import Scores, score, spread
+
+R = TypeVar("R", bound=Rows)
 
 
 class Sums(Protocol):
@@ -37,6 +39,24 @@ class Update:
     epochs: int
     seed: int
     """Orders the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Generic[R]):
+    """A micro-batch: rows of which no two are alike, and all rows that are like one of them."""
+
+    kinds: R
+    """[U] rows for one forward pass."""
+    members: R
+    """[N] rows, N ≥ U."""
+    copies: NDArray[np.int64]
+    """The kind of each member, [N]."""
+    numbers: NDArray[np.int64]
+    """The place of each member among the rows that the chunk was made of, [N]."""
+
+    def scores(self, model: Any, temperature: float) -> Scores:
+        """Scores of the members."""
+        return spread(score(model, self.kinds, temperature), self.kinds, self.copies)
 
 
 class Learner:
@@ -97,12 +117,16 @@ class Learner:
     @torch.no_grad()
     def logprobs(self, model: Any, rows: Rows) -> NDArray[np.float32]:
         """Log-probs [T] of the targets at rows.mask under a model; each process scores its share."""
-        return self._shared(rows, rows.mask, lambda part: score(model, part, self._temperature).logprobs)
+        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(model, self._temperature).logprobs)
 
     @torch.no_grad()
     def values(self, rows: Rows) -> NDArray[np.float32]:
         """The value head's estimates [T] at rows.value_mask."""
-        return self._shared(rows, rows.value_mask, lambda part: self._value(score(self.model, part, self._temperature)))
+
+        def read(chunk: "Chunk[Rows]") -> Tensor:
+            return self._value(chunk.scores(self.model, self._temperature))
+
+        return self._shared(rows, rows.value_mask, read)
 
     def state(self) -> dict[str, Tensor]:
         """Everything but the model's weights: value head and moments, by parameter name."""
@@ -129,24 +153,37 @@ class Learner:
 
     def _minibatch(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """One optimiser step on the processes' summed gradients."""
-        mine = deal(batch.lengths, self._peers.size)[self._peers.rank]
-        share = batch.select(mine) if len(mine) else _silent(batch.select(np.zeros(1, np.int64)))
         tokens, turns = max(1, int(batch.mask.sum())), max(1, int(batch.value_mask.sum()))
         self._optimizer.zero_grad(set_to_none=False)
         sums: dict[str, Tensor] = {}
-        for rows in chunks_by_tokens(share.lengths, self._config.micro_batch_tokens):
-            loss, stats = self._loss(share.select(rows), algorithm, update, tokens, turns)
+        for chunk in self._chunks(batch) or [_silent(batch)]:
+            loss, stats = self._loss(chunk, algorithm, update, tokens, turns)
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in stats.items():
                 sums[name] = sums.get(name, torch.zeros(())) + value.detach()
         norm, totals = self._step(sums)
         return {name: value / tokens for name, value in totals.items()} | {"grad_norm": norm}
 
+    def _chunks(self, rows: R) -> "list[Chunk[R]]":
+        """This process's share, in micro-batches: of rows that are alike, each holds one and knows them all."""
+        first, kind = distinct(rows)
+        lengths = rows.lengths[first]
+        mine = deal(lengths, self._peers.size)[self._peers.rank]
+        members = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
+        chunks = []
+        for chosen in chunks_by_tokens(lengths[mine], self._config.micro_batch_tokens):
+            kinds = mine[chosen]
+            of_kind = [members[number] for number in kinds]
+            copies = np.repeat(np.arange(len(kinds)), [len(own) for own in of_kind])
+            numbers = np.concatenate(of_kind)
+            chunks.append(Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers))
+        return chunks
+
     def _loss(
-        self, batch: Batch, algorithm: Algorithm, update: Update, tokens: int, turns: int
+        self, chunk: "Chunk[Batch]", algorithm: Algorithm, update: Update, tokens: int, turns: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a micro-batch, scaled so that micro-batches and processes add up to the mean over tokens."""
-        scores = score(self.model, batch, self._temperature)
+        batch, scores = chunk.members, chunk.scores(self.model, self._temperature)
         inputs = _token_inputs(batch, scores)
         loss, stats = algorithm.loss(inputs, self._algorithm)
         entropy = scores.entropy.sum()
@@ -182,20 +219,23 @@ class Learner:
         values: Tensor = self.value_head(scores.turn_states)[:, 0]
         return values
 
-    def _shared(self, rows: Rows, where: NDArray[np.bool_], compute: Any) -> NDArray[np.float32]:
+    def _shared(
+        self, rows: Rows, where: NDArray[np.bool_], compute: "Callable[[Chunk[Rows]], Tensor]"
+    ) -> NDArray[np.float32]:
         """Compute one number per token of `where`, each process for its share of the rows."""
         result = torch.zeros(len(rows.tokens))
-        mine = deal(rows.lengths, self._peers.size)[self._peers.rank]
-        for chunk in chunks_by_tokens(rows.lengths[mine], self._config.micro_batch_tokens):
-            chosen = mine[chunk]
-            positions = np.concatenate([np.arange(rows.offsets[row], rows.offsets[row + 1]) for row in chosen])
-            result[torch.from_numpy(positions[where[positions]])] = compute(rows.select(chosen))
+        for chunk in self._chunks(rows):
+            positions = repeats(rows.lengths, chunk.numbers)
+            result[torch.from_numpy(positions[where[positions]])] = compute(chunk)
         return self._peers.add(result).numpy()
 
 
-def _silent(batch: Batch) -> Batch:
-    """Rows that nothing is learned from: a process without rows of its own adds zeros under the same names."""
-    return replace(batch, mask=np.zeros_like(batch.mask), value_mask=np.zeros_like(batch.value_mask))
+def _silent(batch: Batch) -> "Chunk[Batch]":
+    """A row that nothing is learned from: a process without rows of its own adds zeros under the same names."""
+    only = np.zeros(1, np.int64)
+    row = batch.select(only)
+    row = replace(row, mask=np.zeros_like(row.mask), value_mask=np.zeros_like(row.value_mask))
+    return Chunk(row, row, only, only)
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:

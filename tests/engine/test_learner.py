@@ -1,5 +1,6 @@
 """The learner against the mean loss computed row by row, and its independence of how the work is cut."""
 
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
+from earl.batch import Batch, distinct, offsets_of
 from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine import learner as learner_module
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.placement.peers import Peers
@@ -29,7 +32,32 @@ def batch(small, episodes):
     advantages, returns = rng.normal(size=(2, turns)).astype(np.float32)
     noise = rng.normal(scale=0.2, size=(2, len(rows.tokens))).astype(np.float32)
     rows.logprobs[rows.mask] += noise[0][rows.mask]
-    return complete(rows, advantages, returns, np.where(rows.mask, rows.logprobs + noise[1], 0))
+    whole = complete(rows, advantages, returns, np.where(rows.mask, rows.logprobs + noise[1], 0))
+    # Two rows come again, and their twins were sampled with other log-probs and are worth something else.
+    again = whole.select(np.array([3, 0, 3]))
+    again.logprobs[again.mask] -= 0.1
+    again.advantages[again.mask] *= -2
+    turns = np.where(again.turns >= 0, again.turns + int(whole.turns.max()) + 1, -1).astype(np.int32)
+    return joined_batch(whole, replace(again, turns=turns))
+
+
+def joined_batch(*parts):
+    columns = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(Batch)
+        if field.name != "offsets"
+    }
+    return Batch(offsets=offsets_of(np.concatenate([part.lengths for part in parts])), **columns)
+
+
+def test_rows_that_are_alike_are_scored_once(small, batch, monkeypatch):
+    scored, plain = [], learner_module.score
+    monkeypatch.setattr(
+        learner_module, "score", lambda model, rows, t: scored.append(rows.num_rows) or plain(model, rows, t)
+    )
+    learner_of(small()).update(batch, algorithm("grpo"), STILL)
+    assert (sum(scored), batch.num_rows) == (len(distinct(batch)[0]), 13)
+    assert sum(scored) <= 10  # of 13 rows 3 come again
 
 
 def learner_of(policy, algorithm_settings=None, values=False, **settings):

@@ -8,7 +8,7 @@ import torch
 
 from earl.engine.local import LocalSampler
 from earl.engine.model import hidden_states
-from earl.engine.score import score
+from earl.engine.score import score, spread
 from earl.rollout.lockstep import play
 from earl.rollout.pack import pack
 
@@ -63,3 +63,12 @@ def test_entropy_of_a_uniform_model_is_the_log_of_its_vocabulary(small, episodes
     scores = score(policy.model, rows, 1.0)
     assert scores.entropy.tolist() == pytest.approx([np.log(106)] * len(scores.entropy), rel=1e-6)
     assert scores.logprobs.tolist() == pytest.approx([-np.log(106)] * len(scores.logprobs), rel=1e-6)
+
+
+def test_scores_of_rows_that_come_again(policy, rows):
+    chosen = np.array([4, 0, 0, 2])
+    spread_out = spread(score(policy.model, rows, 1.0), rows, chosen)
+    scored = score(policy.model, rows.select(chosen), 1.0)
+    assert torch.allclose(spread_out.logprobs, scored.logprobs, atol=1e-5)
+    assert torch.allclose(spread_out.entropy, scored.entropy, atol=1e-5)
+    assert torch.allclose(spread_out.turn_states, scored.turn_states, atol=1e-5)
