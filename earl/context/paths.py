@@ -8,9 +8,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.context.trend import MIN_POINTS, MODELS, WINDOW, Floats, Posterior, posterior
+from earl.context.models import MODELS, WINDOW, Floats
+from earl.context.trend import Posterior, posterior
 
 PATHS = 256
+MIN_POINTS = 6
+"""A shorter history is taken to have been flat before it began."""
 TURNS, TURN_POINTS = (0.4, 0.05), 10.0
 """After n points a path takes another slope with probability TURNS / (n + TURN_POINTS) per place: the longer a history
 is, the less will change (in the manner of Laplace's rule of succession). The second counts where there is a clear
@@ -29,7 +32,7 @@ class Series:
     """The end of a history on an even grid, the last place is the last step."""
 
     values: Floats  # [T]
-    seen: list[bool]  # [T]
+    seen: NDArray[np.bool_]  # [T]
     last: int
     """The last step."""
     spacing: int
@@ -47,13 +50,13 @@ def series(history: Sequence[tuple[int, float]]) -> Series | None:
     last, spacing = int(steps[-1]), max(1, int(np.median(np.diff(steps)))) if len(steps) > 1 else 1
     places = np.rint((steps - last) / spacing).astype(int)
     length = int(min(WINDOW, 1 - places[0]))
-    grid, seen = np.zeros(length), [False] * length
+    grid, seen = np.zeros(length), np.zeros(length, bool)
     for place, (_, value) in zip(places, points, strict=True):
         if place > -length:
             grid[place - 1], seen[place - 1] = value, True
-    first = seen.index(True)
-    missing = max(0, MIN_POINTS - sum(seen))
-    grid, seen = np.r_[np.full(missing, grid[first]), grid[first:]], [True] * missing + seen[first:]
+    first = int(seen.argmax())
+    missing = max(0, MIN_POINTS - int(seen.sum()))
+    grid, seen = np.r_[np.full(missing, grid[first]), grid[first:]], np.r_[np.ones(missing, bool), seen[first:]]
     return Series(grid, seen, last, spacing, len(history))
 
 
@@ -93,10 +96,10 @@ def simulate(past: Series, horizon: int) -> Paths:
     noise, luck, uniform = _luck(-(-horizon // BLOCK))
     shares = np.cumsum(known.weights)
     drawn = np.searchsorted(shares / shares[-1], (np.arange(PATHS) + 0.5) / PATHS)
-    scale, model = np.divmod(drawn, len(MODELS.level))
-    deviation, level, slope = _start(known, scale, model, luck)
-    deviations = np.sqrt(known.variances[scale, model] * np.maximum(known.covariances[2, model], 0))
-    clear = np.abs(known.states[1, scale, model]) > CLEAR * deviations
+    model = known.model[drawn]
+    deviation, level, slope = _start(known, drawn, luck)
+    spread = np.sqrt(known.variances[drawn] * np.maximum(known.covariances[2, drawn], 0))
+    clear = np.abs(known.states[1, drawn]) > CLEAR * spread
     turns = _turns(np.where(clear, *reversed(TURNS)) / (past.points + TURN_POINTS), uniform, horizon)
     slope_noise = noise[:horizon, 0] * (deviation * np.sqrt(MODELS.slope[model]))
     values = noise[:horizon, 1] * (deviation * np.sqrt(MODELS.level[model]))
@@ -110,18 +113,16 @@ def simulate(past: Series, horizon: int) -> Paths:
         level += values[place]
         values[place] = level
     values += noise[:horizon, 2] * (deviation * np.sqrt(MODELS.observation[model]))
-    return Paths(values, scale == 1, known.unit)
+    return Paths(values, known.logarithmic[drawn], known.unit)
 
 
-def _start(
-    known: Posterior, scale: NDArray[np.intp], model: NDArray[np.intp], luck: Floats
-) -> tuple[Floats, Floats, Floats]:
+def _start(known: Posterior, drawn: NDArray[np.intp], luck: Floats) -> tuple[Floats, Floats, Floats]:
     """Standard deviation of the noise, level and slope where the paths begin, each [PATHS]."""
     # Chi-square over its degrees of freedom, by Wilson and Hilferty's cube; cut off where it is wrong.
-    cube = 2 / (9 * known.freedom)
-    deviation = np.sqrt(known.variances[scale, model] / np.maximum(1 - cube + luck[0] * np.sqrt(cube), 0.15) ** 3)
-    level, slope = known.states[:, scale, model]
-    p_level, p_both, p_slope = known.covariances[:, model]
+    cube = 2 / (9 * known.freedom[drawn])
+    deviation = np.sqrt(known.variances[drawn] / np.maximum(1 - cube + luck[0] * np.sqrt(cube), 0.15) ** 3)
+    level, slope = known.states[:, drawn]
+    p_level, p_both, p_slope = known.covariances[:, drawn]
     root = np.sqrt(np.maximum(p_level, 1e-12))
     shared = p_both / root
     alone = np.sqrt(np.maximum(p_slope - shared**2, 0))

@@ -60,6 +60,13 @@ def test_growth_that_ends_is_forgotten():
     assert not warns(forecast(history, limit=200.0), 99)
 
 
+def test_after_a_leap_it_is_flat_again():
+    history = [(step, 54.0 if step < 42 else 72.0) for step in range(75)]  # whole turns of 18 tokens
+    seen = forecast(history, limit=74.0)
+    assert seen.late == math.inf
+    assert not warns(seen, 74)
+
+
 def test_at_the_limit_it_is_reached():
     history = [*line(50), (50, 144.0), (51, 144.0)]  # cut off at 144
     assert forecast(history, limit=144.0) == Forecast(144.0, 51.0, 51.0, 51.0, reached=True)
