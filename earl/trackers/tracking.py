@@ -89,14 +89,9 @@ class Tracking:
         """Tell the trackers a step's numbers."""
         record = Record(step, metrics, timings, matches, phase)
         for active in list(self._active):
-            if step > active.had or phase == FINAL:
-                self._tell(active, step, lambda tracker: tracker.record(record))
-                self._known[active.name]["step"] = max(step, active.had)
-        if self._known:
-            partial = temporary(self._memory)
-            with suppress(OSError):  # without this file steps may be told twice after a resume, no worse
-                partial.write_text(json.dumps(self._known), encoding="utf-8")
-                partial.replace(self._memory)
+            due = step > active.had or phase == FINAL
+            if due and self._tell(active, step, lambda tracker: tracker.record(record)):
+                self._remember(active, step)
 
     def event(self, step: int, kind: str, message: str) -> None:
         """Tell the trackers what happened."""
@@ -120,15 +115,27 @@ class Tracking:
             self._tell(active, self._run.begun, lambda tracker: tracker.close(state))
         self._active.clear()
 
-    def _tell(self, active: _Active, step: int, do: Callable[[Tracker], None]) -> None:
+    def _remember(self, active: _Active, step: int) -> None:
+        """Keep what a tracker has been told, at once: a kill before that tells it a step twice."""
+        self._known[active.name]["step"] = max(step, active.had)
+        if not active.tracker.rewinds:
+            partial = temporary(self._memory)
+            with suppress(OSError):  # a disk that refuses stops the run by itself
+                partial.write_text(json.dumps(self._known), encoding="utf-8")
+                partial.replace(self._memory)
+
+    def _tell(self, active: _Active, step: int, do: Callable[[Tracker], None]) -> bool:
+        """Whether the tracker took it; one that did not is off."""
         # Results go to stdout and nothing else does; some of these libraries print.
         with boundary() as fault, redirect_stdout(sys.stderr):
             do(active.tracker)
-        if fault.message is not None:
-            self._active.remove(active)
-            self._off(active.name, step, fault.message)
-            with boundary(), redirect_stdout(sys.stderr):  # it has failed already; whatever it holds is let go
-                active.tracker.close("failed")
+        if fault.message is None:
+            return True
+        self._active.remove(active)
+        self._off(active.name, step, fault.message)
+        with boundary(), redirect_stdout(sys.stderr):  # it has failed already; whatever it holds is let go
+            active.tracker.close("failed")
+        return False
 
     def _off(self, name: str, step: int, why: str) -> None:
         """Say that a tracker is off, and keep it in the run's events."""
