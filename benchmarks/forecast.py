@@ -50,6 +50,7 @@ def run(per_family: int = 10, seed: int = 0, calibration: bool = False, runs: Pa
         median, both relative to the steps that remained; `warning`: see `warnings`; `expected`: how often the value
         10 steps ahead was at most the upper 90 %. `recorded`: the same of recorded runs, when asked for.
     """
+    found = None if runs is None else list(recorded(runs))
     simulated = list(histories(per_family, seed, calibration))
     made = [_made(history, origin) for history in simulated for origin in history.origins]
     result = {
@@ -60,8 +61,8 @@ def run(per_family: int = 10, seed: int = 0, calibration: bool = False, runs: Pa
         "warning": warnings([first_warning(history) for history in simulated]),
         "expected": {"upper_90_held": _upper_held(made)},
     }
-    if runs is not None:
-        result["recorded"] = _recorded(list(recorded(runs)))
+    if found is not None:
+        result["recorded"] = _recorded(found)
     return result
 
 
