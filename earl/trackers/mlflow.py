@@ -14,7 +14,7 @@ _BATCH = 100
 """Parameters that it takes at once; of metrics it takes 1000."""
 DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # a fault is raised as well, and then said in one line
     # A server that is gone may hold a step up for seconds, not for the minutes of MLflow's own settings.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
