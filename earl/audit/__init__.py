@@ -65,7 +65,7 @@ def _check(case: Case, verdicts: dict[str, Verdict]) -> None:
                 verdict.unchecked[said.reason] = verdict.unchecked.get(said.reason, 0) + 1
             else:
                 verdict.findings.append(said)
-                case.told.add(said.episode)
+                case.findings.append(said)
 
 
 def _nothing(folder: RunFolder, step: int | None) -> EarlError:

@@ -26,8 +26,8 @@ class Case:
     replays: list[Replay] = field(init=False)
     diagnoses: dict[int, list[Finding]] = field(init=False)
     """Findings by episode, for those that have some."""
-    told: set[int | None] = field(default_factory=set)
-    """Episodes in which the checks so far have found something."""
+    findings: list[Finding] = field(default_factory=list)
+    """Those of the checks so far."""
 
     def __post_init__(self) -> None:
         stored = self.file.trajectories
@@ -48,6 +48,11 @@ class Case:
         """Who makes findings in an episode."""
         return Spoken(self.world.chat, self.step, episode)
 
+    @property
+    def told(self) -> set[int | None]:
+        """Episodes in which the checks so far have found something; None stands for the step."""
+        return {finding.episode for finding in self.findings}
+
     def finding(self, fault: Fault, message: str, episode: int | None = None) -> Finding:
         """A finding in the step, or in one of its episodes."""
         return Finding(fault, message, self.step, episode)
@@ -66,6 +71,8 @@ class Case:
     def true_groups(self) -> list[Group] | None:
         """The groups as they must have been; None when an episode cannot be told, is missing or stands twice."""
         size = self.run.config.rollout.group_size
+        if any(finding.fault is Fault.REENCODED_ACTION for finding in self.findings):
+            return None
         if self.placing.twins or len(self.replays) != len(self.placing.slots) or len(self.sound()) != len(self.replays):
             return None
         if any(replay.slot != slot for replay, slot in zip(self.replays, self.placing.slots, strict=True)):

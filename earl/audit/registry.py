@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from earl.audit.case import Check
-from earl.audit.checks import advantages, episodes, learned, logprobs, mask, numbers, seeds, versions
+from earl.audit.checks import advantages, episodes, learned, logprobs, mask, numbers, seals, seeds, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +32,5 @@ CHECKS = {
     "learned": Entry(learned.check, "the learner's log-probs are those of the weights that it left"),
     "advantages": Entry(advantages.check, "advantages follow from the rewards"),
     "numbers": Entry(numbers.check, "the database counts what the episodes show"),
+    "seals": Entry(seals.check, "what no other check can tell is as it was written"),
 }

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
-from earl.runs import trajectories
+from earl.runs import seal, trajectories
 from earl.runs.storage import step_of
 from earl.trajectory import Experience, Group, Trajectory
 
@@ -21,6 +21,8 @@ class StoredStep:
     groups: tuple[Group, ...]
     experiences: tuple[Experience, ...]
     """One for each trajectory, or none."""
+    changed: tuple[str, ...] = ()
+    """Columns that are not as they were written."""
     problem: str | None = None
     """What is wrong with the file as a file; empty groups when it cannot be read at all."""
 
@@ -48,9 +50,9 @@ def read(path: Path) -> StoredStep:
         try:
             step, groups, experiences = _by_name(path)
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError):
-            return StoredStep(path, named, (), (), refused)
+            return StoredStep(path, named, (), (), problem=refused)
         problem = refused
-    return StoredStep(path, step, tuple(groups), tuple(experiences), problem)
+    return StoredStep(path, step, tuple(groups), tuple(experiences), tuple(seal.changed(path)), problem)
 
 
 def _by_name(path: Path) -> tuple[int, list[Group], list[Experience]]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from earl.errors import EarlError
 from earl.runs.older import upgraded
+from earl.runs.seal import sealed
 from earl.runs.storage import remove, replace_file, step_name, step_of, storage
 from earl.trajectory import Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
 
@@ -181,7 +182,7 @@ def write(path: Path, table: pa.Table) -> None:
 
 
 def _write_parquet(path: Path, table: pa.Table) -> None:
-    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+    pq.write_table(sealed(table), path, compression="zstd", write_page_checksum=True)
 
 
 def read(path: Path) -> tuple[int, list[Group]]:

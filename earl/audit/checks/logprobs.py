@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from earl.audit.case import Case
 from earl.audit.checks.versions import shape
@@ -14,8 +13,6 @@ from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.audit.spoken import Spoken
 from earl.trajectory import Trajectory
 
-STALE = 0.3
-"""Share of an episode's tokens that must be off before other weights are asked."""
 MISDRAWN = 0.002
 """Share of draws that fit no token, above which a step was sampled by unknown weights."""
 Episodes = list[tuple[int, Trajectory]]
@@ -50,36 +47,28 @@ def _episodes(case: Case) -> Episodes:
 
 def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence) -> Iterator[Finding]:
     """Episodes, or all of the step, that other weights explain; and a step that no stored weights explain."""
-    version, strange = case.step - 1, _shares(sampled, evidence.off(sampled))
-    strange = {index: share for index, share in strange.items() if share > STALE}
-    if not strange:
-        return
+    version, strange = case.step - 1, _off(sampled, evidence)
     asked = [(index, episode) for index, episode in episodes if index in strange]
-    others = gather(asked)
     most = len(strange) > max(1, len(episodes) // 2)
-    for other in [step for step in case.run.checkpoints if step != version]:
-        theirs = by_weights(case.run.model(other), asked, case.run.config.rollout.temperature)
-        off = _shares(others, theirs.off(others))
-        explained = [index for index in strange if off[index] < STALE * strange[index]]
+    for other in [step for step in case.run.checkpoints if step != version] if asked else []:
+        others = gather(asked)
+        unexplained = _off(others, by_weights(case.run.model(other), asked, case.run.config.rollout.temperature))
+        explained = strange - unexplained
         whose = f"log-probs are those of the weights of step {other}, not of step {version}"
         if most and len(explained) > len(strange) // 2:
             yield case.finding(Fault.STALE_WEIGHTS, f"the {whose}, in {len(explained)} of {len(episodes)} episodes")
             return
-        for index in explained:
+        for index in sorted(explained):
             yield case.finding(Fault.STALE_WEIGHTS, f"the {whose}", index)
-            strange.pop(index)
-    misdrawn = float(evidence.misdrawn(sampled).mean())
-    if most and misdrawn > MISDRAWN:
+        strange -= explained
+    if most and float(evidence.misdrawn(sampled).mean()) > MISDRAWN:
         said = f"{len(strange)} of {len(episodes)} episodes were not sampled by the weights of step {version}"
         yield case.finding(Fault.STALE_WEIGHTS, f"{said}, nor by others that are kept")
 
 
-def _shares(sampled: Sampled, off: NDArray[np.bool_]) -> dict[int, float]:
-    """Share of each episode's tokens that are off."""
-    counts: dict[int, list[bool]] = {}
-    for place, wrong in zip(sampled.places, off.tolist(), strict=True):
-        counts.setdefault(place.episode, []).append(wrong)
-    return {index: sum(wrong) / len(wrong) for index, wrong in counts.items()}
+def _off(sampled: Sampled, evidence: Evidence) -> set[int]:
+    """Episodes in which a log-prob is another."""
+    return {sampled.places[number].episode for number in np.flatnonzero(evidence.off(sampled)).tolist()}
 
 
 def _findings(
