@@ -137,7 +137,7 @@ def _show(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         return print_json(result)
     for name, value in _flat(result):
-        click.echo(f"{name:<32}{value}")
+        click.echo(f"{name:<31} {value}")
     return None
 
 
