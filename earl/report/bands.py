@@ -56,6 +56,7 @@ def limited_levels(data: RunData) -> set[str]:
 
 
 def band_figure(runs: Runs, level: str) -> Figure:
+    """The lengths at one of LEVELS, with the limit where it applies there."""
     title, told = LEVELS[level]
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:

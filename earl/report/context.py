@@ -37,7 +37,7 @@ def context_figures(runs: Runs) -> list[Figure]:
             runs, "memory", "Memory that the contexts imply",
             "Computed from the lengths and the model's shape: keys and values of a step's longest contexts while "
             "episodes are played, activations while the weights are updated.",
-            "bytes", {"memory/kv_bytes": "keys and values", "memory/activation_bytes": "activations"},
+            "bytes", {"memory/kv_bytes": "keys and values", "memory/activation_bytes": "activations"}, suffix="B",
         ),
     ]  # fmt: skip
 

@@ -155,11 +155,13 @@ def series_figure(
     unit: str,
     lines: dict[str, str],
     percent: bool = False,
+    suffix: str = "",
 ) -> Figure:
     """Metrics over steps.
 
     Args:
         lines: metric → name of its line.
+        suffix: a unit that takes prefixes, such as "B" for MB; absent: plain numbers.
     """
     drawn = [
         (run, number, data.numbers.metrics[metric], label)
@@ -168,7 +170,7 @@ def series_figure(
         if data.numbers.metrics.get(metric)
     ]
     single = len({label for *_, label in drawn}) == 1
-    hover = "%{y:.2%}" if percent else "%{y:.4g}"
+    hover = "%{y:.2%}" if percent else f"%{{y:.4s}}{suffix}" if suffix else "%{y:.4g}"
     traces = []
     for run, number, points, label in drawn:
         words = label_of(runs, run, "" if single and len(runs) > 1 else label)
@@ -178,6 +180,8 @@ def series_figure(
     if not traces:
         return Figure(name, title, explanation, None)
     axes = {"yaxis": percent_axis(title={"text": unit})} if percent else {}
+    if suffix:
+        axes = {"yaxis": {"tickformat": "~s", "ticksuffix": suffix, "rangemode": "tozero", "automargin": True}}
     placed = layout(runs, unit, showlegend=len(traces) > 1, **axes)
     if len(traces) == 1:
         placed["margin"] = {**placed["margin"], "t": 22}

@@ -48,7 +48,7 @@ def forecast_figure(runs: Sequence[RunData]) -> Figure:
     last = max(run.numbers.last_step or 0 for run in runs)
     diagonal = line("now", [(0, 0.0), (last, float(last))], GREY, mode="lines", meta=AGAIN, hoverinfo="skip")
     traces.append(diagonal | {"line": {"color": GREY, "width": 1, "dash": "dot"}})
-    drawn = layout(runs, "step at which the limit is reached")
+    drawn = layout(runs, "limit reached at step")
     told = TOLD + bucket_note(points for run in runs for points in run.numbers.metrics.values())
     return Figure("forecast", title, told, {"data": traces, "layout": drawn})
 
@@ -96,8 +96,9 @@ def _last(data: RunData, name: str) -> tuple[float, float, float] | None:
     series = [metrics.get(f"forecast/{name}/{end}") for end in ("early", "median", "late")]
     if not all(series) or not metrics.get(f"context/window/{name}"):
         return None
-    early, median, late = (points[-1][1] for points in series if points)
-    return early, median, late
+    now = data.numbers.last_step or 0
+    early, median, late = (max(points[-1][1], now) for points in series if points)
+    return (early, median, late) if late > now else None  # what was to come and did not is no outlook
 
 
 def _wedge(

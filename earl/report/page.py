@@ -17,6 +17,7 @@ from markupsafe import Markup
 from earl.report import compare, results, text
 from earl.report.browser import browser
 from earl.report.data import RunData
+from earl.report.figures import color_of
 from earl.report.packing import pack, plotly, script_hash
 from earl.report.sections import Sections, listed
 from earl.report.summary import summary, time_table
@@ -74,6 +75,7 @@ def _several(runs: Sequence[RunData], shared: dict[str, Any]) -> str:
     return _template("compare.html").render(
         runs=runs,
         facts=[summary(run) for run in runs],
+        colors=[color_of(place, 0, len(runs)) for place in range(len(runs))],
         rows=compare.final_rows(runs),
         lasts=compare.last_phases(runs),
         measures=list(measures.items()),

@@ -68,6 +68,7 @@ def episode(
     outcome: Outcome = Outcome.WIN,
     speaker: Author = Author.ENVIRONMENT,
     logprob: float = -0.25,
+    env: str = "tictactoe",
     **fields: Any,
 ) -> Trajectory:
     """An episode from (what the environment said, what the model replied) pairs; marks stand around both."""
@@ -93,7 +94,7 @@ def episode(
     sampled = owned >= Author.THINKING
     facts = {"stop": StopReason.FINISHED, "illegal": 0, "error": None, **fields}
     return Trajectory(
-        task=Task("tictactoe", 7, seat, opponent),
+        task=Task(env, 7, seat, opponent),
         seed=3,
         tokens=np.array(tokens, np.int32),
         authors=owned,
@@ -153,6 +154,18 @@ class Builder:
         experiences = [experience(trajectory) for trajectory in played] if learned else None
         trajectories.write(path, trajectories.to_table([Group(tuple(played))], step, experiences))
 
+    def long(self, name: str = "long", steps: int = 500) -> RunFolder:
+        """A run of many steps, with ten of its steps' episodes: 400 games of up to 8 turns with thinking."""
+        folder = self.empty(name, RECIPE.replace(f"steps = {STEPS - WARM}", f"steps = {steps - WARM}"))
+        with Store(folder.database) as store:
+            for step in range(steps + 1):
+                record(store, step, exact=False)
+            store.record_step(steps, {}, {}, matches(0.9, exact=False), "final")
+        self.checkpoint(folder, steps)
+        for step in range(steps // 10, steps + 1, steps // 10):
+            self.episodes(folder, step, long_games(step))
+        return folder
+
     def hostile(self, texts: Sequence[str], name: str = "hostile") -> RunFolder:
         """A run whose model, environment, opponents, events, metrics and stages are all named by `texts`."""
         folder = self.empty(name)
@@ -172,7 +185,7 @@ class Builder:
 
 def record(store: Store, step: int, exact: bool) -> None:
     """One step's numbers, of the shape that training writes."""
-    done = step / STEPS
+    done = min(1.0, step / STEPS)
     timings = {"rollout": 0.3, "update": 0.5, "weights": 0.001, "record": 0.01}
     numbers: dict[str, float] = {}
     if 0 < step <= WARM:
@@ -253,6 +266,31 @@ def board_games() -> list[Trajectory]:
             illegal=int(number % 5 == 0),
         )
         for number in range(48)
+    ]
+
+
+def long_games(step: int) -> list[Trajectory]:
+    """40 games of Connect Four, some of 20 turns, in which nobody ever moves."""
+    board = "X " + "\n".join(["......."] * 6)
+
+    def encode(text: str) -> list[int]:
+        return list(project_tokenizer()(text, add_special_tokens=False)["input_ids"])
+
+    return [
+        episode(
+            encode,
+            [
+                (board, f"<think>{step} {number} {turn} {'so ' * (number % 9)}</think>4")
+                for turn in range(1 + number % 20)
+            ],
+            opponent=OPPONENTS[number % 2],
+            seat=number // 2 % 2,
+            outcome=tuple(Outcome)[number % 3],
+            stop=(StopReason.FINISHED, StopReason.CONTEXT_LIMIT)[number % 4 == 3],
+            logprob=-0.02 * number,
+            env="connect4",
+        )
+        for number in range(40)
     ]
 
 

@@ -187,7 +187,7 @@
     turn(turn, before) {
       const [seen, after] = turn.boards;
       const moved = seen && before ? changedCell(before, seen) : null;
-      const caption = moved ? "other's move" : "the board";
+      const caption = moved ? "opponent moved" : "the board";
       const given = this.said(turn.speaker, turn.given, seen ? drawBoard({ ...seen, marked: moved }, caption) : null);
       const facts = [`context ${plural(turn.context, "token")}`, turn.reward ? `reward ${fixed(turn.reward)}` : "",
         turn.advantage === null ? "" : `advantage ${fixed(turn.advantage)}`].filter(Boolean).join(" · ");
@@ -195,7 +195,7 @@
       if (turn.refused) outline.append(" · ", make("strong", { text: "not accepted as an action" }));
       const kind = turn.summary ? "summary" : turn.call ? "tool call" : "model";
       const reply = make("div", { class: "turn own" }, make("div", { class: "who", text: `${kind}, turn ${turn.number}` }),
-        make("div", { class: "answer" }, after ? drawBoard(after, "model's move") : null,
+        make("div", { class: "answer" }, after ? drawBoard(after, "model moved") : null,
           make("div", { class: "stack" }, drawTokens(turn, this.authors, this.colourings[this.mode], this.mode), outline, tokenTable(turn, this.authors))));
       return make("div", { class: "round" }, given, reply);
     }
