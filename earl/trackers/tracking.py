@@ -139,7 +139,7 @@ class Tracking:
 
     def _off(self, name: str, step: int, why: str) -> None:
         """Say that a tracker is off, and keep it in the run's events."""
-        line = f"tracker {name} is off, the training goes on: {without_secrets(why)}"
+        line = " ".join(f"tracker {name} is off, the training goes on: {without_secrets(why)}".split())
         self._say(line)
         with boundary(), Store(self._folder.database) as store:  # a disk that refuses stops the run by itself
             store.event(max(step, 0), "tracker", line)
