@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field
 from math import ceil, inf
 from typing import Any
 
-from earl.context.forecast import expected, forecast, warns
+from earl.context.forecast import Forecast, expected, forecast, warns
 
-KEPT_STEPS = 64
-"""Steps of history that forecasts look back on."""
+KEPT_STEPS = 500
+"""Steps of history that forecasts are given."""
+EVERY = 5
+"""Steps from one forecast to the next."""
 AHEAD = 10
 """The limit stays above what is expected so many steps from now."""
 ROOM = 1.1
@@ -53,22 +55,33 @@ class ContextWatch:
     limit: int
     ceiling: int | None = None
     history: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
-    warned: bool = False
+    said: list[str] = field(default_factory=list)
+    """Which warnings of a fixed limit have been given: "near", "met"."""
 
     def observe(self, growth: Growth) -> Seen:
         """Take in a step, and raise the limit for the next one where that is due."""
         self.history = [*self.history[1 - KEPT_STEPS :], (growth.step, growth.quantiles)]
-        metrics, events = {"context/limit": float(self.limit)}, []
-        for number, name in enumerate(FORECAST):
-            seen = forecast(self._series(number), self.limit)
+        metrics = {"context/limit": float(self.limit)}
+        forecasts = {}
+        if growth.step % EVERY == 0:
+            forecasts = {name: forecast(self._series(number), self.limit) for number, name in enumerate(FORECAST)}
+        for name, seen in forecasts.items():
             metrics |= {f"forecast/{name}/{edge}": getattr(seen, edge) for edge in ("early", "median", "late")}
-        due = warns(seen, growth.step)
         if self.ceiling is not None:
-            events += self._follow(growth, self.ceiling)
-        elif due and not self.warned:
-            events.append(("forecast", _warning(self.limit, seen.early, seen.median, seen.late)))
-        self.warned = due
-        return Seen(metrics, tuple(events))
+            return Seen(metrics, self._follow(growth, self.ceiling))
+        return Seen(metrics, self._warn(growth, forecasts.get(FORECAST[-1])))
+
+    def _warn(self, growth: Growth, longest: Forecast | None) -> tuple[tuple[str, str], ...]:
+        """Say once that a fixed limit will be met, and once that it was."""
+        if growth.cut and "met" not in self.said:
+            self.said += ["met"]
+            message = f"{growth.cut:.1%} of the episodes were cut off at the limit of {self.limit} tokens"
+        elif longest and warns(longest, growth.step) and not self.said:
+            self.said += ["near"]
+            message = _warning(self.limit, longest)
+        else:
+            return ()
+        return (("forecast", f"{message}: raise context.limit, or set it to 'auto'"),)
 
     def state(self) -> dict[str, Any]:
         """All of it as JSON holds it."""
@@ -83,7 +96,7 @@ class ContextWatch:
     def _series(self, number: int) -> list[tuple[int, float]]:
         return [(step, quantiles[number]) for step, quantiles in self.history]
 
-    def _follow(self, growth: Growth, ceiling: int) -> list[tuple[str, str]]:
+    def _follow(self, growth: Growth, ceiling: int) -> tuple[tuple[str, str], ...]:
         """Raise the limit to what is needed, as far as the ceiling allows."""
         before, upper = self.limit, expected(self._series(len(FORECAST) - 1), AHEAD)[1]
         wanted = ROOM * max(upper, growth.longest)
@@ -91,12 +104,12 @@ class ContextWatch:
             wanted = max(wanted, LEAP * before)
         self.limit = max(before, min(ceiling, ceil(min(wanted, 2 * before) / ROUNDED) * ROUNDED))
         if self.limit == before:
-            return []
+            return ()
         why = (
             f"{growth.cut:.1%} of the episodes were cut off" if growth.cut else f"{upper:.0f} tokens are expected soon"
         )
         last = "; this is the highest that is allowed" if self.limit == ceiling else ""
-        return [("limit", f"context limit raised from {before} to {self.limit} tokens: {why}{last}")]
+        return (("limit", f"context limit raised from {before} to {self.limit} tokens: {why}{last}"),)
 
 
 def growth_of(step: int, metrics: dict[str, float]) -> Growth:
@@ -106,10 +119,7 @@ def growth_of(step: int, metrics: dict[str, float]) -> Growth:
     return Growth(step, quantiles, metrics["context/window/max"], cut)
 
 
-def _warning(limit: int, early: float, median: float, late: float) -> str:
-    when = f"at about step {median:.0f}" if median < inf else "soon"
-    between = f"{early:.0f} to {late:.0f}" if late < inf else f"step {early:.0f} or later"
-    return (
-        f"the longest contexts will reach the limit of {limit} tokens {when} (80 % interval: {between}); longer "
-        "episodes are cut off then: raise context.limit, or set it to 'auto'"
-    )
+def _warning(limit: int, seen: Forecast) -> str:
+    when = f"at about step {seen.median:.0f}" if seen.median < inf else "soon"
+    between = f"{seen.early:.0f} to {seen.late:.0f}" if seen.late < inf else f"step {seen.early:.0f} or later"
+    return f"the longest contexts will reach the limit of {limit} tokens {when} (80 % interval: {between})"

@@ -61,6 +61,17 @@ def test_a_fixed_limit_is_warned_of_once_and_kept():
     assert "limit of 150 tokens" in events[0][1]
 
 
+def test_that_a_fixed_limit_was_met_is_said_once_too():
+    watch, events = ContextWatch(limit=72), []
+    for step in range(20):
+        events += watch.observe(Growth(step, (40, 70, 72), 72, cut=0.02 * (step % 2))).events
+    messages = [message for _, message in events]
+    assert len(messages) == 2  # one of each kind
+    assert any(
+        message.startswith("2.0% of the episodes were cut off at the limit of 72 tokens") for message in messages
+    )
+
+
 def test_the_warning_of_linear_growth_comes_in_time():
     watch = ContextWatch(limit=150)
     # 40 + 2 x 55 = 150: the limit is met at step 55.
