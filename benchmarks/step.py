@@ -22,8 +22,9 @@ def run(env: str = "tictactoe", steps: int = 10, repeats: int = 3, assignments: 
 
     Returns:
         `one` and `two` (processes): `seconds`, of whole steps, as median, min and max over the steps of all
-        repeats, and `stages`, the median seconds of each stage; `speedup`: of two processes over one, pair by
-        pair of repeats; `episodes` per step and what was asked for.
+        repeats, and `stages`, the median seconds of each stage, `tracking_share` and `storing_share`: what
+        measuring contexts and storing episodes took of all steps together; `speedup`: of two processes over one,
+        pair by pair of repeats; `episodes` per step and what was asked for.
     """
     opponents = "evaluate.opponents=[]" if registry.seats(env) == 1 else 'evaluate.opponents=["random"]'
     seldom = [f"{key}={steps + 10}" for key in ("evaluate.every", "run.checkpoint_every")]
@@ -69,4 +70,10 @@ def _summary(repeats: list[list[dict[str, float]]]) -> dict[str, Any]:
     return {
         "seconds": spread([_total(stages) for stages in steps]),
         "stages": {name: median(stages.get(name, 0.0) for stages in steps) for name in names},
+        "tracking_share": _share(steps, "track"),
+        "storing_share": _share(steps, "record"),
     }
+
+
+def _share(steps: list[dict[str, float]], stage: str) -> float:
+    return sum(stages.get(stage, 0.0) for stages in steps) / sum(map(_total, steps))

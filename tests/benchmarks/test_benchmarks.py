@@ -52,6 +52,7 @@ def test_what_the_step_benchmark_tells():
     for name in ("one", "two"):
         assert spread(result[name]["seconds"])
         assert {"rollout", "prepare", "update", "weights"} <= set(result[name]["stages"])
+        assert 0 < result[name]["tracking_share"] < 0.5
         assert "evaluate" not in result[name]["stages"]
     assert result["speedup"]["median"] > 0
 
