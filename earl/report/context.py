@@ -79,9 +79,14 @@ def _truncation_figure(runs: Runs) -> Figure:
     covered = ("stop/context_limit", "stop/truncated_turn")
     if _has(runs, "truncation/reply"):
         stops = causes | {name: label for name, label in stops.items() if name not in covered}
+    happened = {name: label for name, label in stops.items() if _happened(runs, name)}
     return series_figure(
         runs, "stops", "Episodes that did not reach their end",
         "Share of a step's episodes that something else than the environment's own end stopped. What a limit cuts off "
         "is a broken game to learn from.",
-        "share of episodes", stops, percent=True,
+        "share of episodes", happened or stops, percent=True,
     )  # fmt: skip
+
+
+def _happened(runs: Runs, name: str) -> bool:
+    return any(value for run in runs for _, value in run.numbers.metrics.get(name, []))

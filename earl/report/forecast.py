@@ -24,10 +24,12 @@ from earl.report.figures import (
     thin,
 )
 
+ENDS = ("early", "late", "median")
 QUANTILES = {"p50": BLUE, "p95": GREEN, "p99": ORANGE}
 TOLD = (
     "At each step: the step at which that quantile of the contexts was forecast to reach the limit. The line is the "
-    "median forecast, the band holds 80 %; the dotted diagonal is the present. No line: not within the horizon."
+    "median forecast, the band holds 80 %; the dotted diagonal is the present. No line: not within the horizon; a band "
+    "that ends at the top: perhaps never."
 )
 
 
@@ -39,9 +41,10 @@ def forecast_figure(runs: Sequence[RunData]) -> Figure:
     listed = [(run, name, color) for run in range(len(runs)) for name, color in quantiles.items()]
     known = [data for data in runs if any(name.startswith("forecast/") for name in data.numbers.metrics)]
     traces: list[dict[str, Any]] = []
+    horizon = 1.05 * _latest(runs)
     for run, name, color in listed:
         shown_color = color_of(run, 0, len(runs)) if several else color
-        traces += _bands(runs[run], name, shown_color, label_of(runs, run, name))
+        traces += _bands(runs[run], name, shown_color, label_of(runs, run, name), horizon)
     if not traces:
         why = "not recorded yet" if not known else "at no step was the limit forecast to be reached within the horizon"
         return Figure("forecast", title, TOLD, None, missing=why)
@@ -53,14 +56,19 @@ def forecast_figure(runs: Sequence[RunData]) -> Figure:
     return Figure("forecast", title, told, {"data": traces, "layout": drawn})
 
 
-def _bands(data: RunData, name: str, color: str, label: str) -> list[dict[str, Any]]:
+def _latest(runs: Sequence[RunData]) -> float:
+    """The latest step that any forecast named."""
+    series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in QUANTILES for end in ENDS]
+    return max((value for points in series for _, value in points if math.isfinite(value)), default=0.0)
+
+
+def _bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
     """Early, late and median, gaps where the limit is not in reach. A late bound beyond the horizon ends at its top."""
-    series = {end: data.numbers.metrics.get(f"forecast/{name}/{end}", []) for end in ("early", "late", "median")}
+    series = {end: data.numbers.metrics.get(f"forecast/{name}/{end}", []) for end in ENDS}
     if not any(math.isfinite(value) for _, value in series["early"]):
         return []
-    top = max(value for points in series.values() for _, value in points if math.isfinite(value))
     reached = {step for step, value in series["early"] if math.isfinite(value)}
-    late = [(step, min(value, 1.1 * top) if step in reached else math.nan) for step, value in series["late"]]
+    late = [(step, min(value, horizon) if step in reached else math.nan) for step, value in series["late"]]
     traces = []
     for end, points in {**series, "late": late}.items():
         fill = {"fill": "tonexty", "fillcolor": faint(color, 0.15)} if end == "late" else {}
@@ -78,7 +86,7 @@ def outlook_traces(data: RunData, limits: Points, drawn: dict[str, Any]) -> list
     """
     now = data.numbers.last_step or 0
     found = {name: _last(data, name) for name in QUANTILES}
-    reached = {name: ends for name, ends in found.items() if ends and math.isfinite(ends[0])}
+    reached = {name: ends for name, ends in found.items() if ends and math.isfinite(ends[1])}
     if not reached or not limits:
         return []
     ends = [end for bounds in reached.values() for end in bounds if math.isfinite(end)]
@@ -122,7 +130,7 @@ def _wedge(
         "hoverinfo": "skip",
     }
     traces = [{**base, "x": finite(x), "y": finite(y), **wedge}]
-    if math.isfinite(median) and median <= until:
+    if median <= until:
         words = f"{name} reaches the limit at step {median:,.0f} ({early:,.0f} to {_step(late)})"
         path = {"line": {"color": color, "width": 1.5, "dash": "dot"}, "hovertemplate": words, "showlegend": False}
         traces.append({**base, "x": finite([now, median]), "y": finite([height, limit]), **path})

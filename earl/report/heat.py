@@ -71,6 +71,7 @@ def _trace(choice: int, cells: dict[Cell, float], ends: list[int], turns: int) -
         "y": [turn + 1 for turn in range(turns)],
         "z": [finite(float(f"{value:.4g}") for value in row) for row in grid],
         "zmin": 0,
+        "zmax": max(cells.values()),
         "colorscale": "Cividis",
         "colorbar": {"thickness": 12, "outlinewidth": 0},
         "hovertemplate": "step %{x}, turn %{y}: %{z:,.1f}<extra></extra>",

@@ -123,7 +123,7 @@ def test_how_forecasts_moved(runs: Any) -> None:
     drawn = traces(spec([figure], "forecast"))
     assert {name for name in drawn if "," not in name} == {"p50", "p95"}
     assert set(drawn["p95"]["y"]) == {90.0}
-    assert set(drawn["p50, late"]["y"]) == {187.0}, "beyond the horizon: 1.1 times the latest that is within it"
+    assert set(drawn["p50, late"]["y"]) == {178.5}, "beyond the horizon: 1.05 times 170, the latest within it"
     none = forecast.forecast_figure([without(gather(runs.run(name="b")), "forecast/p50", "forecast/p95")])
     assert none.spec is None and "within the horizon" in none.missing
 
