@@ -10,8 +10,9 @@ from statistics import mean
 from typing import Any
 
 from earl.benchmarks.rollout import recipe, spread
-from earl.config import Config, dump
+from earl.config import Config
 from earl.errors import EarlError
+from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
@@ -42,7 +43,7 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
     for seed in range(seeds):
         for arm, settings in ARMS.items():
             config = recipe("tictactoe", [*HARD, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
-            seen[arm].append(_measured(_trained(root, f"{arm}-seed{seed}", config)))
+            seen[arm].append(_measured(trained(root, f"{arm}-seed{seed}", config)))
     means = {arm: mean(result["not_lost"] for result in results) for arm, results in seen.items()}
     return {
         "seeds": seeds,
@@ -54,7 +55,12 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
     }
 
 
-def _trained(root: Path, name: str, config: Config) -> RunFolder:
+def trained(root: Path, name: str, config: Config) -> RunFolder:
+    """Train the run of that name to its end, or what is left of it.
+
+    Raises:
+        EarlError: when a run of another recipe lies there.
+    """
     folder = RunFolder(root / name)
     if not folder.config.is_file():
         folder = create(root, name, dump(config))

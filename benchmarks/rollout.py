@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from earl.benchmarks.generate import GenerateSampler
-from earl.config import Config, build, load_toml, override
+from earl.config import Config
 from earl.envs import registry
 from earl.placement.embedded import Embedded
 from earl.placement.peers import Peers
+from earl.recipe import build, load_toml, override
 from earl.rollout.episode import Completion, Episode, Prompt
 from earl.rollout.lockstep import Completes, play
 from earl.rollout.tasks import draw_tasks, group_episodes

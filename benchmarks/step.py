@@ -7,8 +7,9 @@ from statistics import median
 from typing import Any
 
 from earl.benchmarks.rollout import recipe, spread
-from earl.config import Config, dump
+from earl.config import Config
 from earl.envs import registry
+from earl.recipe import dump
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.train import run as train

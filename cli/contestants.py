@@ -5,12 +5,13 @@ from pathlib import Path
 
 from earl.cli.players import find_run, need_run, same_env
 from earl.cli.recipes import resolve
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.engine.model import load
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
 from earl.placement.judge import Judge, judge
 from earl.preflight import check_player
+from earl.recipe import build, load_toml
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
 

@@ -12,8 +12,9 @@ from earl.cli.options import print_json
 from earl.cli.players import need_run, same_env
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.errors import EarlError
+from earl.recipe import build, load_toml
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, free
 from earl.runs.summary import summarize

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from earl.config import Config, build, load_toml, override
+from earl.config import Config
 from earl.envs import registry
 from earl.errors import EarlError
+from earl.recipe import build, load_toml, override
 
 FOLDER = Path(str(files("earl") / "configs"))
 

@@ -32,7 +32,7 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     """
     from earl.cli.players import need_run
     from earl.cli.scenes import scenes
-    from earl.config import build, load_toml
+    from earl.recipe import build, load_toml
     from earl.report.decoding import Decoder
     from earl.report.model import model_facts
 

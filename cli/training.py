@@ -16,9 +16,9 @@ from earl.cli.options import print_json
 from earl.cli.progress import Watch
 from earl.cli.tables import as_objects, match_table
 from earl.cli.text import clean, console
-from earl.config import dump
 from earl.errors import EarlError
 from earl.observer import Observers
+from earl.recipe import dump
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create, fresh_name, lock
 from earl.runs.storage import storage

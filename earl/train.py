@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from earl import evaluate
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
 from earl.engine.model import load
@@ -24,6 +24,7 @@ from earl.parallel.load import load_of, memory_metrics
 from earl.placement import peers as peer_processes
 from earl.placement.embedded import Embedded
 from earl.placement.peers import Lost, Peers
+from earl.recipe import build, load_toml
 from earl.rollout.metrics import episode_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs import checkpoint

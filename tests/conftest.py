@@ -77,7 +77,7 @@ RECIPE = {
 @pytest.fixture(scope="session")
 def tiny():
     """Makes the recipe of a run of seconds, with some settings changed, section by section."""
-    from earl.config import build
+    from earl.recipe import build
 
     return lambda **sections: build(
         {name: {**RECIPE.get(name, {}), **sections.get(name, {})} for name in {*RECIPE, *sections}}

@@ -2,8 +2,9 @@
 
 import pytest
 
-from earl.config import Config, build, load_toml, override
+from earl.config import Config
 from earl.errors import EarlError
+from earl.recipe import build, load_toml, override
 
 LEAST = {"env": {"name": "tictactoe"}}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from earl.config import build, override
 from earl.engine import model
 from earl.engine.model import Policy
 from earl.envs import registry
@@ -15,6 +14,7 @@ from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
 from earl.preflight import machine, plan, preflight
 from earl.preflight.machine import check_disk, size
+from earl.recipe import build, override
 
 GAME: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 3, "perfect": 1}},

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from earl.config import build, load_toml
 from earl.preflight import preflight
+from earl.recipe import build, load_toml
 
 RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
 

@@ -4,8 +4,9 @@ import time
 from pathlib import Path
 
 from earl.cli.live.now import RunNow
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.errors import EarlError
+from earl.recipe import build, load_toml
 from earl.runs import numbers
 from earl.runs.folder import RunFolder
 from earl.runs.numbers import Numbers

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
 from earl.placement.embedded import world_of
+from earl.recipe import build, load_toml
 from earl.rollout.tasks import World
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.errors import EarlError
 from earl.growth import ContextTokens
+from earl.recipe import build, load_toml
 from earl.report.model import ModelFacts, model_facts
 from earl.report.stored import StoredEpisodes, stored_episodes
 from earl.runs import numbers

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from earl.config import Config, build, load_toml
+from earl.config import Config
 from earl.errors import EarlError
+from earl.recipe import build, load_toml
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder

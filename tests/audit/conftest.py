@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from earl.audit import audit
-from earl.config import dump
 from earl.placement.peers import Peers
+from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
 from earl.train import StopRequest, train
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from earl.cli.main import run
-from earl.config import build, load_toml
+from earl.recipe import build, load_toml
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store

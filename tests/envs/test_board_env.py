@@ -143,7 +143,14 @@ def test_a_board_is_drawn_from_its_observation(name: str) -> None:
 
 def test_what_is_no_board_is_not_drawn() -> None:
     env = registry.make("tictactoe")
-    for text in ("", "illegal: choose one of 1", "X 123\n456", "X 123\n456\n78X9", "X 193\n456\n789", "X <b>\n456\n789"):
+    for text in (
+        "",
+        "illegal: choose one of 1",
+        "X 123\n456",
+        "X 123\n456\n78X9",
+        "X 193\n456\n789",
+        "X <b>\n456\n789",
+    ):
         assert env.draw(text) is None
     assert env.draw("X X23\n456\n789", "1") is None, "that cell is taken"
     assert env.draw("X 123\n456\n789", "two") is None

@@ -128,7 +128,7 @@ def test_rows_of_all_processes_stand_in_the_order_of_their_episodes(placement):
 PROGRAM = """
 import hashlib, sys, torch
 from pathlib import Path
-from earl.config import build, load_toml
+from earl.recipe import build, load_toml
 from earl.placement.embedded import Embedded
 from earl.placement.peers import end_with_parent, joined
 
@@ -168,7 +168,7 @@ if __name__ == "__main__":
     ids=["usual", "starved"],
 )
 def test_two_processes_do_what_one_does(tiny, tmp_path, sections):
-    from earl.config import dump
+    from earl.recipe import dump
 
     (tmp_path / "work.py").write_text(PROGRAM)
     (tmp_path / "recipe.toml").write_text(dump(tiny(**sections)))

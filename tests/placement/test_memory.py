@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.config import dump
+from earl.recipe import dump
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import gc, json, os, sys
 from pathlib import Path
-from earl.config import build, load_toml
+from earl.recipe import build, load_toml
 from earl.placement.embedded import Embedded
 from earl.placement.peers import Peers
 

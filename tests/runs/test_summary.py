@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from earl.config import build, dump
 from earl.errors import EarlError
 from earl.matches import MatchResult
+from earl.recipe import build, dump
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store

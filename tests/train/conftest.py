@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 import torch
 
-from earl.config import dump
 from earl.placement.peers import Peers
+from earl.recipe import dump
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
 from earl.train import StopRequest, train

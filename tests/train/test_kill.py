@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
-from earl.config import build, load_toml
+from earl.recipe import build, load_toml
 from earl.errors import EarlError
 from earl.runs.folder import lock, open_existing
 from earl.train import run

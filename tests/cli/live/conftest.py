@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from earl.cli.live.now import RunNow
-from earl.config import build
 from earl.matches import MatchResult
+from earl.recipe import build
 from earl.runs.numbers import Numbers
 from earl.runs.tables import Event, RecordedMatch, Series
 

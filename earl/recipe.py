@@ -1,0 +1,106 @@
+"""Recipes as they are read and written: TOML files, `a.b=value` assignments, and errors that name the nearest key."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from earl.config import Config
+from earl.errors import EarlError
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a recipe file.
+
+    Raises:
+        EarlError: when the file cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EarlError(f"recipe {path} cannot be read: {error.strerror}; check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise EarlError(f"recipe {path} is not TOML: {error}; see configs/ for examples") from error
+
+
+def override(tree: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Apply `a.b=value` assignments; values are TOML values, or plain strings where they are not.
+
+    Example:
+        >>> override({"run": {"steps": 5}}, ["run.steps=9", "algorithm.name=rloo"])
+        {'run': {'steps': 9}, 'algorithm': {'name': 'rloo'}}
+        >>> override({}, ['env.opponents."perfect@0.25"=1'])
+        {'env': {'opponents': {'perfect@0.25': 1}}}
+    """
+    result: dict[str, Any] = {key: dict(table) if isinstance(table, dict) else table for key, table in tree.items()}
+    for assignment in assignments:
+        keys, text = _split(assignment)
+        table = result
+        for key in keys[:-1]:
+            inner = table.get(key)
+            table[key] = dict(inner) if isinstance(inner, dict) else {}
+            table = table[key]
+        table[keys[-1]] = _toml_value(text)
+    return result
+
+
+def build(tree: Mapping[str, Any]) -> Config:
+    """The recipe as a checked tree.
+
+    Raises:
+        EarlError: for an unknown key (with the nearest one) or a value that breaks a rule.
+    """
+    try:
+        return Config.model_validate(dict(tree))
+    except ValidationError as error:
+        raise EarlError("; ".join(_explain(item) for item in error.errors())) from None
+
+
+def dump(config: Config) -> str:
+    """The whole recipe as TOML, every default written out; read back, it builds the same recipe."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def _split(assignment: str) -> tuple[list[str], str]:
+    """The keys, of which those in quotes may hold dots and "=", and the value."""
+    match = _ASSIGNMENT.fullmatch(assignment)
+    if match is None:
+        raise EarlError(f"--set {assignment!r} is not of the form section.key=value, such as run.steps=50")
+    return [key.strip('"') for key in _KEY.findall(match["path"])], match["value"]
+
+
+_KEY = re.compile(r'"[^"]+"|[^".=\s]+')
+_ASSIGNMENT = re.compile(rf"\s*(?P<path>(?:{_KEY.pattern})(?:\.(?:{_KEY.pattern}))+)\s*=(?P<value>.*)", re.DOTALL)
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _explain(item: Any) -> str:
+    path = ".".join(str(part) for part in item["loc"]) or "recipe"
+    if item["type"] == "extra_forbidden":
+        *section, key = item["loc"]
+        near = difflib.get_close_matches(str(key), _keys(section), n=1)
+        hint = f"; did you mean {'.'.join([*map(str, section), near[0]])!r}?" if near else ""
+        return f"unknown key {path!r}{hint or '; known here: ' + ', '.join(_keys(section))}"
+    if item["type"] == "value_error":
+        return f"{path}: {item['ctx']['error']}"
+    if item["type"] == "missing":
+        return f"{path} is missing; every recipe needs it"
+    return f"{path} = {item['input']!r}: {item['msg'].lower()}"
+
+
+def _keys(section: Iterable[Any]) -> list[str]:
+    model: Any = Config
+    for part in section:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)
