@@ -1,6 +1,6 @@
 """`earl bench`: measure on this machine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,30 @@ def _options(command: F) -> F:
         "--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe."
     )(command)
     return click.option("--env", default="tictactoe", show_default=True, help="Whose packaged recipe is used.")(command)
+
+
+def _training(name: str, steps: int) -> Callable[[F], F]:
+    """What every benchmark takes that trains its own runs."""
+
+    def take(command: F) -> F:
+        command = json_option(command)
+        command = click.option(
+            "--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe."
+        )(command)
+        command = click.option(
+            "--runs",
+            "root",
+            type=click.Path(path_type=Path),
+            default=Path("runs") / name,
+            show_default=True,
+            help="Where the runs lie; those that are there already are taken up.",
+        )(command)
+        command = click.option(
+            "--steps", type=click.IntRange(min=1), default=steps, show_default=True, help="Of reinforcement learning."
+        )(command)
+        return click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)(command)
+
+    return take
 
 
 @click.group()
@@ -63,7 +87,9 @@ def step(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_js
     Steps of reinforcement learning after a short warm start; the first and the last do not count.
 
     \b
-    one, two   processes: seconds of a whole step, and the median seconds of its stages
+    one, two   processes: seconds of a whole step, the median seconds of its stages,
+               and the shares of all time that tracking contexts and storing
+               episodes took
     speedup    of two processes over one, pair by pair of repeats
     episodes   of one step
     """
@@ -73,18 +99,7 @@ def step(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_js
 
 
 @command.command()
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Of reinforcement learning.")
-@click.option(
-    "--runs",
-    "root",
-    type=click.Path(path_type=Path),
-    default=Path("runs/ceiling"),
-    show_default=True,
-    help="Where the runs lie; those that are there already are taken up.",
-)
-@click.option("--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe.")
-@json_option
+@_training("ceiling", steps=100)
 def ceiling(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
     """Measure what a context limit costs, and whether an automatic one avoids it.
 
@@ -98,6 +113,31 @@ def ceiling(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as
     auto_minus_120   difference of the means of not_lost; auto_minus_72 alike
     """
     from earl.benchmarks.ceiling import run
+
+    _show(run(root, seeds, steps, assignments), as_json)
+
+
+@command.command()
+@_training("collapse", steps=100)
+def collapse(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure whether learning collapses when thinking that pays grows into the context limit.
+
+    Figure 1 of the EARL paper (arXiv 2510.05943) at small scale: chains of 4 to 16 operations are worked out in
+    writing, and reward is to be had by thinking longer. Arms that differ in the limit alone: fixed at 60 tokens, where
+    16 operations need 72; the same with episodes that were cut off left out of learning; "auto" that begins at 60; and
+    96, which cuts nothing.
+
+    \b
+    reward     of training episodes: first, best and last; means over 5 steps
+    best_step  at which the best began
+    fallen     how far the last reward lies below the best
+    solved     share of the chains, first and last
+    reply      tokens that the model wrote in an episode, first and last
+    cut        last: share of the episodes that met the limit; steps: in which at least
+               a tenth did
+    limit      last, in tokens
+    """
+    from earl.benchmarks.collapse import run
 
     _show(run(root, seeds, steps, assignments), as_json)
 

@@ -11,7 +11,7 @@ from earl.envs.tools.calculator import Refusal, calculate
 from earl.errors import EarlError
 
 MAX_VALUE = 999
-"""Results on the way stay within 0 … 999, so that they stay short."""
+"""Results on the way stay within 0 … 999 unless an option says less, so that they stay short."""
 MAX_OPERATIONS = 16
 
 TOOL_CALL = re.compile(r"<tool_call>([^<>]*)</tool_call>")
@@ -41,16 +41,35 @@ class ArithmeticEnv(TextEnv):
 
     instructions = INSTRUCTIONS
 
-    def __init__(self, num_operations: int = 2, max_operand: int = 99) -> None:
-        """Chains of `num_operations` signs between operands of 1 … `max_operand`."""
+    def __init__(
+        self,
+        num_operations: int = 2,
+        max_operand: int = 99,
+        min_operations: int | None = None,
+        max_value: int = MAX_VALUE,
+    ) -> None:
+        """Chains of signs between operands of 1 … `max_operand`.
+
+        Args:
+            num_operations: signs of a chain, or of the longest.
+            min_operations: signs of the shortest, every length alike; blanks make all chains equally long.
+            max_value: results on the way stay within 0 … `max_value`.
+        """
         if not 1 <= num_operations <= MAX_OPERATIONS:
             raise EarlError(f"num_operations {num_operations!r} is not within 1 … {MAX_OPERATIONS}")
-        if not 1 <= max_operand <= MAX_VALUE // 2:
-            # Otherwise neither sign might keep the next result within 0 … MAX_VALUE.
-            raise EarlError(f"max_operand {max_operand!r} is not within 1 … {MAX_VALUE // 2}")
+        if min_operations is not None and not 1 <= min_operations <= num_operations:
+            raise EarlError(f"min_operations {min_operations!r} is not within 1 … {num_operations}, the num_operations")
+        if not 2 <= max_value <= MAX_VALUE:
+            raise EarlError(f"max_value {max_value!r} is not within 2 … {MAX_VALUE}")
+        if not 1 <= max_operand <= max_value // 2:
+            # Otherwise neither sign might keep the next result within 0 … max_value.
+            raise EarlError(f"max_operand {max_operand!r} is not within 1 … {max_value // 2}, half of max_value")
         self.num_operations = num_operations
+        self.min_operations = min_operations
         self.max_operand = max_operand
+        self.max_value = max_value
         self.max_turns = num_operations + 2
+        self._width = 0 if min_operations is None else len(str(max_operand)) * (num_operations + 1) + num_operations
         self.operations: tuple[str, ...] = ()
         """The calls that solve the chain one after the other, such as ("37+48", "85-19")."""
         self.answer = 0
@@ -64,7 +83,7 @@ class ArithmeticEnv(TextEnv):
     @property
     def next_call(self) -> str | None:
         """The next operation to give the calculator; None once `answer` is known."""
-        return self.operations[self.solved] if self.solved < self.num_operations else None
+        return self.operations[self.solved] if self.solved < len(self.operations) else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """Draw a chain from the seed."""
@@ -74,14 +93,14 @@ class ArithmeticEnv(TextEnv):
         rng = Random(f"arithmetic {self.np_random.integers(1 << 31) if seed is None else seed}")
         self.answer = rng.randint(1, self.max_operand)
         chain, operations = str(self.answer), []
-        for _ in range(self.num_operations):
+        for _ in range(self._length(rng)):
             operation, self.answer = self._draw(rng, self.answer)
             operations.append(operation)
             chain += operation.lstrip("0123456789")
         self.operations = tuple(operations)
         self.solved = self.turns = 0
         self._over = False
-        return chain, {"role": "user"}
+        return chain.ljust(self._width), {"role": "user"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Call the calculator or answer.
@@ -114,10 +133,16 @@ class ArithmeticEnv(TextEnv):
             return str(first)
         return f"<tool_call>{first}{rng.choice('+-')}{second}</tool_call>"
 
+    def _length(self, rng: Random) -> int:
+        """How many operations the next chain has."""
+        if self.min_operations is None:
+            return self.num_operations
+        return rng.randint(self.min_operations, self.num_operations)
+
     def _draw(self, rng: Random, value: int) -> tuple[str, int]:
-        """One more operation on a value, and its result, which stays within 0 … MAX_VALUE."""
+        """One more operation on a value, and its result, which stays within 0 … `max_value`."""
         operand, sign = rng.randint(1, self.max_operand), rng.choice((1, -1))
-        if not 0 <= value + sign * operand <= MAX_VALUE:
+        if not 0 <= value + sign * operand <= self.max_value:
             sign = -sign
         return f"{value}{'+' if sign > 0 else '-'}{operand}", value + sign * operand
 

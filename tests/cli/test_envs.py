@@ -18,7 +18,8 @@ def test_show(earl) -> None:
     assert "You play Tic-Tac-Toe" in said.out
     assert "expert, heuristic, minimax, perfect, random" in said.out
     assert said.out.endswith("X 123\n456\n789\n")
-    assert earl("envs", "show", "arithmetic", "--json").json["options"] == {"num_operations": 2, "max_operand": 99}
+    options = {"num_operations": 2, "max_operand": 99, "min_operations": None, "max_value": 999}
+    assert earl("envs", "show", "arithmetic", "--json").json["options"] == options
     said = earl("envs", "show", "tictactoo")
     assert (said.code, said.out) == (2, "")
     assert "did you mean 'tictactoe'?" in said.err

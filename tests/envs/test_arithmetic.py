@@ -99,9 +99,51 @@ def test_too_many_calls_are_truncated():
         env.step("2")
 
 
+def test_chains_of_many_lengths_are_padded_to_one():
+    lengths = set()
+    for seed in range(200):
+        env, chain = opened(seed, num_operations=6, min_operations=2, max_operand=4, max_value=9)
+        # 7 operands of one digit and 6 signs.
+        assert len(chain) == 13
+        assert sum(chain.count(sign) for sign in "+-") == len(env.operations)
+        assert all(0 <= int(operation[0]) <= 9 and operation[1] in "+-" for operation in env.operations)
+        assert 0 <= env.answer <= 9
+        lengths.add(len(env.operations))
+    assert lengths == {2, 3, 4, 5, 6}
+
+
+def test_the_thinker_gives_up_at_any_length_and_is_right_at_the_full_one():
+    lengths, rights = [], []
+    for seed in range(300):
+        env, _ = opened(seed, num_operations=5, max_operand=4, max_value=9)
+        thought, _, answer = agent("thinker", "arithmetic").act(env, Random(seed)).partition("</think>")
+        results = thought.removeprefix("<think>").split(";")[1:]
+        assert results == [operation[0] for operation in (*env.operations[1:], str(env.answer))][: len(results)]
+        assert answer == (results or [env.operations[0][0]])[-1]
+        *_, info = env.step(answer)
+        if len(results) == 5:
+            assert info["outcome"] == "win"
+        lengths.append(len(results))
+        rights.append(info["outcome"] == "win")
+    assert set(lengths) == {0, 1, 2, 3, 4, 5}
+    # 0.75 ** 5 = 24 % think to the end; one standard deviation is 2.5 points.
+    assert lengths.count(5) / 300 == pytest.approx(0.24, abs=0.1)
+    assert sum(rights) < 150
+
+
 def test_sizes_out_of_range_are_refused():
-    for options in ({"num_operations": 0}, {"num_operations": 17}, {"max_operand": 0}, {"max_operand": 500}):
-        with pytest.raises(EarlError, match="is not within 1 …"):
+    for options in (
+        {"num_operations": 0},
+        {"num_operations": 17},
+        {"max_operand": 0},
+        {"max_operand": 500},
+        {"min_operations": 0},
+        {"min_operations": 3},  # more than the two of num_operations
+        {"max_value": 1, "max_operand": 1},
+        {"max_value": 1000},
+        {"max_value": 9, "max_operand": 5},
+    ):
+        with pytest.raises(EarlError, match="is not within [12] …"):
             registry.make("arithmetic", **options)
 
 

@@ -50,7 +50,7 @@ def test_targets_that_cannot_be_loaded_are_named(own_registry, target):
 
 def test_spec_tells_what_envs_show_needs():
     spec = registry.spec("arithmetic")
-    assert spec.options == {"num_operations": 2, "max_operand": 99}
+    assert spec.options == {"num_operations": 2, "max_operand": 99, "min_operations": None, "max_value": 999}
     assert (spec.seats, spec.max_turns) == (1, 4)
     assert spec.target == "earl.envs.tools.arithmetic:ArithmeticEnv"
     assert "calculator" in spec.instructions

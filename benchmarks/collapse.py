@@ -1,0 +1,104 @@
+"""Figure 1 of the EARL paper (arXiv 2510.05943) at small scale: thinking that pays grows into the context limit.
+
+There a 4B model learns Tic-Tac-Toe, its turns grow under reward, at step 13 episodes reach the limit of 8,192 tokens,
+and after step 15 the return collapses. Here a small model works out chains of 4 … 16 operations in writing, without
+the calculator. What it imitates gives up at any time, so that at first it thinks too little, and reward is to be had
+by thinking longer. A limit of 60 tokens holds the thinking of chains of up to 10 operations; 96 hold all.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from earl.benchmarks.ceiling import trained
+from earl.benchmarks.rollout import recipe, spread
+from earl.runs.folder import RunFolder
+from earl.runs.store import Store
+
+ARMS = {
+    "fixed": ["context.limit=60"],
+    "fixed_left_out": ["context.limit=60", "context.learn_truncated=false"],
+    "auto": ['context.limit="auto"', "context.initial=60"],
+    "roomy": ["context.limit=96"],
+}
+THINKING = [
+    "env.options={num_operations=16,min_operations=4,max_operand=4,max_value=9}",
+    "agent.thinking=true",
+    "agent.max_turn_tokens=96",  # the context limit is what binds
+    "agent.retries=0",
+    "agent.forfeit_reward=-1.0",
+    'warm_start.teacher="thinker"',
+    "warm_start.steps=60",
+    "warm_start.episodes=256",
+    "warm_start.minibatches=8",
+    "model.layers=2",
+    "model.heads=2",
+    "rollout.episodes=256",
+    "algorithm.entropy=0.0",
+    "learner.final_learning_rate=5e-4",
+    "run.processes=1",
+]
+"""Chains of one digit with results of one digit: each result stands as far behind its operation as every other."""
+SMOOTHED = 5
+"""Steps that are averaged before a reward is called the highest, the first or the last."""
+CUT = 0.1
+"""Share of a step's episodes that met the limit from which on the step counts as cut."""
+
+
+def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """Train every arm with seeds 0, 1, …; runs that lie in `root` already are taken up, not done again.
+
+    Returns:
+        by arm, as median, min and max over the seeds, where "first", "best" and "last" are means over 5 steps:
+        `reward_…`; `fallen`: by how much the last reward lies below the best; `solved_…`: share of the episodes;
+        `reply_…`: tokens that the model wrote in an episode; `cut_last`: share of the episodes that met the limit;
+        `cut_steps`: steps in which at least a tenth did; `limit_last`: in tokens; `best_step`: the step of
+        reinforcement learning with which the best mean began.
+    """
+    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    for seed in range(seeds):
+        for arm, settings in ARMS.items():
+            own = [*THINKING, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments]
+            seen[arm].append(measured(trained(root, f"{arm}-seed{seed}", recipe("arithmetic", own))))
+    return {
+        "seeds": seeds,
+        "steps": steps,
+        "runs": str(root),
+        **{arm: {name: spread([own[name] for own in results]) for name in results[0]} for arm, results in seen.items()},
+    }
+
+
+def measured(folder: RunFolder) -> dict[str, float]:
+    """What the steps of reinforcement learning of a run came to."""
+    with Store(folder.database, read_only=True) as store:
+        metrics = {name: [value for _, value in points] for name, points in store.metrics().items()}
+    reward = smoothed(metrics["reward"])
+    # What does not finish is charged 1 and solves nothing; a solved chain earns 1.
+    solved = smoothed([own + 1 - done for own, done in _pairs(metrics, "reward", "stop/finished")])
+    reply = smoothed([own / episodes for own, episodes in _pairs(metrics, "tokens/sampled", "episodes")])
+    cut = [prompt + own for prompt, own in _pairs(metrics, "truncation/prompt", "truncation/reply")]
+    return {
+        "reward_first": reward[0],
+        "reward_best": max(reward),
+        "best_step": float(reward.index(max(reward)) + 1),
+        "reward_last": reward[-1],
+        "fallen": max(reward) - reward[-1],
+        "solved_first": solved[0],
+        "solved_last": solved[-1],
+        "reply_first": reply[0],
+        "reply_last": reply[-1],
+        "cut_last": smoothed(cut)[-1],
+        "limit_last": metrics["context/limit"][-1],
+        "cut_steps": float(sum(share >= CUT for share in cut)),
+    }
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Means over SMOOTHED values in a row, or over all where there are fewer."""
+    width = min(SMOOTHED, len(values))
+    return [mean(values[start : start + width]) for start in range(len(values) - width + 1)]
+
+
+def _pairs(metrics: dict[str, list[float]], first: str, second: str) -> list[tuple[float, float]]:
+    return list(zip(metrics[first], metrics[second], strict=True))
