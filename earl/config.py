@@ -50,8 +50,16 @@ class AgentConfig(Section):
     """Whether the conversation begins with the environment's rules in words."""
     max_turn_tokens: int = Field(8, ge=1)
     """Tokens of one reply, thinking included."""
+    summary_tokens: int | None = Field(None, ge=1)
+    """With `history = "summary:K"`: tokens of one summary; absent: 64."""
     max_turns: int | None = Field(None, ge=1)
     """Replies per episode; absent: what the environment needs plus the retries."""
+
+    @model_validator(mode="after")
+    def _summaries_are_asked_for(self) -> "AgentConfig":
+        if self.summary_tokens and not self.history.startswith("summary:"):
+            raise ValueError(f"summary_tokens has no use beside history = {self.history!r}; leave it out")
+        return self
 
 
 class ContextConfig(Section):

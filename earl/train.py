@@ -5,7 +5,7 @@ rollout ─▶ experience preparation ─▶ model update ─▶ weights back to
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -115,7 +115,9 @@ def _step(placement: Embedded, journal: Journal, progress: Progress, clock: Cloc
     step, warm = progress.step, placement.config.warm_start.steps
     if step <= warm:
         with clock("rollout"):
-            rows = placement.demonstrations(step)
+            rows = placement.demonstrations(step, progress.context.ceiling)
+        _tell(journal, step, progress.context.make_room(int(rows.lengths.max())))
+        placement.limit(progress.context.limit)
         with clock("update"):
             stats = placement.imitate(rows, step)
         return StepRecord({f"warm_start/{name}": value for name, value in stats.items()})
@@ -123,13 +125,14 @@ def _step(placement: Embedded, journal: Journal, progress: Progress, clock: Cloc
         groups = placement.rollout(step)
     with clock("track"):
         record = _track(placement, journal, progress, groups)
-    if not placement.learned(groups):
+    batch, stats = None, {}
+    if placement.learned(groups):
+        with clock("prepare"):
+            batch = placement.prepare(groups)
+        with clock("update"):
+            stats = placement.update(batch, step - warm)
+    else:
         journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
-        return record
-    with clock("prepare"):
-        batch = placement.prepare(groups)
-    with clock("update"):
-        stats = placement.update(batch, step - warm)
     with clock("record"):
         # After a checkpoint too: it holds the very weights that sampled these episodes, so that they can be audited.
         run = placement.config.run
@@ -144,10 +147,14 @@ def _track(placement: Embedded, journal: Journal, progress: Progress, groups: Se
     seen = progress.context.observe(growth_of(progress.step, metrics))
     metrics |= seen.metrics
     placement.limit(progress.context.limit)
-    for kind, message in seen.events:
-        journal.event(progress.step, kind, message)
+    _tell(journal, progress.step, seen.events)
     metrics |= memory_metrics(load_of(metrics), placement.shape, placement.config.learner.micro_batch_tokens)
     return StepRecord(metrics, tokens_by_turn(trajectories_of(groups), progress.step))
+
+
+def _tell(journal: Journal, step: int, events: Iterable[tuple[str, str]]) -> None:
+    for kind, message in events:
+        journal.event(step, kind, message)
 
 
 def _close_step(

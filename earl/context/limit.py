@@ -96,18 +96,25 @@ class ContextWatch:
     def _series(self, number: int) -> list[tuple[int, float]]:
         return [(step, quantiles[number]) for step, quantiles in self.history]
 
+    def make_room(self, longest: int) -> tuple[tuple[str, str], ...]:
+        """Raise an automatic limit above contexts that were gathered without it, such as a teacher's."""
+        if self.ceiling is None:
+            return ()
+        return self._raise(ROOM * longest, self.ceiling, f"the teacher's contexts take up to {longest}")
+
     def _follow(self, growth: Growth, ceiling: int) -> tuple[tuple[str, str], ...]:
         """Raise the limit to what is needed, as far as the ceiling allows."""
-        before, upper = self.limit, expected(self._series(len(FORECAST) - 1), AHEAD)[1]
-        wanted = ROOM * max(upper, growth.longest)
+        upper = expected(self._series(len(FORECAST) - 1), AHEAD)[1]
+        wanted, why = ROOM * max(upper, growth.longest), f"{upper:.0f} tokens are expected soon"
         if growth.cut:
-            wanted = max(wanted, LEAP * before)
-        self.limit = max(before, min(ceiling, ceil(min(wanted, 2 * before) / ROUNDED) * ROUNDED))
+            wanted, why = max(wanted, LEAP * self.limit), f"{growth.cut:.1%} of the episodes were cut off"
+        return self._raise(min(wanted, 2 * self.limit), ceiling, why)
+
+    def _raise(self, wanted: float, ceiling: int, why: str) -> tuple[tuple[str, str], ...]:
+        before = self.limit
+        self.limit = max(before, min(ceiling, ceil(wanted / ROUNDED) * ROUNDED))
         if self.limit == before:
             return ()
-        why = (
-            f"{growth.cut:.1%} of the episodes were cut off" if growth.cut else f"{upper:.0f} tokens are expected soon"
-        )
         last = "; this is the highest that is allowed" if self.limit == ceiling else ""
         return (("limit", f"context limit raised from {before} to {self.limit} tokens: {why}{last}"),)
 

@@ -23,7 +23,7 @@ from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.episode import Rules
-from earl.rollout.experience import charged, experiences, learned
+from earl.rollout.experience import charged, experiences, learned, unlearned
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, num_rows, pack, trajectories_of, turn_values
 from earl.rollout.tasks import World, draw_tasks, group_episodes
@@ -61,12 +61,13 @@ class Embedded:
         self.judge = LocalSampler(self.policy, greedy=True)
         self.reference: Any = None
 
-    def demonstrations(self, step: int) -> Rows:
-        """New episodes of the teacher, all processes' together."""
+    def demonstrations(self, step: int, limit: int | None = None) -> Rows:
+        """New episodes of the teacher, all processes' together; `limit` replaces the context limit that now holds."""
+        world = self._limited(limit or self.world.rules.context_limit)
         warm, seed = self.config.warm_start, self._seed("demonstrate", step)
         tasks = draw_tasks(self.world.env, warm.opponents or self.config.env.opponents, warm.episodes, seed)
         mine = range(len(tasks))[self.peers.rank :: self.peers.size]
-        episodes = [self.world.episode(tasks[i], derive(seed, "episode", i), i) for i in mine]
+        episodes = [world.episode(tasks[i], derive(seed, "episode", i), i) for i in mine]
         teacher, noisy = agent(warm.teacher, self.world.env), agent("random", self.world.env)
         played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
         order = np.repeat(np.array(mine, np.int64), [num_rows(trajectory) for trajectory in played])
@@ -109,13 +110,18 @@ class Embedded:
         """The groups as far as the recipe learns from them."""
         return learned(groups, self.config.context.learn_truncated)
 
-    def experiences(self, groups: Sequence[Group], batch: Batch) -> list[Experience]:
-        """What was made of every trajectory, after the update."""
+    def experiences(self, groups: Sequence[Group], batch: Batch | None) -> list[Experience]:
+        """What was made of every trajectory, after the update; without a batch: nothing of any."""
+        if batch is None:
+            return unlearned(groups)
         return experiences(groups, self.learned(groups), batch, self.learner.logprobs(self.policy.model, batch))
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""
-        self.world = replace(self.world, rules=replace(self.world.rules, context_limit=tokens))
+        self.world = self._limited(tokens)
+
+    def _limited(self, tokens: int) -> World:
+        return replace(self.world, rules=replace(self.world.rules, context_limit=tokens))
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """Learn from a batch; `step` counts the steps of reinforcement learning from 1."""
@@ -170,6 +176,7 @@ def world_of(config: Config, policy: Policy, limit: int | None = None) -> World:
         instructions=agent_config.instructions,
         max_turns=agent_config.max_turns,
         max_turn_tokens=agent_config.max_turn_tokens,
+        summary_tokens=agent_config.summary_tokens or Rules().summary_tokens,
         context_limit=limit or config.context.first_limit,
         forfeit_reward=agent_config.forfeit_reward,
     )

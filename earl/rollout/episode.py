@@ -61,6 +61,8 @@ class Rules:
     max_turns: int | None = None
     """Replies per episode; None takes the environment's own bound plus the retries."""
     max_turn_tokens: int = 8
+    summary_tokens: int = 64
+    """Of one summary, where the history policy asks for such."""
     context_limit: int = 256
     """Tokens of the longest context, the reply included."""
     forfeit_reward: float = -1.0
@@ -117,12 +119,17 @@ class Episode:
             )
         return None
 
+    @property
+    def reply_tokens(self) -> int:
+        """Tokens that the reply to this prompt may take, if the context has room for them."""
+        return self.rules.summary_tokens if self.summarising else self.rules.max_turn_tokens
+
     def prompt(self) -> Prompt:
         """The prompt that the episode waits on."""
         context = self.tokens[self._context_start :] if self._context_start else self.tokens
         # Keyed by the length so far: every turn draws its own noise, whatever its context looks like.
         seed = derive(self.seed, len(self.tokens))
-        return Prompt(self.session, context, seed, min(self.rules.max_turn_tokens, self._room()))
+        return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and go on to the next prompt or to the end."""

@@ -53,6 +53,11 @@ def experiences(
     return [made.get(id(trajectory)) or _nothing(trajectory) for trajectory in trajectories_of(groups)]
 
 
+def unlearned(groups: Iterable[Group]) -> list[Experience]:
+    """The experience of trajectories of which nothing was learned."""
+    return [_nothing(trajectory) for trajectory in trajectories_of(groups)]
+
+
 def _unpacked(trajectory: Trajectory, rows: Iterator[int], batch: Batch, logprobs: NDArray[np.float32]) -> Experience:
     result = _nothing(trajectory)
     for turns in contexts(trajectory):

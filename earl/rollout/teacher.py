@@ -45,7 +45,9 @@ def _actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: 
 
 
 def _label(episode: Episode, action: str) -> list[int]:
-    tokens, limit = episode.chat.written(action), episode.rules.max_turn_tokens
+    tokens, limit = episode.chat.written(action), episode.reply_tokens
+    if episode.summarising:
+        return tokens[:limit]
     if len(tokens) > limit:
         raise EarlError(
             f"agent.max_turn_tokens is {limit}, but the teacher's reply {action!r} takes {len(tokens)} with "

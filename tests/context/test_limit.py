@@ -54,6 +54,16 @@ def test_one_step_at_most_doubles_it():
     assert watch.limit == 200
 
 
+def test_a_teachers_contexts_find_room_under_an_automatic_limit_alone():
+    watch = ContextWatch(limit=72, ceiling=1024)
+    ((kind, message),) = watch.make_room(90)
+    assert (kind, watch.limit) == ("limit", 104)  # 90 x 1.1 = 99, rounded up
+    assert "from 72 to 104 tokens: the teacher's contexts take up to 90" in message
+    assert watch.make_room(80) == ()
+    fixed = ContextWatch(limit=72)
+    assert (fixed.make_room(90), fixed.limit) == ((), 72)
+
+
 def test_a_fixed_limit_is_warned_of_once_and_kept():
     watch, events = fed(ContextWatch(limit=150), [40 + 2 * step for step in range(54)])
     assert watch.limit == 150

@@ -2,6 +2,7 @@
 
 import pytest
 
+from earl.rollout.episode import Completion
 from earl.rollout.history import SUMMARY_REQUEST, History
 from earl.rollout.lockstep import play
 from earl.trajectory import Author, Outcome, StopReason
@@ -81,15 +82,23 @@ def test_summaries_do_not_count_as_replies(played):
     assert [turn.action for turn in result.turns] == ["1", None, "2", None, "3"]
 
 
+def test_a_summary_has_a_length_of_its_own(episode):
+    own = episode(history="summary:1", max_turn_tokens=3, summary_tokens=20)
+    assert own.prompt().max_tokens == 3
+    own.receive(Completion([ord("1"), ord("$")], [0.0, 0.0], 0, True))
+    assert own.summarising
+    assert own.prompt().max_tokens == 20
+
+
 def test_a_summary_that_is_cut_is_taken_as_far_as_it_goes(played, text):
-    result = played("1", "too long", "2", "3", history="summary:2", max_turn_tokens=3)
+    result = played("1", "too long", "2", "3", history="summary:2", summary_tokens=3, max_turn_tokens=3)
     assert "(to" not in text(result.tokens)  # asked after the second round
-    result = played("1", "too long", "2", "s", "3", history="summary:1", max_turn_tokens=3)
+    result = played("1", "too long", "2", "s", "3", history="summary:1", summary_tokens=3, max_turn_tokens=3)
     assert "(too\n1$[" in text(result.tokens)
 
 
 def test_a_summary_at_the_limit_ends_the_episode(played):
     # ( 0 $ [ 1 $ ( request $ [ are 6 + 3 + 30 tokens, and there is room for one more.
     room = 9 + len(SUMMARY_REQUEST) + 1
-    result = played("1", "long", history="summary:1", context_limit=room, max_turn_tokens=9)
+    result = played("1", "long", history="summary:1", context_limit=room)
     assert (result.stop, result.turns[-1].summary) == (StopReason.CONTEXT_LIMIT, True)

@@ -16,6 +16,9 @@ KINDS = {
     "ppo": {"algorithm": {"name": "ppo"}},
     "kl": {"algorithm": {"kl": 0.1}},
     "board only": {"agent": {"history": "board_only", "retries": 1}},
+    "last turns": {"agent": {"history": "last_turns:1", "retries": 1}},
+    "summaries": {"agent": {"history": "summary:2", "summary_tokens": 12}},
+    "automatic limit": {"context": {"limit": "auto", "initial": 36}},
 }
 
 
