@@ -20,7 +20,7 @@ COMMANDS = {
     "train": "Train an agent in an environment.",
     "eval": "Measure how strong a run or a model plays.",
     "play": "Play against a run or a scripted opponent.",
-    "report": "Write a run's report anew.",
+    "report": "Write a run's report anew, or compare runs.",
     "watch": "Watch a run in the terminal.",
     "audit": "Check what a run stored of its episodes.",
     "replay": "Step through a stored episode.",
