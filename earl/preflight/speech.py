@@ -126,7 +126,7 @@ def _agents(config: Config) -> Sequence[Agent]:
         return []
     names = {config.warm_start.teacher} if config.warm_start.steps else set()
     if env == "arithmetic":
-        names |= set(scripted.names(env)) - {"random"}
+        names |= {"solver"}
     return [scripted.agent(name, env) for name in sorted(names)]
 
 
