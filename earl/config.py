@@ -1,17 +1,27 @@
 """The recipe: one tree of settings, each with one default and one owner. How it is read stands in recipe.py."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 DEFAULT_LIMIT = 256
+HISTORY = re.compile(r"full|board_only|(last_turns|summary):[1-9][0-9]{0,5}")
 
 
 def _a_limit(value: object) -> object:
     if value == "auto" or (type(value) is int and value >= 1):
         return value
     raise PydanticCustomError("limit", "Input should be a number of tokens, 1 or more, or 'auto'")
+
+
+def _a_history(value: str) -> str:
+    if HISTORY.fullmatch(value):
+        return value
+    raise PydanticCustomError(
+        "history", "Input should be 'full', 'board_only', 'last_turns:K' or 'summary:K', such as 'last_turns:2'"
+    )
 
 
 Share = Annotated[float, Field(gt=0)]
@@ -37,7 +47,7 @@ class EnvConfig(Section):
 class AgentConfig(Section):
     """[agent]: how the model plays."""
 
-    history: str = Field("full", pattern=r"^(full|board_only|last_turns:[1-9]\d{0,5}|summary:[1-9]\d{0,5})$")
+    history: Annotated[str, AfterValidator(_a_history)] = "full"
     """What the model still sees: `full`: everything. `last_turns:K`: the last K rounds. `board_only`: the last
     observation. `summary:K`: after every K rounds the model writes a summary that stands for all before."""
     retries: int = Field(0, ge=0)

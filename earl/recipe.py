@@ -96,7 +96,7 @@ def _explain(item: Any) -> str:
         return f"{path}: {item['ctx']['error']}"
     if item["type"] == "missing":
         return f"{path} is missing; every recipe needs it"
-    return f"{path} = {item['input']!r}: {item['msg'].lower()}"
+    return f"{path} = {item['input']!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
 
 
 def _keys(section: Iterable[Any]) -> list[str]:

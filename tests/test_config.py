@@ -167,3 +167,28 @@ def test_the_resolved_recipe_is_the_same_recipe():
     config = build(LEAST)
     assert build(config.model_dump(exclude_none=True)) == config
     assert isinstance(config, Config)
+
+
+@pytest.mark.parametrize("name", ["full", "board_only", "last_turns:1", "summary:12"])
+def test_history_policies_by_name(name):
+    assert build({"env": {"name": "tictactoe"}, "agent": {"history": name}}).agent.history == name
+
+
+@pytest.mark.parametrize("name", ["ful", "last_turns", "last_turns:0", "summary:-1", "board_only:2", "last_turns:٣"])
+def test_an_unknown_history_policy_is_refused_with_the_known_ones(name):
+    assert "'full', 'board_only', 'last_turns:K' or 'summary:K'" in refused({"agent": {"history": name}})
+
+
+def test_settings_that_would_have_no_effect_are_refused():
+    assert "has no use beside limit = 120" in refused({"context": {"limit": 120, "ceiling": 200}})
+    assert "has no use beside limit = 120" in refused({"context": {"limit": 120, "initial": 80}})
+    assert "has no use beside history = 'full'" in refused({"agent": {"summary_tokens": 8}})
+
+
+def test_an_automatic_limit_begins_somewhere():
+    def first(**context):
+        return build({"env": {"name": "tictactoe"}, "context": context}).context.first_limit
+
+    assert (first(limit=120), first(limit="auto"), first(limit="auto", initial=72)) == (120, 256, 72)
+    assert first(limit="auto", ceiling=200) == 200
+    assert "above ceiling" in refused({"context": {"limit": "auto", "initial": 300, "ceiling": 200}})

@@ -53,7 +53,7 @@ def check_ceiling(config: Config, shape: ModelShape) -> int | None:
     if not config.context.automatic:
         return None
     bounds = {
-        "the model's positions": shape.max_positions,
+        "the model's length": shape.max_positions,
         "learner.micro_batch_tokens": config.learner.micro_batch_tokens,
         "memory": memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape)),
     }
