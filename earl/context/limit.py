@@ -104,8 +104,10 @@ class ContextWatch:
 
     def _follow(self, growth: Growth, ceiling: int) -> tuple[tuple[str, str], ...]:
         """Raise the limit to what is needed, as far as the ceiling allows."""
-        upper = expected(self._series(len(FORECAST) - 1), AHEAD)[1]
-        wanted, why = ROOM * max(upper, growth.longest), f"{upper:.0f} tokens are expected soon"
+        upper = growth.longest
+        if growth.step % EVERY == 0:
+            upper = max(upper, expected(self._series(len(FORECAST) - 1), AHEAD)[1])
+        wanted, why = ROOM * upper, f"up to {upper:.0f} tokens are expected soon"
         if growth.cut:
             wanted, why = max(wanted, LEAP * self.limit), f"{growth.cut:.1%} of the episodes were cut off"
         return self._raise(min(wanted, 2 * self.limit), ceiling, why)

@@ -101,5 +101,5 @@ def _tokens(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         np.concatenate([trajectory.authors for trajectory in trajectories]), minlength=len(Author)
     )
     by_author = {f"tokens/{author.name.lower()}": float(counts[author]) for author in Author}
-    sampled = sum(int(trajectory.sampled.sum()) for trajectory in trajectories)
+    sampled = np.count_nonzero(np.concatenate([trajectory.sampled for trajectory in trajectories]))
     return {"tokens": float(counts.sum()), "tokens/sampled": float(sampled), **by_author}
