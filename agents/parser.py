@@ -29,3 +29,8 @@ def parse(text: str, *, thinking: bool) -> Reply:
         return Reply("", text)
     end = text.index(THINK_CLOSE) + len(THINK_CLOSE)
     return Reply(text[:end], text[end:].strip())
+
+
+def unclosed(text: str) -> bool:
+    """Whether a text begins a thinking span and does not end it, as where a limit cut the reply."""
+    return text.startswith(THINK_OPEN) and THINK_CLOSE not in text

@@ -283,3 +283,10 @@ def test_an_environment_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         EarlError, match=r"environment 'moody' fails: ZeroDivisionError: .*; check it with `earl envs check"
     ):
         checked(TASK, "env.name=moody")
+
+
+def test_a_teacher_that_thinks_needs_an_agent_that_may():
+    settings = ["warm_start.teacher=thinker", "warm_start.steps=1", "agent.max_turn_tokens=60"]
+    with pytest.raises(EarlError, match=r"'<think>.* would be refused .*; set agent.thinking to true"):
+        checked(TASK, *settings)
+    assert checked(TASK, *settings, "agent.thinking=true").warm_start_steps == 1

@@ -18,7 +18,8 @@ AHEAD = 10
 ROOM = 1.1
 """Times what is expected."""
 LEAP = 1.5
-"""By which the limit grows where episodes were cut: how long they would have become cannot be seen."""
+"""By which the limit grows where episodes were cut, since how long they would have become cannot be seen; and how far
+ahead of the longest context it goes at most."""
 ROUNDED = 8
 FORECAST = ("p50", "p95", "p99")
 
@@ -106,7 +107,8 @@ class ContextWatch:
         """Raise the limit to what is needed, as far as the ceiling allows."""
         upper = growth.longest
         if growth.step % EVERY == 0:
-            upper = max(upper, expected(self._series(len(FORECAST) - 1), AHEAD)[1])
+            # Bounded: after a few steep steps a trend has a far upper end that is no reason to hold so much room.
+            upper = min(max(upper, expected(self._series(len(FORECAST) - 1), AHEAD)[1]), LEAP * growth.longest)
         wanted, why = ROOM * upper, f"up to {upper:.0f} tokens are expected soon"
         if growth.cut:
             wanted, why = max(wanted, LEAP * self.limit), f"{growth.cut:.1%} of the episodes were cut off"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from earl.agents.chat import Chat
+from earl.agents.parser import THINK_OPEN, parse
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent
 from earl.config import Config
@@ -114,7 +115,8 @@ def _actions(config: Config) -> Iterator[str]:
     for seat in seats:
         for seed in range(SEEDS):
             if agents:
-                yield from _played(registry.make(env, **options, **seat), agents[seed % len(agents)], seed)
+                own = agents[seed % len(agents)]
+                yield from _played(registry.make(env, **options, **seat), own, seed, config.agent.thinking)
             for step in play(registry.make(env, **options, **seat), seed):
                 yield from step.info.get("legal_actions", ())
 
@@ -130,13 +132,17 @@ def _agents(config: Config) -> Sequence[Agent]:
     return [scripted.agent(name, env) for name in sorted(names)]
 
 
-def _played(env: TextEnv, agent: Agent, seed: int) -> Iterator[str]:
-    """The actions of one episode."""
+def _played(env: TextEnv, agent: Agent, seed: int, thinking: bool) -> Iterator[str]:
+    """The replies of one episode. Raises EarlError for one that the environment would not take as an action."""
     rng = Random(seed)
     env.reset(seed=seed)
     for _ in range(env.max_turns):
-        action = agent.act(env, rng)
-        yield action
+        reply = agent.act(env, rng)
+        yield reply
+        action = parse(reply, thinking=thinking).action
+        if (rule := env.rule(action)) is not None:
+            hint = "; set agent.thinking to true" if reply.startswith(THINK_OPEN) and not thinking else ""
+            raise EarlError(f"a scripted agent's reply {reply!r} would be refused ({rule}){hint}")
         _, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
             return

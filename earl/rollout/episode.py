@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from earl.agents.chat import Chat, Piece
-from earl.agents.parser import parse
+from earl.agents.parser import parse, unclosed
 from earl.envs.base import Info, TextEnv
 from earl.errors import EarlError, boundary
 from earl.rollout.history import SUMMARY_REQUEST, History, Round, Told
@@ -136,8 +136,10 @@ class Episode:
         start = len(self.tokens)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
-        reply = parse(self.chat.decode(tuple(completion.tokens)), thinking=self.rules.thinking)
-        self._write(completion, self._policy_authors(completion.tokens, reply.thinking))
+        text = self.chat.decode(tuple(completion.tokens))
+        reply = parse(text, thinking=self.rules.thinking)
+        cut_thinking = self.rules.thinking and not completion.finished and unclosed(text)
+        self._write(completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking))
         if completion.finished:
             return self._act(start, reply.action)
         return self._cut(start)

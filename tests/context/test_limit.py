@@ -35,6 +35,12 @@ def test_an_automatic_limit_is_raised_before_it_is_met():
     assert all("expected soon" in message for _, message in events)
 
 
+def test_steep_growth_does_not_carry_it_far_beyond_the_longest():
+    lengths = [20 * 1.4**step for step in range(8)]
+    watch, _ = fed(ContextWatch(limit=60, ceiling=100_000), lengths)
+    assert watch.limit <= lengths[-1] * 1.5 * 1.1 + 8  # a leap ahead of the longest, some room, rounded up
+
+
 def test_an_automatic_limit_stays_where_nothing_grows():
     watch, events = fed(ContextWatch(limit=100, ceiling=1024), [50, 52, 49, 51] * 10)
     assert (watch.limit, events) == (100, [])

@@ -143,7 +143,7 @@ def test_sizes_out_of_range_are_refused():
         {"max_value": 1000},
         {"max_value": 9, "max_operand": 5},
     ):
-        with pytest.raises(EarlError, match="is not within [12] …"):
+        with pytest.raises(EarlError, match=r"is not within [12] …"):
             registry.make("arithmetic", **options)
 
 

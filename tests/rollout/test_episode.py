@@ -158,6 +158,12 @@ def test_thinking_is_told_from_the_action(played, text):
     assert "h" not in authors(result)[25:]
 
 
+def test_thinking_that_was_cut_is_thinking_still(played):
+    result = played("<think>one and two", thinking=True, max_turn_tokens=12)
+    assert authors(result)[4:] == "h" * 12
+    assert set(authors(played("<think>", thinking=True, max_turn_tokens=30))[4:]) == {"a"}  # ended: no action at all
+
+
 def test_a_token_that_closes_the_span_belongs_to_it(episode, chat, monkeypatch):
     # The last character of "</think>" and the action in one token: the token belongs to the thinking.
     own = episode(thinking=True)
