@@ -46,7 +46,7 @@ def _training(name: str, steps: int) -> Callable[[F], F]:
 
 @click.group()
 def command() -> None:
-    """Measure rollouts, training steps, or how good forecasts are.
+    """Measure rollouts, training steps, forecasts, and what context limits cost.
 
     Repeats take turns, so that whatever else the machine does falls on both sides alike. Wherever a number is repeated,
     its median, min and max are told.

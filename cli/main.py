@@ -20,13 +20,13 @@ COMMANDS = {
     "train": "Train an agent in an environment.",
     "eval": "Measure how strong a run or a model plays.",
     "play": "Play against a run or a scripted opponent.",
-    "report": "Write a run's report anew, or compare runs.",
+    "report": "Write a run's report anew, or that of several runs side by side.",
     "watch": "Watch a run in the terminal.",
     "audit": "Check what a run stored of its episodes.",
     "replay": "Step through a stored episode.",
     "runs": "List the runs.",
     "envs": "List, check or show environments.",
-    "bench": "Measure rollouts or training steps on this machine.",
+    "bench": "Measure rollouts, training steps, forecasts, and what context limits cost.",
 }
 """Every command with its summary, so that the help page loads none of them."""
 

@@ -20,7 +20,7 @@ from earl.report.text import shown
 
 Runs = Sequence[RunData]
 
-STAGES = ("rollout", "prepare", "update", "weights", "evaluate", "record")
+STAGES = ("rollout", "track", "prepare", "update", "weights", "evaluate", "record")
 """The stages of a step in the order in which they come; others follow by name."""
 
 
