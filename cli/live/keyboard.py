@@ -76,7 +76,10 @@ def _raw(mode: list[Any]) -> list[Any]:
 
 @contextmanager
 def _wakeups() -> Iterator[int]:
-    """A descriptor that can be read whenever the terminal has changed its size; SIGTERM ends like Ctrl-C."""
+    """A descriptor that can be read whenever the terminal has changed its size; SIGTERM ends like Ctrl-C.
+
+    Ctrl-C is heard even where it was ignored when the process began, as it is by whatever a script starts with `&`.
+    """
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def resized(*_: object) -> None:
@@ -84,6 +87,7 @@ def _wakeups() -> Iterator[int]:
 
     handlers: dict[signal.Signals, Callable[..., None]] = {
         signal.SIGWINCH: resized,
+        signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.default_int_handler,
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

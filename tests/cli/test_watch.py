@@ -52,8 +52,9 @@ class Terminal:
 
     def rest(self) -> str:
         """Everything, once the process has ended."""
-        while self.read(60.0):
-            pass
+        patience = time.monotonic() + 60
+        while self.read(1.0):
+            assert time.monotonic() < patience, "the view did not end"
         self.process.wait(60)
         return self.shown
 
