@@ -22,6 +22,9 @@ LEAP = 1.5
 ahead of the longest context it goes at most."""
 ROUNDED = 8
 FORECAST = ("p50", "p95", "p99")
+"""The quantiles of the windows that are forecast. "ceiling": when the last of them reaches what an automatic limit may
+rise to, which is what memory, the model's positions and a micro-batch allow.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class ContextWatch:
         forecasts = {}
         if growth.step % EVERY == 0:
             forecasts = {name: forecast(self._series(number), self.limit) for number, name in enumerate(FORECAST)}
+            if self.ceiling is not None:
+                forecasts["ceiling"] = forecast(self._series(len(FORECAST) - 1), self.ceiling)
         for name, seen in forecasts.items():
             metrics |= {f"forecast/{name}/{edge}": getattr(seen, edge) for edge in ("early", "median", "late")}
         if self.ceiling is not None:

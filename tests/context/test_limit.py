@@ -105,6 +105,14 @@ def test_forecasts_are_metrics_of_every_quantile():
     assert ContextWatch(limit=150).observe(grown(0, 10)).metrics["forecast/p50/late"] == inf
 
 
+def test_under_an_automatic_limit_the_ceiling_is_forecast_too():
+    watch, _ = fed(ContextWatch(limit=150, ceiling=160), [40 + 2 * step for step in range(40)])
+    metrics = watch.observe(grown(40, 120)).metrics
+    # 40 + 2 x 60 = 160: what memory allows is met at step 60.
+    assert metrics["forecast/ceiling/early"] <= 60 <= metrics["forecast/ceiling/late"]
+    assert "forecast/ceiling/early" not in ContextWatch(limit=150).observe(grown(0, 10)).metrics
+
+
 def test_history_is_bounded():
     watch, _ = fed(ContextWatch(limit=1000), [50] * (KEPT_STEPS + 20))
     assert len(watch.history) == KEPT_STEPS
