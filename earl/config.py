@@ -42,6 +42,8 @@ class EnvConfig(Section):
     """Arguments of the environment."""
     opponents: dict[str, Share] = {}
     """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
+    delay_seconds: float = Field(0.0, ge=0)
+    """Median of a simulated wait before every answer of the environment, with a heavy tail: a rehearsal of slow tools."""
 
 
 class AgentConfig(Section):
@@ -206,6 +208,11 @@ class AlgorithmConfig(Section):
     """PPO: λ of turn-level generalised advantage estimation."""
     value_weight: float = Field(0.5, ge=0)
     """PPO: weight of the value loss."""
+    correction: Literal["none", "token", "sequence"] = "none"
+    """Truncated importance weights from the sampler's policy to the learner's as an update begins, by token or by
+    sequence: for asynchronous rollout, and for samplers whose arithmetic differs."""
+    correction_cap: float = Field(2.0, ge=1)
+    """The largest such weight."""
 
 
 class LearnerConfig(Section):
@@ -235,6 +242,55 @@ class LearnerConfig(Section):
     """AdamW's decay of the gradient's mean."""
     beta2: float = Field(0.99, ge=0, lt=1)
     """AdamW's decay of its square's mean."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the computation; the weights that are trained stay float32."""
+    recompute: bool = False
+    """Recompute activations in the backward pass instead of keeping them."""
+    offload: bool = False
+    """Keep the optimizer's state and the reference model in host memory while they are not needed."""
+    lora_rank: int = Field(0, ge=0)
+    """Train low-rank adapters of this rank instead of all weights; 0: all weights."""
+    lora_alpha: float = Field(16.0, gt=0)
+    """Scale of the adapters: they are multiplied by alpha / rank."""
+
+
+class SamplerConfig(Section):
+    """[sampler]: what decodes the model's replies."""
+
+    engine: Literal["auto", "local", "vllm"] = "auto"
+    """`local`: earl's own. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
+    tp: int = Field(1, ge=1)
+    """vLLM: devices that one copy of the model is split over."""
+    compiled: bool = False
+    """vLLM: compile the model; takes longer to start."""
+    memory_share: float = Field(0.85, gt=0, lt=1)
+    """vLLM on GPUs: share of a device's memory for weights and KV cache."""
+    kv_cache_gib: float = Field(1.0, gt=0)
+    """vLLM on CPU: memory for the KV cache."""
+
+
+class PlacementConfig(Section):
+    """[placement]: where the fragments of a step run."""
+
+    kind: Literal["auto", "embedded", "colocated", "disaggregated"] = "auto"
+    """`embedded`: in `run.processes` processes, without Ray. `colocated`: rollout and learner take turns on the same
+    devices. `disaggregated`: each has its own. `auto`: embedded without GPUs, else colocated."""
+    address: str | None = None
+    """Of a Ray cluster: HOST:PORT, or `auto` for the one that this machine is part of; absent: an own one, here."""
+    dp: int = Field(1, ge=1)
+    """Learner: data-parallel copies, over which parameters are sharded (FSDP2)."""
+    tp: int = Field(1, ge=1)
+    """Learner: tensor-parallel devices of one copy."""
+    samplers: int = Field(1, ge=1)
+    """Copies of the sampler, each of sampler.tp devices."""
+    max_staleness: int = Field(0, ge=0)
+    """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
+    heartbeat_seconds: float = Field(10.0, gt=0)
+    """A process that says nothing for so long is taken for dead and replaced."""
+    stage_seconds: float = Field(1800.0, gt=0)
+    """The longest that one stage of a step may take before whoever has not answered is taken for hung."""
+    max_recoveries: int = Field(100, ge=0)
+    """Failures that are mended before the run gives up."""
 
 
 class EvaluateConfig(Section):
@@ -285,11 +341,13 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sampler: SamplerConfig = SamplerConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     learner: LearnerConfig = LearnerConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     run: RunConfig = RunConfig()
     track: TrackConfig = TrackConfig()
+    placement: PlacementConfig = PlacementConfig()
 
     @property
     def total_steps(self) -> int:
