@@ -48,7 +48,7 @@ class GenerateSampler:
     def _completion(self, reply: list[int], prompt: Prompt) -> Completion:
         ended = self._stop in reply[: prompt.max_tokens]
         tokens = reply[: reply.index(self._stop) + 1] if ended else reply[: prompt.max_tokens]
-        return Completion(tokens, [0.0] * len(tokens), 0, ended)
+        return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), ended)
 
     def release(self, sessions: Sequence[int]) -> None:
         """Nothing was kept."""

@@ -32,7 +32,7 @@ class Table:
         text = self.chat.tokenizer.decode(prompt.tokens)
         board = text.rpartition("<|user|>")[2].partition("<|end|>")[0]
         tokens = self.chat.written(self.choose(board[2:].replace("\n", "")))
-        return Completion(tokens, [0.0] * len(tokens), 0, finished=True)
+        return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), finished=True)
 
     def release(self, sessions):
         pass

@@ -86,7 +86,7 @@ def _as_acted(chat: Chat, stored: Trajectory, turn: Turn) -> Completion:
     if found and found[0].finished and action in chat.decode(tuple(found[0].tokens)):
         return found[0]
     tokens = chat.written(action)
-    return Completion(tokens, [0.0] * len(tokens), 0, True)
+    return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), True)
 
 
 def completions_of(chat: Chat, stored: Trajectory, spans: Sequence[Span]) -> list[Completion]:
@@ -98,8 +98,9 @@ def completions_of(chat: Chat, stored: Trajectory, spans: Sequence[Span]) -> lis
             continue
         logprobs = stored.logprobs[start:end].tolist()
         logprobs += [0.0] * (len(tokens) - len(logprobs))
-        version = int(stored.versions[start]) if start < len(stored.versions) else 0
-        replies.append(Completion(tokens, logprobs, max(0, version), tokens[-1] in chat.stop))
+        versions = [max(0, version) for version in stored.versions[start:end].tolist()]
+        versions += [0] * (len(tokens) - len(versions))
+        replies.append(Completion(tokens, logprobs, versions, tokens[-1] in chat.stop))
     return replies
 
 

@@ -68,7 +68,7 @@ def _insertions(
     for replies in readings(world.chat, stored):
         for action in actions[:MAX_GUESSES]:
             tokens = world.chat.written(action)
-            guess = Completion(tokens, [0.0] * len(tokens), 0, True)
+            guess = Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), True)
             tried = play_again(world, replay.index, stored, slot, [*replies[:number], guess, *replies[number:]])
             if tried.played is not None and not tried.waiting and _lacks_one_turn(stored, tried.played, len(replies)):
                 yield number, action

@@ -81,7 +81,7 @@ class LocalSampler:
                 break
             logits = self._decode({prompts[number].session: replies[number][-1] for number in live.tolist()})
         return [
-            Completion(reply, scores, self._version, reply[-1] in self._stop_ids)
+            Completion(reply, scores, [self._version] * len(reply), reply[-1] in self._stop_ids)
             for reply, scores in zip(replies, logprobs, strict=True)
         ]
 

@@ -42,8 +42,8 @@ class Completion:
 
     tokens: list[int]
     logprobs: list[float]
-    version: int
-    """Weight version that sampled the tokens."""
+    versions: list[int]
+    """Weight version that sampled each token; they rise where weights were loaded in between."""
     finished: bool
     """Whether the last token is a stop token; if not, `max_tokens` cut the reply."""
 
@@ -265,7 +265,7 @@ class Episode:
         self.tokens += completion.tokens
         self.authors += authors
         self.logprobs += completion.logprobs
-        self.versions += [completion.version] * len(completion.tokens)
+        self.versions += completion.versions
 
     def _repeat(self, kept: Round) -> None:
         """Give a reply again: the same tokens by the same author, though not sampled here."""

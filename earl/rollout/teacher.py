@@ -31,7 +31,7 @@ def demonstrate(
             own[len(episode.turns)] = _label(episode, clean)
             written = episode.chat.written(played)
             tokens = written[: episode.prompt().max_tokens]  # as a sampler would be cut
-            episode.receive(Completion(tokens, [0.0] * len(tokens), 0, len(tokens) == len(written)))
+            episode.receive(Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), len(tokens) == len(written)))
         labels.append(own)
     return [episode.trajectory() for episode in episodes], labels
 

@@ -31,7 +31,7 @@ class Script:
 
     def generate(self, prompts):
         tokens = self.chat.written(self.replies.pop(0))
-        return [Completion(tokens, [0.0] * len(tokens), 0, finished=True) for _ in prompts]
+        return [Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), finished=True) for _ in prompts]
 
     def release(self, sessions) -> None:
         pass

@@ -98,7 +98,7 @@ def test_new_weights_leave_nothing_of_the_old(policy, plain, episodes):
         expected = plain(policy.model, prompt + completion.tokens)[len(prompt) - 1 :]
         own = [float(expected[i, token]) for i, token in enumerate(completion.tokens)]
         assert completion.logprobs == pytest.approx(own, abs=1e-5)
-        assert completion.version == 5
+        assert completion.versions == [5] * len(completion.tokens)
 
 
 def test_the_sampler_keeps_its_own_copy_of_the_weights(small, episodes):

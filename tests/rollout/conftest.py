@@ -45,7 +45,7 @@ class Script:
     def complete(self, prompt):
         tokens = [ord(character) for character in self.replies[prompt.session].pop(0) + END][: prompt.max_tokens]
         logprobs = [-0.5 - place for place in range(len(tokens))]
-        return Completion(tokens, logprobs, self.version, finished=tokens[-1] == ord(END))
+        return Completion(tokens, logprobs, [self.version] * len(tokens), finished=tokens[-1] == ord(END))
 
     def release(self, sessions):
         self.released += sessions

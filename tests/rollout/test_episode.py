@@ -3,6 +3,7 @@
 import pytest
 
 from earl.errors import EarlError
+from earl.rollout.episode import Completion
 from earl.rollout.lockstep import play
 from earl.trajectory import Author, Outcome, StopReason
 
@@ -195,3 +196,9 @@ def test_board_only_measures_the_limit_per_context(played):
 def test_board_only_keeps_the_instructions(played, text):
     result = played("1", "2", "3", history="board_only", instructions=True)
     assert text(result.tokens).count("{Count.$") == 3
+
+def test_a_reply_may_span_two_weight_versions(episode):
+    running = episode()
+    running.receive(Completion([ord("1"), ord("$")], [-0.5, -0.1], [3, 4], True))
+    sampled = [(chr(token), version) for token, version in zip(running.tokens, running.versions, strict=True)]
+    assert [pair for pair in sampled if pair[1] >= 0] == [("1", 3), ("$", 4)]

@@ -85,7 +85,7 @@ def test_summaries_do_not_count_as_replies(played):
 def test_a_summary_has_a_length_of_its_own(episode):
     own = episode(history="summary:1", max_turn_tokens=3, summary_tokens=20)
     assert own.prompt().max_tokens == 3
-    own.receive(Completion([ord("1"), ord("$")], [0.0, 0.0], 0, True))
+    own.receive(Completion([ord("1"), ord("$")], [0.0, 0.0], [0, 0], True))
     assert own.summarising
     assert own.prompt().max_tokens == 20
 
