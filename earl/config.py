@@ -43,7 +43,7 @@ class EnvConfig(Section):
     opponents: dict[str, Share] = {}
     """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
     delay_seconds: float = Field(0.0, ge=0)
-    """Median of a simulated wait before every answer of the environment, with a heavy tail: a rehearsal of slow tools."""
+    """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
 
 
 class AgentConfig(Section):
