@@ -197,6 +197,7 @@ def test_board_only_keeps_the_instructions(played, text):
     result = played("1", "2", "3", history="board_only", instructions=True)
     assert text(result.tokens).count("{Count.$") == 3
 
+
 def test_a_reply_may_span_two_weight_versions(episode):
     running = episode()
     running.receive(Completion([ord("1"), ord("$")], [-0.5, -0.1], [3, 4], True))
