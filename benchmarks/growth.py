@@ -139,7 +139,9 @@ def _gaussian(curve: Floats, random: Random) -> Floats:
 
 
 def _outliers(curve: Floats, random: Random) -> Floats:
-    return curve * np.maximum(1 + random.uniform(0.005, 0.03) * random.standard_t(2.5, len(curve)), 0.1)
+    noise: Floats = random.standard_t(2.5, len(curve))
+    factors: Floats = np.maximum(1 + random.uniform(0.005, 0.03) * noise, 0.1)
+    return curve * factors
 
 
 KNOWN_NOISE: dict[str, Shape] = {
@@ -166,7 +168,8 @@ def _history(family: str, shape: Shape, random: Random, calibration: bool) -> Hi
     while True:  # until the limit is not met in the first steps
         start = random.choice([60, 150, 500, 2000, 8000]) * random.uniform(0.7, 1.4)
         noise = str(random.choice(list(noises), p=shares))
-        curve = float(start) * shape(np.arange(float(STEPS)), random)
+        times: Floats = np.arange(STEPS).astype(np.float64)
+        curve = float(start) * shape(times, random)
         values = noises[noise](curve, random)
         limit = _limit(values, random)
         last = min(first_at_least(values, limit) - 1, STEPS - SHOWN - 1)

@@ -14,9 +14,12 @@ import torch
 
 from earl.benchmarks.generate import GenerateSampler
 from earl.config import Config
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy, make
 from earl.envs import registry
-from earl.placement.embedded import Embedded
+from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
+from earl.placement.stages import Stages
 from earl.recipe import build, load_toml, override
 from earl.rollout.episode import Completion, Episode, Prompt
 from earl.rollout.lockstep import Completes, play
@@ -66,13 +69,13 @@ def run(
         its time: `setup` (environments and first prompts), `sampler`, `environment` (rule and step), `chat`
         (templates and decoding), `python` (the rest); `turns_per_episode`, `parameters` and what was asked for.
     """
-    placement = Embedded(recipe(env, assignments), Peers())
-    for step in range(1, WARM_STEPS + 1):
-        placement.imitate(placement.demonstrations(step), step)
-    placement.sync(WARM_STEPS)
+    config = recipe(env, assignments)
+    policy = make(config.model, config.run.seed)
+    placement = warmed(config, policy)
+    embedded_sampler = LocalSampler(policy, config.rollout.temperature)
     samplers: dict[str, Completes] = {
-        "embedded": placement.sampler,
-        "generate": GenerateSampler(placement.policy, placement.config.rollout.temperature),
+        "embedded": embedded_sampler,
+        "generate": GenerateSampler(policy, config.rollout.temperature),
     }
     passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
     for number in range(-1, repeats):  # the first pair warms up
@@ -84,22 +87,30 @@ def run(
         "env": env,
         "episodes": episodes,
         "repeats": repeats,
-        "parameters": sum(parameter.numel() for parameter in placement.policy.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in policy.model.parameters()),
         "threads": torch.get_num_threads(),
         "turns_per_episode": median(p["turns"] / episodes for p in passes["embedded"]),
         **{name: _rates(own) for name, own in passes.items()},
         "ratio": spread([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
-        "seconds": _parts(placement, episodes),
+        "seconds": _parts(placement, embedded_sampler, episodes),
     }
 
 
-def _episodes(placement: Embedded, count: int, number: int) -> list[Episode]:
+def warmed(config: Config, policy: Policy) -> Stages:
+    """A placement whose policy, trained in place, has learned from a teacher for so long that games last."""
+    placement = embedded(config, Peers(), policy)
+    for step in range(1, WARM_STEPS + 1):
+        placement.imitate(placement.demonstrations(step), step)
+    return placement
+
+
+def _episodes(placement: Stages, count: int, number: int) -> list[Episode]:
     seed = derive("benchmark", number)
     tasks = draw_tasks(placement.world.env, placement.config.env.opponents, count, seed)
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def _pass(placement: Embedded, sampler: Completes, count: int, number: int) -> dict[str, float]:
+def _pass(placement: Stages, sampler: Completes, count: int, number: int) -> dict[str, float]:
     """One rollout from the making of the environments to the last trajectory."""
     began = time.perf_counter()
     played = play(_episodes(placement, count, number), sampler)
@@ -125,7 +136,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
-def _parts(placement: Embedded, count: int) -> dict[str, float]:
+def _parts(placement: Stages, sampler: Completes, count: int) -> dict[str, float]:
     """Where one embedded pass spends its time; measured apart, since the clocks themselves take some."""
     clock, chat = Clock(), placement.world.chat
     clock.seconds = dict.fromkeys(PARTS, 0.0)
@@ -138,7 +149,7 @@ def _parts(placement: Embedded, count: int) -> dict[str, float]:
             setattr(episode.env, name, _clocked(clock, "environment", getattr(episode.env, name)))
     for name, function in kept.items():
         setattr(chat, name, _clocked(clock, "chat", function))
-    play(episodes, Timed(placement.sampler, clock))
+    play(episodes, Timed(sampler, clock))
     for name, function in kept.items():
         setattr(chat, name, function)
     whole = time.perf_counter() - began

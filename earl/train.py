@@ -22,8 +22,9 @@ from earl.matches import MatchResult
 from earl.observer import Observer
 from earl.parallel.load import load_of, memory_metrics
 from earl.placement import peers as peer_processes
-from earl.placement.embedded import Embedded
+from earl.placement.embedded import embedded
 from earl.placement.peers import Lost, Peers
+from earl.placement.stages import Stages
 from earl.recipe import build, load_toml
 from earl.rollout.metrics import episode_metrics
 from earl.rollout.pack import trajectories_of
@@ -31,7 +32,6 @@ from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
-from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.storage import step_name
 from earl.runs.summary import FINAL, context_limit
 from earl.trajectory import Group
@@ -87,10 +87,10 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
     latest = checkpoint.latest(folder.checkpoints)
     saved = checkpoint.load(latest) if latest else None
     # A checkpoint holds the whole model, so a run goes on even where the one that it began from is gone.
-    placement = Embedded(config, peers, load(saved.path) if saved else None)
+    placement = embedded(config, peers, load(saved.path) if saved else None)
     journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
-        progress = _resume(saved, placement, journal)
+        progress = _resume(saved, placement, journal, peers.size)
         placement.limit(progress.context.limit)
         placement.sync(progress.step)
         if progress.step == 0 and progress.best == NEVER:
@@ -104,13 +104,14 @@ def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, ob
             clock = Clock()
             record = _step(placement, journal, progress, clock)
             _close_step(placement, journal, progress, record, clock, observer)
+        peers.agree(False)  # the first process has written the last checkpoint before any reads the best
         _finish(folder, placement, journal, progress, observer)
         return progress
     finally:
         journal.close()
 
 
-def _step(placement: Embedded, journal: Journal, progress: Progress, clock: Clock) -> StepRecord:
+def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock) -> StepRecord:
     """One step, of imitation or of reinforcement learning."""
     step, warm = progress.step, placement.config.warm_start.steps
     if step <= warm:
@@ -141,7 +142,7 @@ def _step(placement: Embedded, journal: Journal, progress: Progress, clock: Cloc
     return StepRecord({**record.metrics, **stats}, record.contexts)
 
 
-def _track(placement: Embedded, journal: Journal, progress: Progress, groups: Sequence[Group]) -> StepRecord:
+def _track(placement: Stages, journal: Journal, progress: Progress, groups: Sequence[Group]) -> StepRecord:
     """Measure the step's contexts, forecast them, and let the limit follow them where the recipe says so."""
     metrics = episode_metrics(groups)
     seen = progress.context.observe(growth_of(progress.step, metrics))
@@ -158,7 +159,7 @@ def _tell(journal: Journal, step: int, events: Iterable[tuple[str, str]]) -> Non
 
 
 def _close_step(
-    placement: Embedded,
+    placement: Stages,
     journal: Journal,
     progress: Progress,
     record: StepRecord,
@@ -190,10 +191,9 @@ def _close_step(
 
 
 def _finish(
-    folder: RunFolder, placement: Embedded, journal: Journal, progress: Progress, observer: Observer | None
+    folder: RunFolder, placement: Stages, journal: Journal, progress: Progress, observer: Observer | None
 ) -> None:
     """Evaluate the best weights at full length."""
-    placement.peers.agree(False)  # the first process has written the last checkpoint before any reads the best
     best = checkpoint.load(folder.checkpoints / step_name(progress.best_step))
     placement.restore(best.path)
     placement.limit(context_limit(best) or progress.context.limit)
@@ -206,14 +206,10 @@ def _finish(
         observer.step(progress.step, {}, {}, results, FINAL)
 
 
-def evaluate_matches(placement: Embedded, episodes: int) -> list[MatchResult]:
-    """The recipe's evaluation of the current weights; each process measures its share of the matches."""
-    config, peers = placement.config.evaluate, placement.peers
-    planned = evaluate.matches(placement.world, config.opponents, config.exact, episodes)
-    mine = planned[peers.rank :: peers.size]
-    results = [evaluate.evaluate(placement.world, placement.judge, match) for match in mine]
-    everything = [result for data in peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)]
-    return sorted(everything, key=lambda result: (result.opponent, result.seat))
+def evaluate_matches(placement: Stages, episodes: int) -> list[MatchResult]:
+    """The recipe's evaluation of the current weights."""
+    config = placement.config.evaluate
+    return placement.evaluate(evaluate.matches(placement.world, config.opponents, config.exact, episodes))
 
 
 def phase_of(config: Config, step: int) -> str:
@@ -223,11 +219,11 @@ def phase_of(config: Config, step: int) -> str:
     return "warm_start" if step <= config.warm_start.steps else "train"
 
 
-def _resume(saved: Checkpoint | None, placement: Embedded, journal: Journal) -> Progress:
+def _resume(saved: Checkpoint | None, placement: Stages, journal: Journal, processes: int) -> Progress:
     """Continue from a checkpoint, if there is one."""
     if saved is None:
         journal.forget_after(-1)
-        journal.event(0, "start", f"started with {placement.peers.size} processes")
+        journal.event(0, "start", f"started with {processes} processes")
         return Progress(context=_context_watch(placement))
     placement.restore(saved.path)
     journal.forget_after(saved.step)
@@ -236,7 +232,7 @@ def _resume(saved: Checkpoint | None, placement: Embedded, journal: Journal) -> 
     return Progress(**{**state, "context": ContextWatch.restored(state["context"])})
 
 
-def _context_watch(placement: Embedded) -> ContextWatch:
+def _context_watch(placement: Stages) -> ContextWatch:
     """The watch of a new run. What an automatic limit may reach was settled before the run began."""
     config = placement.config.context
     ceiling = config.ceiling or min(placement.shape.max_positions, placement.config.learner.micro_batch_tokens)

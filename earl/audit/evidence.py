@@ -62,7 +62,8 @@ class Evidence:
         """Tokens whose stored log-prob is another."""
         with np.errstate(invalid="ignore"):
             near = np.abs(sampled.logprobs - self.logprobs) <= TOLERANCE * (1 + np.abs(self.logprobs))
-        return ~near & ~np.isnan(self.logprobs)
+        wrong: NDArray[np.bool_] = ~near & ~np.isnan(self.logprobs)
+        return wrong
 
     def misdrawn(self, sampled: Sampled) -> NDArray[np.bool_]:
         """Tokens that their draws do not give."""

@@ -7,7 +7,7 @@ from typing import Any
 from earl.config import Config
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
-from earl.placement.embedded import world_of
+from earl.placement.world import world_of
 from earl.recipe import build, load_toml
 from earl.rollout.tasks import World
 from earl.runs import checkpoint
@@ -71,7 +71,8 @@ class Run:
     def world(self) -> World:
         """The episodes of the run, with the recipe's first context limit."""
         stored = self.policy(max(self.checkpoints, default=-1))
-        return world_of(self.config, stored or make(self.config.model, self.config.run.seed))
+        policy = stored or make(self.config.model, self.config.run.seed)
+        return world_of(self.config, policy.tokenizer)
 
     def world_at(self, step: int) -> World:
         """The same with the context limit that held in a step."""

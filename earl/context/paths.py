@@ -100,7 +100,7 @@ def simulate(past: Series, horizon: int) -> Paths:
     deviation, level, slope = _start(known, drawn, luck)
     spread = np.sqrt(known.variances[drawn] * np.maximum(known.covariances[2, drawn], 0))
     clear = np.abs(known.states[1, drawn]) > CLEAR * spread
-    turns = _turns(np.where(clear, *reversed(TURNS)) / (past.points + TURN_POINTS), uniform, horizon)
+    turns = _turns(np.where(clear, TURNS[1], TURNS[0]) / (past.points + TURN_POINTS), uniform, horizon)
     slope_noise = noise[:horizon, 0] * (deviation * np.sqrt(MODELS.slope[model]))
     values = noise[:horizon, 1] * (deviation * np.sqrt(MODELS.level[model]))
     damping = MODELS.damping[model]

@@ -1,21 +1,31 @@
 """The learner: batches in, statistics out. Every process holds the same weights and computes its share of gradients."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import kl_to_reference
 from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.model import Policy, read_weights
 from earl.engine.score import Scores, score, spread
 
 R = TypeVar("R", bound=Rows)
+
+STATE = "learner"
+"""The folder of the learner's state: inference engines read every safetensors file beside config.json as weights."""
+
+REFERENCE = "reference"
+"""The folder in a checkpoint that holds the reference model, once there is one."""
 
 
 class Sums(Protocol):
@@ -63,25 +73,29 @@ class Learner:
     """AdamW on a model, and on a value head where the algorithm needs one.
 
     Args:
-        model: a causal language model; it is trained in place.
+        policy: a causal language model with its tokenizer; it is trained in place.
         temperature: that of the sampler, so that both speak of the same distribution.
         values: whether to train a value head.
     """
 
     def __init__(
         self,
-        model: Any,
+        policy: Policy,
         algorithm: AlgorithmConfig,
         learner: LearnerConfig,
         temperature: float,
         peers: Sums,
         values: bool,
     ) -> None:
-        self.model = model.eval()  # gradients flow all the same; dropout would change what was sampled from
+        self.policy, self.model = (
+            policy,
+            policy.model.eval(),
+        )  # gradients flow all the same; dropout would change what was sampled from
         self._algorithm, self._config = algorithm, learner
         self._temperature, self._peers = temperature, peers
-        self.value_head = nn.Linear(model.config.hidden_size, 1) if values else None
-        self._named = dict(model.named_parameters())
+        self._frozen: Any = None
+        self.value_head = nn.Linear(self.model.config.hidden_size, 1) if values else None
+        self._named = dict(self.model.named_parameters())
         if self.value_head is not None:
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
@@ -115,8 +129,13 @@ class Learner:
         return {name: float(np.mean([stats[name] for stats in collected])) for name in (collected or [{}])[0]}
 
     @torch.no_grad()
-    def logprobs(self, model: Any, rows: Rows) -> NDArray[np.float32]:
-        """Log-probs [T] of the targets at rows.mask under a model; each process scores its share."""
+    def logprobs(self, rows: Rows, reference: bool = False) -> NDArray[np.float32]:
+        """Log-probs [T] of the targets at rows.mask; each process scores its share.
+
+        Args:
+            reference: under the model as it was when this was first asked for, instead of as it is now.
+        """
+        model = self._reference() if reference else self.model
         return self._shared(rows, rows.mask, lambda chunk: chunk.scores(model, self._temperature).logprobs)
 
     @torch.no_grad()
@@ -128,6 +147,26 @@ class Learner:
 
         return self._shared(rows, rows.value_mask, read)
 
+    def save(self, folder: Path) -> None:
+        """Write all that `restore` continues from: the policy as a Hugging Face folder, and the rest beside it."""
+        self.policy.save(folder)
+        (folder / STATE).mkdir()
+        save_file(self.state(), folder / STATE / "state.safetensors")
+        if self._frozen is not None:
+            self._frozen.save_pretrained(folder / REFERENCE)
+
+    def restore(self, folder: Path) -> None:
+        """Continue exactly from what `save` wrote."""
+        self.take(read_weights(folder), load_file(folder / STATE / "state.safetensors"))
+        if (folder / REFERENCE).exists():
+            self._reference().load_state_dict(read_weights(folder / REFERENCE))
+
+    def _reference(self) -> Any:
+        """The model as it was when reinforcement learning began."""
+        if self._frozen is None:
+            self._frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
+        return self._frozen
+
     def state(self) -> dict[str, Tensor]:
         """Everything but the model's weights: value head and moments, by parameter name."""
         tensors: dict[str, Tensor] = {}
@@ -138,7 +177,7 @@ class Learner:
                 tensors[f"{key}/{name}"] = tensor
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
-    def restore(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    def take(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
         """Continue exactly where `weights` and `state` were taken."""
         self.model.load_state_dict(weights)
         self._optimizer.state.clear()

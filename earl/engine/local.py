@@ -42,13 +42,12 @@ class LocalSampler:
     Args:
         policy: model and stop tokens; the weights are copied.
         temperature: divides the logits; log-probs are those of the resulting distribution.
-        greedy: take the most likely token instead of drawing one.
     """
 
-    def __init__(self, policy: Policy, temperature: float = 1.0, greedy: bool = False) -> None:
+    def __init__(self, policy: Policy, temperature: float = 1.0) -> None:
         self._model: Any = copy.deepcopy(policy.model).eval().requires_grad_(False)
         self._stop_ids = policy.stop_ids
-        self._temperature, self._greedy = temperature, greedy
+        self._temperature = temperature
         self._version = 0
         self._forget()
 
@@ -67,12 +66,13 @@ class LocalSampler:
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """Complete all prompts in one batch that shrinks as replies end."""
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)
+        greedy = np.array([prompt.greedy for prompt in prompts])
         replies: list[list[int]] = [[] for _ in prompts]
         logprobs: list[list[float]] = [[] for _ in prompts]
         logits = self._prefill(prompts)
         live = np.arange(len(prompts))
         for place in range(max(prompt.max_tokens for prompt in prompts)):
-            chosen, scores = self._choose(logits, seeds[live], place)
+            chosen, scores = self._choose(logits, seeds[live], greedy[live], place)
             for number, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
                 replies[number].append(token)
                 logprobs[number].append(score)
@@ -189,15 +189,15 @@ class LocalSampler:
         logits: Tensor = head(self._model)(states[torch.arange(len(slots)), last])
         return logits.float()
 
-    def _choose(self, logits: Tensor, seeds: Any, counter: int) -> tuple[Tensor, Tensor]:
+    def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
         """Tokens [B] and their log-probs [B]."""
         logprobs = torch.log_softmax(logits / self._temperature, dim=-1)
-        if self._greedy:
-            chosen = logprobs.argmax(dim=-1)
-        else:
+        chosen = logprobs.argmax(dim=-1)
+        if not greedy.all():
             # Inverse of the cumulative distribution: one uniform number per row, so that a row's tokens do not
             # depend on what else is in the batch.
             cumulative = logprobs.double().exp().cumsum(dim=-1)
             drawn = torch.from_numpy(uniforms(seeds, counter))[:, None] * cumulative[:, -1:]
-            chosen = torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+            sampled = torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+            chosen = torch.where(torch.from_numpy(greedy), chosen, sampled)
         return chosen, logprobs.gather(1, chosen[:, None])[:, 0]

@@ -7,7 +7,8 @@ import torch
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy
-from earl.placement.embedded import world_of
+from earl.placement.world import world_of
+from earl.rollout.lockstep import Completes, Greedy
 from earl.rollout.tasks import World
 
 SMALL_PARAMETERS = 10_000_000
@@ -19,11 +20,11 @@ class Judge:
     """Who plays, and the world that it plays in by the recipe's rules."""
 
     world: World
-    sampler: LocalSampler
+    sampler: Completes
 
 
 def judge(config: Config, policy: Policy, limit: int | None = None) -> Judge:
     """Make a policy play its most likely moves; `limit` is the context limit that its training had come to."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
-    return Judge(world_of(config, policy, limit), LocalSampler(policy, greedy=True))
+    return Judge(world_of(config, policy.tokenizer, limit), Greedy(LocalSampler(policy)))

@@ -14,7 +14,7 @@ from earl.envs.base import TextEnv
 from earl.envs.random_play import play
 from earl.errors import EarlError
 from earl.evaluate import ANY, matches
-from earl.placement.embedded import world_of
+from earl.placement.world import world_of
 from earl.preflight.world import outside, setting
 from earl.rollout.tasks import EVALUATION, World
 from earl.seeds import derive
@@ -45,7 +45,7 @@ def check_speech(config: Config, policy: Policy, max_positions: int) -> int:
             + ("" if config.model.path else f", or model.max_positions to at least {limit}")
         )
     _check_ids(policy)
-    world = world_of(config, policy)
+    world = world_of(config, policy.tokenizer)
     with setting("evaluate"):
         matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
     with outside(f"the chat template of {config.model.path!r} fails", "choose another chat model"):

@@ -34,6 +34,8 @@ class Prompt:
     seed: int
     """Seeds the sampling: the same seed and context give the same tokens."""
     max_tokens: int
+    greedy: bool = False
+    """Take the most likely token each time instead of drawing one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The lockstep driver: many episodes against one sampler, one batch of completions per turn."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from earl.rollout.episode import Completion, Episode, Prompt
@@ -15,6 +16,21 @@ class Completes(Protocol):
 
     def release(self, sessions: Sequence[int]) -> None:
         """Forget what was kept for these episodes."""
+
+
+class Greedy:
+    """A sampler that takes the most likely tokens: how strength is measured."""
+
+    def __init__(self, sampler: Completes) -> None:
+        self._sampler = sampler
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """The most likely completion of each prompt."""
+        return self._sampler.generate([replace(prompt, greedy=True) for prompt in prompts])
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget what was kept for these episodes."""
+        self._sampler.release(sessions)
 
 
 def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:

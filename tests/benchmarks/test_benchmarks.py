@@ -12,6 +12,7 @@ from earl.config import ModelConfig
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.rollout.episode import Prompt
+from earl.rollout.lockstep import Greedy
 
 SMALL = ("model.hidden=16", "model.layers=1", "model.heads=1", "warm_start.episodes=8", "warm_start.minibatches=1")
 
@@ -27,7 +28,7 @@ def test_both_samplers_continue_a_context_alike():
         for parameter in policy.model.parameters():
             parameter.mul_(3)  # far from uniform, so that a low temperature leaves no choice
     prompts = [Prompt(i, [2, 20 + i, *[30] * (i % 5), 5, 3], seed=i, max_tokens=3 + i % 4) for i in range(20)]
-    ours = LocalSampler(policy, greedy=True).generate(prompts)
+    ours = Greedy(LocalSampler(policy)).generate(prompts)
     theirs = GenerateSampler(policy, temperature=1e-4).generate(prompts)
     assert [completion.tokens for completion in ours] == [completion.tokens for completion in theirs]
     assert [completion.finished for completion in ours] == [completion.finished for completion in theirs]

@@ -62,7 +62,7 @@ def test_rows_that_are_alike_are_scored_once(small, batch, monkeypatch):
 
 def learner_of(policy, algorithm_settings=None, values=False, **settings):
     return Learner(
-        policy.model,
+        policy,
         AlgorithmConfig(**(algorithm_settings or {})),
         LearnerConfig(**{"clip_grad_norm": 1e9, **settings}),
         1.0,
@@ -154,7 +154,7 @@ def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
 def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     ours, theirs = small(), small()
     settings = LearnerConfig(clip_grad_norm=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95)
-    learner = Learner(ours.model, AlgorithmConfig(), settings, 1.0, Peers(), False)
+    learner = Learner(ours, AlgorithmConfig(), settings, 1.0, Peers(), False)
     update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=1, epochs=2, seed=0)
     stats = learner.update(batch, algorithm("grpo"), update)
     parameters = list(theirs.model.parameters())
@@ -240,7 +240,7 @@ def sent(small, batch, size=2):
     for rank in range(size):
         peers = Recording(rank)
         peers.size = size
-        learner = Learner(small().model, AlgorithmConfig(), LearnerConfig(), 1.0, peers, True)
+        learner = Learner(small(), AlgorithmConfig(), LearnerConfig(), 1.0, peers, True)
         learner.update(batch, algorithm("ppo"), STILL)
         messages.append(peers.sent)
     return messages

@@ -27,7 +27,7 @@ def with_returns(rows, returns):
 
 
 def ppo_learner(policy):
-    return Learner(policy.model, AlgorithmConfig(), LearnerConfig(), 1.0, Peers(), values=True)
+    return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Peers(), values=True)
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
@@ -36,14 +36,14 @@ def test_restoring_continues_to_the_bit(small, rows, name):
     values = name == "ppo"
 
     def learner_of(policy):
-        return Learner(policy.model, AlgorithmConfig(), LearnerConfig(), 1.0, Peers(), values)
+        return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Peers(), values)
 
     first = learner_of(small())
     first.update(batch, algorithm(name), MOVING)
     kept, state = {k: v.clone() for k, v in first.weights().items()}, first.state()
     first.update(batch, algorithm(name), MOVING)
     second = learner_of(small(seed=1))
-    second.restore(kept, state)
+    second.take(kept, state)
     second.update(batch, algorithm(name), MOVING)
     for other, own in ((second.weights(), first.weights()), (second.state(), first.state())):
         assert other.keys() == own.keys()
@@ -66,7 +66,7 @@ def test_restoring_a_younger_state_forgets_the_moments(small, rows):
     kept, state = {k: v.clone() for k, v in learner.weights().items()}, learner.state()
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.update(batch, algorithm("ppo"), MOVING)
-    learner.restore(kept, state)
+    learner.take(kept, state)
     assert learner.state().keys() == state.keys()
 
 
@@ -106,11 +106,14 @@ def test_values_stand_at_the_end_of_each_prompt_alone(small, rows):
     assert not values[~rows.value_mask].any()
 
 
-def test_logprobs_of_any_model_stand_where_tokens_are_learned(small, rows):
-    learner, other = ppo_learner(small()), small(seed=1)
-    logprobs = learner.logprobs(other.model, rows)
+def test_logprobs_of_model_and_reference_stand_where_tokens_are_learned(small, rows):
+    learner = ppo_learner(small())
+    learner.logprobs(rows, reference=True)  # the reference is the model as it is now
+    own = learner.logprobs(rows)
+    learner.take(small(seed=1).model.state_dict(), learner.state())
+    logprobs = learner.logprobs(rows)
     assert logprobs.shape == rows.tokens.shape
     assert not logprobs[~rows.mask].any()
-    own = learner.logprobs(learner.model, rows)
+    assert learner.logprobs(rows, reference=True).tolist() == own.tolist()
     assert own[rows.mask].tolist() == pytest.approx(rows.logprobs[rows.mask].tolist(), abs=1e-5)
     assert np.abs(own - logprobs)[rows.mask].max() > 0.1

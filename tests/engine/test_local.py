@@ -9,7 +9,7 @@ import torch
 
 from earl.engine.local import LocalSampler
 from earl.rollout.episode import Prompt
-from earl.rollout.lockstep import play
+from earl.rollout.lockstep import Greedy, play
 from earl.rollout.pack import pack
 from earl.trajectory import StopReason
 
@@ -74,7 +74,7 @@ def test_the_same_rollout_is_the_same_to_the_bit(small, episodes):
 
 
 def test_greedy_takes_the_most_likely_token(policy, plain, episodes):
-    played = play(episodes(policy, 6), LocalSampler(policy, greedy=True))
+    played = play(episodes(policy, 6), Greedy(LocalSampler(policy)))
     rows = pack(played)
     for start, end in pairwise(rows.offsets):
         tokens, learned = rows.tokens[start:end], np.flatnonzero(rows.mask[start:end])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.placement.embedded import Embedded
+from earl.placement.embedded import embedded
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.experience import learned
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def placement(tiny):
-    return lambda **sections: Embedded(tiny(**sections), Peers())
+    return lambda **sections: embedded(tiny(**sections), Peers())
 
 
 def columns(rows):
@@ -65,7 +65,7 @@ def test_a_prepared_batch_holds_every_sampled_token(placement, name):
 def test_without_kl_no_reference_is_kept(placement):
     placed = placement()
     placed.prepare(placed.rollout(1))
-    assert placed.reference is None
+    assert placed.learner._frozen is None
 
 
 def test_episodes_that_the_environment_ended_are_not_learned_from(placement):
@@ -86,13 +86,12 @@ def test_a_step_whose_every_episode_failed_changes_nothing(placement):
     assert all(torch.equal(before[name], tensor) for name, tensor in placed.learner.weights().items())
 
 
-def test_the_samplers_take_the_learners_weights(placement):
+def test_the_sampler_takes_the_learners_weights(placement):
     placed = placement()
     placed.update(placed.prepare(placed.rollout(1)), step=1)
     placed.sync(7)
-    for sampler in (placed.sampler, placed.judge):
-        theirs = sampler._model.state_dict()
-        assert all(torch.equal(theirs[name], tensor) for name, tensor in placed.learner.weights().items())
+    theirs = placed.players.fragment.sampler._model.state_dict()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in placed.learner.weights().items())
     versions = {v for t in trajectories_of(placed.rollout(2)) for v in t.versions.tolist()}
     assert versions == {-1, 7}
 
@@ -129,12 +128,12 @@ PROGRAM = """
 import hashlib, sys, torch
 from pathlib import Path
 from earl.recipe import build, load_toml
-from earl.placement.embedded import Embedded
+from earl.placement.embedded import embedded
 from earl.placement.peers import end_with_parent, joined
 
 def work(peers):
     torch.set_num_threads(1)
-    placed = Embedded(build(load_toml(Path(__file__).with_name("recipe.toml"))), peers)
+    placed = embedded(build(load_toml(Path(__file__).with_name("recipe.toml"))), peers)
     placed.imitate(placed.demonstrations(1), 1)
     placed.sync(1)
     groups = placed.rollout(1)

@@ -16,14 +16,14 @@ PROGRAM = """
 import gc, json, os, sys
 from pathlib import Path
 from earl.recipe import build, load_toml
-from earl.placement.embedded import Embedded
+from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 
 def resident():
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-placement = Embedded(build(load_toml(Path(sys.argv[1]))), Peers())
+placement = embedded(build(load_toml(Path(sys.argv[1]))), Peers())
 for step in range(1, 61):  # so that games last, and boards of all kinds are met
     placement.imitate(placement.demonstrations(1 + step % 3), 1)
 seen = []
@@ -33,7 +33,7 @@ for step in range(1, 1001):
     if step % 100 == 0:
         seen.append(resident())
 caches = placement.world.chat.opening, placement.world.chat.reply, placement.world.chat.decode
-tensors = [layer.keys is not None for s in (placement.sampler, placement.judge) for layer in s._cache.layers]
+tensors = [layer.keys is not None for layer in placement.players.fragment.sampler._cache.layers]
 print(json.dumps({"resident": seen, "pieces": [c.cache_info().currsize for c in caches], "kept": any(tensors)}))
 """
 

@@ -11,7 +11,7 @@ from earl.audit.case import Case
 from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.config import Config
 from earl.engine.model import load
-from earl.placement.embedded import Embedded
+from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.experience import charged, learned
 from earl.rollout.pack import trajectories_of
@@ -40,7 +40,7 @@ def check(case: Case) -> Iterator[Said]:
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """The same as `expected_advantages`, prepared with the stored value head as training does."""
-    placement = Embedded(config, Peers(), load(weights))
+    placement = embedded(config, Peers(), load(weights))
     placement.restore(weights)
     batch = placement.prepare(groups)
     return [experience.advantages for experience in placement.experiences(groups, batch)]

@@ -1,0 +1,72 @@
+"""The rollout fragment: a sampler, and the episodes, demonstrations and matches that are played with it.
+
+Every placement has one or more. Each plays the share that it is given; `Players` deal the shares and join what comes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from earl import evaluate
+from earl.agents.scripted.registry import agent
+from earl.batch import Rows
+from earl.config import Config
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy
+from earl.evaluate import Match
+from earl.matches import MatchResult
+from earl.placement.world import world_of
+from earl.rollout.lockstep import Greedy, play
+from earl.rollout.pack import num_rows, pack
+from earl.rollout.tasks import World, group_episodes
+from earl.rollout.teacher import demonstrate
+from earl.seeds import derive
+from earl.trajectory import Group, Task
+
+
+class RolloutFragment:
+    """Plays with one copy of the policy."""
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        self.config = config
+        self.world = world_of(config, policy.tokenizer)
+        self.sampler = LocalSampler(policy, config.rollout.temperature)
+
+    def play(self, tasks: Mapping[int, Task], seed: int) -> list[Group]:
+        """A group of episodes for each task; `tasks` by their number in the step."""
+        size = self.config.rollout.group_size
+        played = play(group_episodes(self.world, tasks, size, seed), self.sampler)
+        return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
+
+    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
+        """The teacher's episodes of the tasks, and the number of each row's task [N].
+
+        Args:
+            limit: replaces the context limit that now holds.
+        """
+        world, warm = limited(self.world, limit), self.config.warm_start
+        episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
+        teacher, noisy = agent(warm.teacher, world.env), agent("random", world.env)
+        played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
+        order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
+        return pack(played, labels), order
+
+    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
+        """The results of matches, played by the most likely tokens."""
+        return [evaluate.evaluate(self.world, Greedy(self.sampler), match) for match in matches]
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come, in tokens."""
+        self.world = limited(self.world, tokens)
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Play with these weights from now on."""
+        self.sampler.load(weights, version)
+
+
+def limited(world: World, tokens: int) -> World:
+    """The world under another context limit, in tokens."""
+    return replace(world, rules=replace(world.rules, context_limit=tokens))

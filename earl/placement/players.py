@@ -1,0 +1,86 @@
+"""Who plays: the seam between a step and its rollout fragments, wherever these run."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from earl.batch import Rows
+from earl.evaluate import Match
+from earl.matches import MatchResult
+from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
+from earl.placement.fragment import RolloutFragment
+from earl.placement.peers import Peers
+from earl.runs.records import matches_from_bytes, matches_to_bytes
+from earl.runs.trajectories import from_bytes, to_bytes
+from earl.trajectory import Group, Task
+
+Item = TypeVar("Item")
+
+
+class Players(Protocol):
+    """All rollout fragments of a run, as one."""
+
+    def play(self, tasks: Sequence[Task], seed: int) -> list[Group]:
+        """A group of episodes for each task, in order."""
+
+    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
+        """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
+
+    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
+        """The results of matches, by opponent and seat."""
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come, in tokens."""
+
+    def load(self, weights: Any, version: int) -> None:
+        """Play with what a learner's `weights` gave from now on."""
+
+
+class PeerPlayers:
+    """One fragment in each of the processes of an embedded run; every process is told all that was played."""
+
+    def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
+        self.fragment, self._peers = fragment, peers
+
+    def play(self, tasks: Sequence[Task], seed: int) -> list[Group]:
+        """The step's groups, all processes' together."""
+        groups = self.fragment.play(self._share(tasks), seed)
+        parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
+        return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(tasks))]
+
+    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
+        """The teacher's rows, all processes' together."""
+        rows, order = self.fragment.demonstrate(self._share(tasks), seed, limit)
+        return joined([rows_from_bytes(data) for data in self._peers.gather(rows_to_bytes(rows, order))])
+
+    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
+        """Each process measures its share of the matches."""
+        results = self.fragment.evaluate([*self._share(matches).values()])
+        return in_order(
+            result for data in self._peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)
+        )
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come, in tokens."""
+        self.fragment.limit(tokens)
+
+    def load(self, weights: Any, version: int) -> None:
+        """Play with these weights from now on."""
+        self.fragment.load(weights, version)
+
+    def _share(self, items: Sequence[Item]) -> dict[int, Item]:
+        return share(items, self._peers.rank, self._peers.size)
+
+
+def share(items: Sequence[Item], rank: int, size: int) -> dict[int, Item]:
+    """Every `size`-th item, by its number.
+
+    Example:
+        >>> share("abcde", 1, 2)
+        {1: 'b', 3: 'd'}
+    """
+    return {number: items[number] for number in range(len(items))[rank::size]}
+
+
+def in_order(results: Iterable[MatchResult]) -> list[MatchResult]:
+    """Match results by opponent and seat."""
+    return sorted(results, key=lambda result: (result.opponent, result.seat))
