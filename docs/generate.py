@@ -1,6 +1,7 @@
 """Write the generated pages of this folder: `make docs`."""
 
 import ast
+import inspect
 import json
 import re
 import tomllib
@@ -12,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from earl.cli import help_page
 from earl.config import Config
+from earl.config.section import Section
 
 ROOT = Path(__file__).parents[1]
 
@@ -95,27 +97,27 @@ RECIPES = """# Recipes
 
 A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless
 `--config` names another file; `--set section.key=value` changes one value. A key that is not listed here is
-refused. Written by `make docs` from `earl/config.py`.
+refused. Written by `make docs` from `earl/config/`.
 """
 
 
 def recipes() -> str:
     """docs/recipes.md"""
-    sections = {field.annotation.__name__: name for name, field in Config.model_fields.items()}
-    tree = ast.parse((ROOT / "earl" / "config.py").read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in sections]
-    return RECIPES + "".join(_section(sections[node.name], node) for node in classes)
+    return RECIPES + "".join(_section(name, field.annotation) for name, field in Config.model_fields.items())
 
 
-def _section(name: str, node: ast.ClassDef) -> str:
+def _section(name: str, section: type[Section]) -> str:
     """One table: key, default, meaning. The meaning is the text under the field."""
-    fields = Config.model_fields[name].annotation.model_fields
+    node = ast.parse(inspect.getsource(section)).body[0]
+    assert isinstance(node, ast.ClassDef)
     meanings = {
-        before.target.id: ast.unparse(after.value).strip("'\"").replace("|", "\\|")
+        before.target.id: " ".join(str(ast.literal_eval(after.value)).split()).replace("|", "\\|")
         for before, after in pairwise(node.body)
         if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr)
     }
-    lines = [f"| `{key}` | {_default(field)} | {meanings.get(key, '')} |" for key, field in fields.items()]
+    lines = [
+        f"| `{key}` | {_default(field)} | {meanings.get(key, '')} |" for key, field in section.model_fields.items()
+    ]
     about = (ast.get_docstring(node) or "").split("\n\n")[0].removeprefix(f"[{name}]").lstrip(": ")
     about = about[:1].upper() + about[1:]
     table_head = ["| key | default | meaning |", "|---|---|---|"]

@@ -1,0 +1,46 @@
+"""Where the fragments of a step run: [sampler], [placement]."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from earl.config.section import Section
+
+
+class SamplerConfig(Section):
+    """[sampler]: what decodes the model's replies."""
+
+    engine: Literal["auto", "local", "vllm"] = "auto"
+    """`local`: earl's own. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
+    tp: int = Field(1, ge=1)
+    """vLLM: devices that one copy of the model is split over."""
+    compiled: bool = False
+    """vLLM: compile the model; takes longer to start."""
+    memory_share: float = Field(0.85, gt=0, lt=1)
+    """vLLM on GPUs: share of a device's memory for weights and KV cache."""
+    kv_cache_gib: float = Field(1.0, gt=0)
+    """vLLM on CPU: memory for the KV cache."""
+
+
+class PlacementConfig(Section):
+    """[placement]: where the fragments of a step run."""
+
+    kind: Literal["auto", "embedded", "colocated", "disaggregated"] = "auto"
+    """`embedded`: in `run.processes` processes, without Ray. `colocated`: rollout and learner take turns on the same
+    devices. `disaggregated`: each has its own. `auto`: embedded without GPUs, else colocated."""
+    address: str | None = None
+    """Of a Ray cluster: HOST:PORT, or `auto` for the one that this machine is part of; absent: an own one, here."""
+    dp: int = Field(1, ge=1)
+    """Learner: data-parallel copies, over which parameters are sharded (FSDP2)."""
+    tp: int = Field(1, ge=1)
+    """Learner: tensor-parallel devices of one copy."""
+    samplers: int = Field(1, ge=1)
+    """Copies of the sampler, each of sampler.tp devices."""
+    max_staleness: int = Field(0, ge=0)
+    """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
+    heartbeat_seconds: float = Field(10.0, gt=0)
+    """A process that says nothing for so long is taken for dead and replaced."""
+    stage_seconds: float = Field(1800.0, gt=0)
+    """The longest that one stage of a step may take before whoever has not answered is taken for hung."""
+    max_recoveries: int = Field(100, ge=0)
+    """Failures that are mended before the run gives up."""
