@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "Step through a stored episode.",
     "runs": "List the runs.",
     "envs": "List, check or show environments.",
+    "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
     "bench": "Measure rollouts, training steps, forecasts, and what context limits cost.",
 }
 """Every command with its summary, so that the help page loads none of them."""

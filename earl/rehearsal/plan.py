@@ -1,0 +1,140 @@
+"""What a rehearsed cluster looks like, and the commands that build its network. Nothing here touches the machine.
+
+    the machine itself            namespace NAME-switch         namespaces NAME-1 … NAME-N
+    driver, Ray's head ── NAME0 ═══ port0 ┐
+                                          ├ bridge ┬ port1 ═══ NAME0 ── Ray node, resource host-1
+                                                   └ port2 ═══ NAME0 ── Ray node, resource host-2
+
+Every ═══ is a veth pair with a token bucket on both ends. The driver's link is shaped like the others, and the bridge
+is in a namespace of its own, so that no rule of the machine's firewall meets what crosses it.
+"""
+
+import re
+from dataclasses import dataclass
+
+from earl.errors import EarlError
+
+Command = tuple[str, ...]
+
+NETWORK = "10.201"
+"""The first half of every address; a cluster has a third number of its own."""
+MOST_HOSTS = 64
+_NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
+_RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
+_BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_BURST_SECONDS = 1 / 250
+_LEAST_BURST_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A rehearsed cluster. Host 0 is the machine itself, with the driver and Ray's head; hosts 1 … `hosts` work."""
+
+    name: str
+    """Of the cluster; also the beginning of everything that is named after it."""
+    hosts: int
+    """That work."""
+    rate: str
+    """Of every link and direction, as `tc` writes it: 500mbit."""
+    cpus: int
+    """Task slots of a host, as Ray counts them: they may be more than there are cores."""
+    memory_mib: int
+    """Of each host's object store."""
+    subnet: int
+    """Third number of the addresses."""
+    port: int
+    """Of Ray's head."""
+    folder: str
+    """Where Ray's sessions lie; short, because the path of a Unix socket ends at 107 bytes."""
+
+    @property
+    def interface(self) -> str:
+        """What the network interface is called, in every namespace alike: what gloo and NCCL are told."""
+        return f"{self.name}0"
+
+    @property
+    def switch(self) -> str:
+        """The namespace of the bridge."""
+        return f"{self.name}-switch"
+
+    @property
+    def address(self) -> str:
+        """Of Ray's head: what `--address` takes."""
+        return f"{self.ip(0)}:{self.port}"
+
+    @property
+    def workers(self) -> range:
+        """The numbers of the hosts that work."""
+        return range(1, self.hosts + 1)
+
+    def namespace(self, host: int) -> str:
+        """Network namespace of a host that works."""
+        return f"{self.name}-{host}"
+
+    def ip(self, host: int) -> str:
+        """Address of a host."""
+        return f"{NETWORK}.{self.subnet}.{host + 1}"
+
+
+def checked_name(name: str) -> str:
+    """The name. Raises EarlError when interfaces and namespaces cannot be called so."""
+    if not _NAME.fullmatch(name):
+        raise EarlError(f"a cluster cannot be called {name!r}; take up to 8 small letters and digits, such as 'earl'")
+    return name
+
+
+def bits_per_second(rate: str) -> int:
+    """A rate in bits per second. Raises EarlError when it is none.
+
+    Example:
+        >>> bits_per_second("500mbit")
+        500000000
+    """
+    match = _RATE.fullmatch(rate)
+    if match is None:
+        raise EarlError(f"{rate!r} is no rate; write a whole number and kbit, mbit or gbit, such as 500mbit")
+    return int(match[1]) * _BITS[match[2]]
+
+
+def build(cluster: Cluster) -> list[Command]:
+    """The commands that lay the network, in order."""
+    bridge: list[Command] = [
+        ("ip", "netns", "add", cluster.switch),
+        ("ip", "-n", cluster.switch, "link", "add", "bridge", "type", "bridge"),
+        ("ip", "-n", cluster.switch, "link", "set", "bridge", "up"),
+    ]
+    hosts = [command for host in cluster.workers for command in _host(cluster, host)]
+    return [*bridge, *_link(cluster, 0, inside=()), *hosts]
+
+
+def _host(cluster: Cluster, host: int) -> list[Command]:
+    namespace = cluster.namespace(host)
+    return [
+        ("ip", "netns", "add", namespace),
+        ("ip", "-n", namespace, "link", "set", "lo", "up"),
+        *_link(cluster, host, inside=("-n", namespace)),
+    ]
+
+
+def _link(cluster: Cluster, host: int, inside: Command) -> list[Command]:
+    """A veth pair from the bridge to a host, shaped on both ends. `inside`: options that reach the host's namespace."""
+    port, interface, switch = f"port{host}", cluster.interface, ("-n", cluster.switch)
+    return [
+        ("ip", *inside, "link", "add", interface, "type", "veth", "peer", "name", port, "netns", cluster.switch),
+        ("ip", *inside, "address", "add", f"{cluster.ip(host)}/24", "dev", interface),
+        ("ip", *inside, "link", "set", interface, "up"),
+        ("ip", *switch, "link", "set", port, "master", "bridge", "up"),
+        ("tc", *inside, "qdisc", "add", "dev", interface, "root", *_bucket(cluster.rate)),
+        ("tc", *switch, "qdisc", "add", "dev", port, "root", *_bucket(cluster.rate)),
+    ]
+
+
+def _bucket(rate: str) -> Command:
+    """A token bucket that lets `rate` through on average, and 4 ms of it at once."""
+    burst_bytes = max(_LEAST_BURST_BYTES, int(bits_per_second(rate) / 8 * _BURST_SECONDS))
+    return ("tbf", "rate", rate, "burst", f"{burst_bytes}b", "latency", "100ms")
+
+
+def link(cluster: Cluster, host: int, up: bool) -> Command:
+    """The command that takes a host's link up or down."""
+    return ("ip", "-n", cluster.namespace(host), "link", "set", cluster.interface, "up" if up else "down")

@@ -1,0 +1,93 @@
+"""What is remembered of a cluster while it is up: a folder with its plan and with the token that opens it.
+
+    $XDG_STATE_HOME/earl/clusters/NAME/  cluster.json  token (readable by its owner alone)
+
+The folder is made before anything else and removed after everything else, so whatever of a cluster may exist can be
+taken down by its name.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from earl.errors import EarlError
+from earl.rehearsal.plan import Cluster
+
+
+def attach(address: str) -> Mapping[str, str]:
+    """The environment variables with which a driver joins the cluster at `address`; none when it is no rehearsal.
+
+    `auto` is the rehearsal that is up, unless `RAY_ADDRESS` names another cluster. Ray reads them
+    when it is imported: set them before.
+    Raises EarlError when `auto` could be any of several.
+    """
+    clusters = {cluster.address: cluster for cluster in known()}
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or _only(clusters)
+    cluster = clusters.get(address)
+    return {"RAY_ADDRESS": address, **environment(cluster, 0)} if cluster else {}
+
+
+def _only(addresses: Collection[str]) -> str:
+    if len(addresses) > 1:
+        raise EarlError(f"--address auto could be any of {len(addresses)} rehearsals; name {' or '.join(addresses)}")
+    return next(iter(addresses), "")
+
+
+def environment(cluster: Cluster, host: int) -> dict[str, str]:
+    """What processes on a host find in their environment: how Ray opens, and which interface and address are theirs."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder(cluster.name) / "token"),
+        "GLOO_SOCKET_IFNAME": cluster.interface,
+        "NCCL_SOCKET_IFNAME": cluster.interface,
+        "VLLM_HOST_IP": cluster.ip(host),
+    }
+
+
+def root() -> Path:
+    """Where the clusters' folders lie."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "earl" / "clusters"
+
+
+def folder(name: str) -> Path:
+    """A cluster's folder, whether there is one or not."""
+    return root() / name
+
+
+def known() -> list[Cluster]:
+    """All clusters that are up, by name."""
+    return [load(path.parent.name) for path in sorted(root().glob("[a-z]*/cluster.json"))]
+
+
+def load(name: str) -> Cluster:
+    """A cluster that is up. Raises EarlError when there is none of that name."""
+    file = folder(name) / "cluster.json"
+    if not file.is_file():
+        raise EarlError(f"no cluster {name!r} is up; start it with: earl cluster up --name {name}")
+    try:
+        return Cluster(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise EarlError(f"{file} is not what earl wrote ({error}); remove the folder {file.parent}") from error
+
+
+def remember(cluster: Cluster) -> None:
+    """Write a cluster's plan and a fresh token: all of the folder or none of it."""
+    root().mkdir(parents=True, exist_ok=True)
+    begun = Path(tempfile.mkdtemp(prefix=".", dir=root()))  # readable by its owner alone
+    descriptor = os.open(begun / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    (begun / "cluster.json").write_text(json.dumps(asdict(cluster), indent=2), encoding="utf-8")
+    begun.rename(folder(cluster.name))
+
+
+def forget(cluster: Cluster) -> None:
+    """Remove a cluster's folder."""
+    shutil.rmtree(folder(cluster.name))
