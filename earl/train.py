@@ -15,15 +15,14 @@ from earl import evaluate
 from earl.config import Config
 from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
-from earl.engine.model import load
 from earl.errors import EarlError
 from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.observer import Observer
 from earl.parallel.load import load_of, memory_metrics
 from earl.placement import peers as peer_processes
-from earl.placement.embedded import embedded
 from earl.placement.peers import Lost, Peers
+from earl.placement.place import Here, Place
 from earl.placement.stages import Stages
 from earl.recipe import build, load_toml
 from earl.rollout.metrics import episode_metrics
@@ -78,37 +77,64 @@ class StopRequest:
     raised: bool = field(default=False)
 
 
-def train(folder: RunFolder, config: Config, peers: Peers, stop: StopRequest, observer: Observer | None) -> Progress:
+def train(
+    folder: RunFolder, config: Config, place: Place, peers: Peers, stop: StopRequest, observer: Observer | None
+) -> Progress:
     """Run all steps that are left; the caller holds the run's lock.
 
     Returns:
         where the run stands: finished, or stopped by request and ready to resume.
     """
-    latest = checkpoint.latest(folder.checkpoints)
-    saved = checkpoint.load(latest) if latest else None
-    # A checkpoint holds the whole model, so a run goes on even where the one that it began from is gone.
-    placement = embedded(config, peers, load(saved.path) if saved else None)
     journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
-        progress = _resume(saved, placement, journal, peers.size)
-        placement.limit(progress.context.limit)
-        placement.sync(progress.step)
-        if progress.step == 0 and progress.best == NEVER:
-            _close_step(placement, journal, progress, StepRecord({}), Clock(), observer)
-        while progress.step < config.total_steps:
-            if peers.agree(stop.raised):
-                journal.checkpoint(progress.step, placement.save, asdict(progress), progress.best_step)
-                journal.event(progress.step, "stop", "stopped by request; continue with --resume")
-                return progress
-            progress.step += 1
-            clock = Clock()
-            record = _step(placement, journal, progress, clock)
-            _close_step(placement, journal, progress, record, clock, observer)
-        peers.agree(False)  # the first process has written the last checkpoint before any reads the best
-        _finish(folder, placement, journal, progress, observer)
+        placement, progress = place.open(checkpoint.latest(folder.checkpoints)), None
+        while progress is None or not progress.finished:
+            try:
+                progress = progress or _begin(folder, placement, journal, peers.size, observer)
+                if progress.step < config.total_steps and peers.agree(stop.raised):
+                    journal.checkpoint(progress.step, placement.save, asdict(progress), progress.best_step)
+                    journal.event(progress.step, "stop", "stopped by request; continue with --resume")
+                    return progress
+                _advance(folder, placement, journal, progress, peers, observer)
+                _tell(journal, progress.step, place.notes())
+            except Lost as lost:
+                place.mend(lost)
+                progress = None  # on from the last checkpoint
         return progress
     finally:
         journal.close()
+
+
+def _begin(
+    folder: RunFolder, placement: Stages, journal: Journal, processes: int, observer: Observer | None
+) -> Progress:
+    """Begin a run, or continue it from its last checkpoint."""
+    latest = checkpoint.latest(folder.checkpoints)
+    progress = _resume(checkpoint.load(latest) if latest else None, placement, journal, processes)
+    placement.limit(progress.context.limit)
+    placement.sync(progress.step)
+    if progress.step == 0 and progress.best == NEVER:
+        _close_step(placement, journal, progress, StepRecord({}), Clock(), observer)
+    return progress
+
+
+def _advance(
+    folder: RunFolder,
+    placement: Stages,
+    journal: Journal,
+    progress: Progress,
+    peers: Peers,
+    observer: Observer | None,
+) -> None:
+    """Do the next step, or what comes after the last."""
+    if progress.step < placement.config.total_steps:
+        progress.step += 1
+        clock = Clock()
+        record = _step(placement, journal, progress, clock)
+        _close_step(placement, journal, progress, record, clock, observer)
+    else:
+        peers.agree(False)  # the first process has written the last checkpoint before any reads the best
+        _finish(folder, placement, journal, progress, observer)
 
 
 def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock) -> StepRecord:
@@ -263,14 +289,17 @@ def stopping_on_signals(observer: Observer | None) -> Iterator[StopRequest]:
 
 
 def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> Progress:
-    """Train with as many processes as the recipe says; the caller holds the run's lock."""
-    command = ["-m", "earl.train", str(folder.path)]
-    rendezvous = folder.path.resolve() / ".peers.tmp"
-    with (
-        stopping_on_signals(observer) as stop,
-        peer_processes.together(config.run.processes, rendezvous, command) as peers,
-    ):
-        return train(folder, config, peers, stop, observer)
+    """Train where the recipe says; the caller holds the run's lock."""
+    with stopping_on_signals(observer) as stop:
+        if config.placement.kind in ("colocated", "disaggregated"):
+            from earl.placement.cluster.session import cluster  # it loads Ray
+
+            with cluster(config) as place:
+                return train(folder, config, place, Peers(), stop, observer)
+        command = ["-m", "earl.train", str(folder.path)]
+        rendezvous = folder.path.resolve() / ".peers.tmp"
+        with peer_processes.together(config.run.processes, rendezvous, command) as peers:
+            return train(folder, config, Here(config, peers), peers, stop, observer)
 
 
 def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
@@ -280,7 +309,8 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     folder = open_existing(Path(path))
     try:
         with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
-            train(folder, build(load_toml(folder.config)), peers, StopRequest(), None)
+            config = build(load_toml(folder.config))
+            train(folder, config, Here(config, peers), peers, StopRequest(), None)
     except Lost:
         sys.exit(1)  # whoever was lost, or the first process, says why
     except EarlError as error:

@@ -91,6 +91,14 @@ def make(config: ModelConfig, seed: int) -> Policy:
     return Policy(Qwen3ForCausalLM(_small(config, tokenizer)), tokenizer)
 
 
+def tokenizer_of(config: ModelConfig) -> Any:
+    """The tokenizer of the policy that a recipe starts from; needs none of its weights."""
+    if config.path is None:
+        return character_tokenizer()
+    with _loading(config.path):
+        return AutoTokenizer.from_pretrained(folder_of(config.path, weights=False))
+
+
 def load(path: str | Path) -> Policy:
     """Load a policy from a Hugging Face folder or hub id.
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from earl.placement.peers import Peers
+from earl.placement.place import Here
 from earl.recipe import dump
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
@@ -76,7 +77,7 @@ def carry_on(folder, config, observer=None):
     """Train in this process until the end or until the observer stops it."""
     request = observer.request if observer else StopRequest()
     with lock(folder):
-        return train(folder, config, Peers(), request, observer)
+        return train(folder, config, Here(config, Peers()), Peers(), request, observer)
 
 
 @pytest.fixture

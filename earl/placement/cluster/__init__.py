@@ -1,0 +1,7 @@
+"""The placements on a Ray cluster: one driver that runs the step, actors that do the work.
+
+    earl/train.py ─▶ Stages ─┬─▶ Ranks ═══▶ RankActor × dp·tp     one model, joined by torch.distributed
+                             └─▶ Workers ═▶ WorkerActor × samplers   one rollout fragment each
+
+`policies` says which fragment runs where, `session` makes it so, `crew` watches over the actors.
+"""

@@ -1,0 +1,151 @@
+"""What runs inside Ray's processes. Constructors do nothing, so that heartbeats are answered while models load."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from earl.algorithms.base import Algorithm
+from earl.algorithms.registry import algorithm
+from earl.batch import Batch, Rows
+from earl.config import Config
+from earl.engine.learner import Learner, Update
+from earl.engine.model import Policy, load, make
+from earl.evaluate import Match
+from earl.placement.exchange import rows_to_bytes
+from earl.placement.fragment import RolloutFragment
+from earl.recipe import build
+from earl.runs.records import matches_to_bytes
+from earl.runs.trajectories import to_bytes
+from earl.trajectory import Task
+
+
+class Alive:
+    """What every actor answers."""
+
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def ping(self) -> None:
+        """A sign of life, given beside whatever the actor computes."""
+
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def whereabouts(self) -> tuple[int, str]:
+        """Process id and node id."""
+        return os.getpid(), ray.get_runtime_context().get_node_id()
+
+
+class WorkerActor(Alive):
+    """A rollout fragment in a process of its own."""
+
+    def setup(self, recipe: Mapping[str, Any], source: str | None) -> None:
+        """Make the fragment."""
+        config = build(recipe)
+        self._fragment = RolloutFragment(config, policy_of(config, source))
+
+    def load(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
+        """Play with these weights from now on."""
+        self._fragment.load(tensors_of(weights), version)
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come."""
+        self._fragment.limit(tokens)
+
+    def play(self, tasks: Mapping[int, Task], seed: int) -> bytes:
+        """Play groups; see `earl.runs.trajectories.to_bytes`."""
+        return to_bytes(self._fragment.play(tasks, seed), 0)
+
+    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> bytes:
+        """The teacher's rows; see `rows_to_bytes`."""
+        return rows_to_bytes(*self._fragment.demonstrate(tasks, seed, limit))
+
+    def evaluate(self, matches: Sequence[Match]) -> bytes:
+        """Measure matches."""
+        return matches_to_bytes(self._fragment.evaluate(matches))
+
+
+class RankActor(Alive):
+    """One rank of the learner."""
+
+    def address(self) -> tuple[str, int]:
+        """Where the ranks meet: this node's address and a free port."""
+        from earl.placement.cluster.network import free_port
+
+        host = ray.util.get_node_ip_address()
+        return host, free_port(host)
+
+    def setup(self, recipe: Mapping[str, Any], source: str | None, rank: int, meeting: tuple[str, int]) -> None:
+        """Join the other ranks and make the learner."""
+        config = build(recipe)
+        self._rank = rank
+        self._learner = joined(config, policy_of(config, source), rank, meeting)
+
+    def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
+        """Learn from a batch."""
+        return self._learner.update(batch, algorithm, update)
+
+    def logprobs(self, rows: Rows, reference: bool) -> NDArray[np.float32]:
+        """Log-probs [T]."""
+        return self._learner.logprobs(rows, reference)
+
+    def values(self, rows: Rows) -> NDArray[np.float32]:
+        """Values [T]."""
+        return self._learner.values(rows)
+
+    def weights(self) -> list[Any]:
+        """A reference to the model's weights, whole; from the first rank alone, but gathered by all."""
+        weights = self._learner.weights()
+        return [ray.put(arrays_of(weights))] if self._rank == 0 else []
+
+    def save(self, folder: str) -> None:
+        """Write this rank's part of a checkpoint."""
+        if self._rank == 0:
+            self._learner.save(Path(folder))
+
+    def restore(self, folder: str) -> None:
+        """Continue from a checkpoint."""
+        self._learner.restore(Path(folder))
+
+
+def policy_of(config: Config, source: str | None) -> Policy:
+    """The policy of a checkpoint, or the one that the recipe starts from."""
+    return load(source) if source else make(config.model, config.run.seed)
+
+
+def arrays_of(weights: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Tensors as arrays of their bytes' own kind, which Ray moves without copies."""
+    return {name: tensor.cpu().numpy() for name, tensor in weights.items()}
+
+
+def tensors_of(weights: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """What `arrays_of` was given."""
+    return {name: torch.from_numpy(array) for name, array in weights.items()}
+
+
+def joined(config: Config, policy: Policy, rank: int, meeting: tuple[str, int]) -> Learner:
+    """Meet the other ranks and make a learner with them."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    from earl.placement.cluster.network import interface_of
+    from earl.placement.peers import Peers
+
+    torch.set_num_threads(1)
+    host, port = meeting
+    os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
+    world = config.placement.dp * config.placement.tp
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{host}:{port}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=config.placement.stage_seconds),
+    )
+    peers = Peers(rank, world, dist.group.WORLD if world > 1 else None)  # type: ignore[arg-type]
+    values = algorithm(config.algorithm.name).needs_values
+    return Learner(policy, config.algorithm, config.learner, config.rollout.temperature, peers, values)

@@ -1,0 +1,192 @@
+"""Who watches over actors: every call has an end, and whoever is dead or hangs is named within seconds."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from earl.placement.peers import Lost
+
+POLL_SECONDS = 0.5
+Call = Callable[[Any, int], Any]
+LEFT = "has lost its connection to another"
+START_SECONDS = 180
+"""The longest that an actor may take to be scheduled and to answer for the first time."""
+
+
+@dataclass(slots=True)
+class Member:
+    """An actor, and what is known of its process."""
+
+    name: str
+    actor: Any
+    process: int = 0
+    node: str = ""
+    heard: float = field(default_factory=time.monotonic)
+    """When it last answered."""
+    ping: Any = None
+    """The question that it has not answered yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What came of one call to several members, by their numbers."""
+
+    results: Mapping[int, Any]
+    lost: Mapping[int, str]
+    """Why, of those that did not answer."""
+
+
+class Crew:
+    """The actors of one fragment.
+
+    Args:
+        make: starts actor number i.
+        patience: seconds without a sign of life after which a process is taken for dead.
+        longest: seconds that a call may take.
+        bound: whether members wait for each other, so that one lost is a call lost.
+    """
+
+    def __init__(
+        self, name: str, size: int, make: Callable[[int], Any], patience: float, longest: float, bound: bool
+    ) -> None:
+        self._name, self._make, self._bound = name, make, bound
+        self._patience, self._longest = patience, longest
+        self.members = [self._start(number) for number in range(size)]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def ask(self, stage: str, call: Call, numbers: Iterable[int]) -> Answers:
+        """Call members; wait until each has answered or is lost.
+
+        Args:
+            stage: what it is for, to be said when it fails.
+            call: given an actor and its number, make the remote call.
+            numbers: whom to ask.
+
+        Raises:
+            Exception: what a member's own code raised, unless it says that it lost another.
+        """
+        waiting = {call(self.members[number].actor, number): number for number in numbers}
+        results: dict[int, Any] = {}
+        lost: dict[int, str] = {}
+        ends = time.monotonic() + self._longest
+        for number in waiting.values():
+            self.members[number].heard = time.monotonic()
+        while waiting and not lost:
+            done, _ = ray.wait([*waiting], num_returns=len(waiting), timeout=POLL_SECONDS)
+            for reference in done:
+                self._take(reference, waiting.pop(reference), results, lost)
+            lost |= self._silent(waiting.values())
+            if waiting and time.monotonic() > ends:
+                late = min(waiting.values())
+                lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
+        if lost:
+            self._collect(waiting, results, lost, POLL_SECONDS * 4 if self._bound else self._longest)
+        if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
+            lost = {number: why for number, why in lost.items() if why != LEFT}
+        return Answers(results, {number: f"{self.members[number].name} {why}" for number, why in lost.items()})
+
+    def replace(self, number: int) -> None:
+        """End a member's process, however it hangs, and start a new one in its place."""
+        self.end(self.members[number])
+        self.members[number] = self._start(number)
+
+    def replace_all(self) -> None:
+        """Replace every member."""
+        self.end_all()
+        self.members = [self._start(number) for number in range(len(self.members))]
+
+    def end_all(self) -> None:
+        """End every member."""
+        for member in self.members:
+            self.end(member)
+
+    def end(self, member: Member) -> None:
+        """End a member, also one that is stopped and hears nothing."""
+        ray.kill(member.actor, no_restart=True)
+        if member.process:
+            strategy = NodeAffinitySchedulingStrategy(node_id=member.node, soft=False)
+            killed = _kill_process.options(scheduling_strategy=strategy).remote(member.process)
+            ray.wait([killed], timeout=self._patience)  # its node may be gone with it
+
+    def _start(self, number: int) -> Member:
+        return Member(f"{self._name} {number}", self._make(number))
+
+    def introduce(self) -> Mapping[int, str]:
+        """Wait until every new member answers; those that do not, and why."""
+        new = [number for number, member in enumerate(self.members) if not member.process]
+        questions = {self.members[number].actor.whereabouts.remote(): number for number in new}
+        lost: dict[int, str] = {}
+        if not questions:
+            return lost
+        done, late = ray.wait([*questions], num_returns=len(questions), timeout=START_SECONDS)
+        for question in done:
+            results: dict[int, Any] = {}
+            self._take(question, questions[question], results, lost)
+            for number, (process, node) in results.items():
+                self.members[number].process, self.members[number].node = process, node
+        return lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
+
+    def _collect(
+        self, waiting: Mapping[Any, int], results: dict[int, Any], lost: dict[int, str], seconds: float
+    ) -> None:
+        """Let those finish that can, so that only the work of the lost is repeated."""
+        rest = {reference: number for reference, number in waiting.items() if number not in lost}
+        ends = time.monotonic() + seconds
+        while rest and time.monotonic() < ends:
+            done, _ = ray.wait([*rest], num_returns=len(rest), timeout=POLL_SECONDS)
+            for reference in done:
+                self._take(reference, rest.pop(reference), results, lost)
+            lost |= self._silent(number for number in rest.values() if number not in lost)
+            rest = {reference: number for reference, number in rest.items() if number not in lost}
+
+    def _take(self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str]) -> None:
+        try:
+            results[number] = ray.get(reference)
+        except RayActorError:
+            lost[number] = "has died"
+        except ObjectLostError as error:
+            raise Lost("what one process held for another is gone, and its node with it") from error
+        except RayTaskError as error:
+            if isinstance(error.cause, ObjectLostError | RayActorError):
+                raise Lost("what one process held for another is gone, and its node with it") from error
+            if not isinstance(error.cause, ConnectionError):
+                raise error.cause from None
+            lost[number] = LEFT
+
+    def _silent(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Ask members for a sign of life; those that have given none for too long."""
+        now, silent = time.monotonic(), {}
+        for number in numbers:
+            member = self.members[number]
+            if member.ping is not None and ray.wait([member.ping], timeout=0)[0]:
+                try:
+                    ray.get(member.ping)
+                    member.heard = now
+                except (RayActorError, GetTimeoutError):
+                    silent[number] = "has died"
+                member.ping = None
+            if member.ping is None and number not in silent:
+                member.ping = member.actor.ping.remote()
+            if now - member.heard > self._patience:
+                silent[number] = f"has given no sign of life for {self._patience:.0f} s"
+        return silent
+
+
+@ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]
+def _kill_process(process: int) -> None:
+    """Kill a worker process of Ray's on this node; a stopped one does not hear Ray's own request."""
+    try:
+        if b"ray::" in Path(f"/proc/{process}/cmdline").read_bytes():
+            os.kill(process, signal.SIGKILL)
+    except OSError:
+        pass  # it has ended by itself

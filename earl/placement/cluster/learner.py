@@ -1,0 +1,65 @@
+"""The learner of a cluster, as the stages see it: every call goes to all ranks, who answer as one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from earl.algorithms.base import Algorithm
+from earl.batch import Batch, Rows
+from earl.engine.learner import Update
+from earl.placement.cluster.crew import Call, Crew
+from earl.placement.peers import Lost
+
+
+class Ranks:
+    """The ranks of a learner.
+
+    Every rank is given the same rows and takes its share. What they have in common is read from the first.
+
+    Raises:
+        Lost: from every method, when a rank has died or hangs: all that was not saved is lost with it.
+    """
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
+        """Learn from a batch; the mean of each statistic."""
+        stats: dict[str, float] = self._first("update", "update", ray.put(batch), algorithm, update)
+        return stats
+
+    def logprobs(self, rows: Rows, reference: bool = False) -> NDArray[np.float32]:
+        """Log-probs [T] of the targets at rows.mask."""
+        logprobs: NDArray[np.float32] = self._first("scoring", "logprobs", ray.put(rows), reference)
+        return logprobs
+
+    def values(self, rows: Rows) -> NDArray[np.float32]:
+        """The value head's estimates [T] at rows.value_mask."""
+        values: NDArray[np.float32] = self._first("values", "values", ray.put(rows))
+        return values
+
+    def weights(self) -> Any:
+        """A reference to the weights, which lie with the first rank; they do not come here."""
+        return self._first("weights", "weights")[0]
+
+    def save(self, folder: Path) -> None:
+        """Let every rank write its part."""
+        self._first("saving", "save", str(folder.resolve()))
+
+    def restore(self, folder: Path) -> None:
+        """Let every rank read its part."""
+        self._first("restoring", "restore", str(folder.resolve()))
+
+    def _first(self, stage: str, method: str, *arguments: Any) -> Any:
+        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))[0]
+
+
+def ask_all(crew: Crew, stage: str, call: Call) -> list[Any]:
+    """Every rank's answer. Raises Lost when one gives none."""
+    answers = crew.ask(stage, call, range(len(crew)))
+    if answers.lost:
+        raise Lost(f"{'; '.join(answers.lost.values())} during {stage}")
+    return [answers.results[number] for number in range(len(crew))]

@@ -1,0 +1,188 @@
+"""A run's hold on a Ray cluster: devices, actors, and what is done when one of these fails.
+
+cluster() ─▶ ray.init ─▶ placement group ─▶ crews of actors ─▶ Stages        and all of it gone at the end
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from earl.config import Config
+from earl.engine.model import shape, tokenizer_of
+from earl.errors import EarlError
+from earl.placement.cluster.actors import RankActor, WorkerActor
+from earl.placement.cluster.crew import Crew
+from earl.placement.cluster.learner import Ranks, ask_all
+from earl.placement.cluster.players import Workers
+from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
+from earl.placement.peers import Lost
+from earl.placement.stages import Stages
+from earl.placement.world import world_of
+
+START_SECONDS = 120
+
+
+class Cluster:
+    """The actors of a run: a place to run it in, and to mend it."""
+
+    def __init__(self, config: Config, policy: Policy, slots: Slots, devices: PlacementGroup, gpus: bool) -> None:
+        self._config, self._policy, self._slots = config, policy, slots
+        self._devices, self._gpus = devices, gpus
+        self._recipe = config.model_dump()
+        self._source: str | None = None
+        self._failures = 0
+        self._notes: list[tuple[str, str]] = []
+        bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
+        self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True)
+        self._workers = Crew("rollout worker", len(slots.workers), self._worker, *bounds, bound=False)
+
+    def open(self, saved: Path | None) -> Stages:
+        """The stages of the run over these actors.
+
+        Args:
+            saved: a checkpoint whose model is taken in place of the recipe's.
+        """
+        self._source = str(saved.resolve()) if saved else None
+        model = self._config.model
+        if self._source:
+            model = model.model_copy(update={"path": self._source})
+        self._start_ranks()
+        workers = Workers(self._workers, self._set_up_worker, self._replaced)
+        world = world_of(self._config, tokenizer_of(model))
+        return Stages(self._config, world, shape(model), Ranks(self._ranks), workers)
+
+    def mend(self, lost: Lost) -> None:
+        """Replace all ranks of the learner after one was lost; their state has to be restored.
+
+        Raises:
+            EarlError: when there were too many failures.
+        """
+        began = time.perf_counter()
+        self._failed(str(lost))
+        self._ranks.replace_all()
+        self._start_ranks()
+        self._notes.append(("recovered", f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s"))
+
+    def notes(self) -> list[tuple[str, str]]:
+        """What was mended since this was last asked: kinds of events and messages."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def close(self) -> None:
+        """End every actor."""
+        self._workers.end_all()
+        self._ranks.end_all()
+
+    def _start_ranks(self) -> None:
+        while lost := self._join():
+            self._failed(lost)
+            self._ranks.replace_all()
+
+    def _join(self) -> str:
+        """Let the ranks meet and make their learner. Returns what went wrong, else nothing."""
+        if lost := self._ranks.introduce():
+            return "; ".join(lost.values())
+        try:
+            meeting = ask_all(self._ranks, "start", lambda actor, _: actor.address.remote())[0]
+            ask_all(
+                self._ranks,
+                "start",
+                lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting),
+            )
+        except Lost as error:
+            return str(error)
+        return ""
+
+    def _set_up_worker(self, actor: Any, _: int) -> Any:
+        return actor.setup.remote(self._recipe, self._source)
+
+    def _replaced(self, message: str) -> None:
+        self._failed(message)
+        self._notes.append(("recovered", message))
+
+    def _failed(self, message: str) -> None:
+        self._failures += 1
+        most = self._config.placement.max_recoveries
+        if self._failures > most:
+            raise EarlError(
+                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is {most}: "
+                "see to the machines, then continue with --resume"
+            )
+
+    def _rank(self, number: int) -> Any:
+        return self._actor(RankActor, self._slots.ranks[number], 1)
+
+    def _worker(self, number: int) -> Any:
+        devices = 0 if self._policy.turns else self._policy.rollout.devices
+        return self._actor(WorkerActor, self._slots.workers[number], devices)
+
+    def _actor(self, kind: type, bundle: int, devices: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(self._devices, placement_group_bundle_index=bundle)
+        return (
+            ray.remote(concurrency_groups={"health": 1})(kind)
+            .options(
+                num_cpus=0 if self._gpus else devices,
+                num_gpus=devices if self._gpus else 0,
+                max_restarts=0,
+                scheduling_strategy=strategy,
+            )
+            .remote()
+        )
+
+
+@contextmanager
+def cluster(config: Config) -> Iterator[Cluster]:
+    """Hold the devices that a recipe's placement asks for, and end everything that was started on them.
+
+    Raises:
+        EarlError: when there is no such cluster, or it has too few devices.
+    """
+    policy = policy_of(config)
+    slots = slots_of(policy)
+    with connected(config.placement.address, sum(slots.bundles)):
+        gpus = ray.cluster_resources().get("GPU", 0) >= sum(slots.bundles)
+        devices = _reserved(slots.bundles, gpus)
+        held = Cluster(config, policy, slots, devices, gpus)
+        try:
+            yield held
+        finally:
+            held.close()
+            remove_placement_group(devices)
+
+
+@contextmanager
+def connected(address: str | None, cpus: int) -> Iterator[None]:
+    """Be a driver of the Ray cluster at `address`, or of one of this process alone that ends with it."""
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    if address is None:
+        # As many slots as are asked for: on one machine its owner says how many processes share the cores.
+        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, **quiet)
+    else:
+        ray.init(address=address, **quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
+    """Devices for each bundle, near each other where that can be."""
+    device = "GPU" if gpus else "CPU"
+    group = placement_group([{device: float(size)} for size in bundles], strategy="PACK")
+    if not group.wait(START_SECONDS):
+        have = ray.cluster_resources().get(device, 0)
+        remove_placement_group(group)
+        raise EarlError(
+            f"the placement needs {sum(bundles)} {device}s in bundles of {max(bundles)}, the Ray cluster has "
+            f"{have:.0f} and they are not free together; lower placement.dp, placement.tp or "
+            "placement.samplers, or add nodes"
+        )
+    return group

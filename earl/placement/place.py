@@ -1,0 +1,45 @@
+"""Where a run's stages are: in this process and its peers, or on a cluster."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from earl.config import Config
+from earl.engine.model import load
+from earl.placement.embedded import embedded
+from earl.placement.peers import Lost, Peers
+from earl.placement.stages import Stages
+
+
+class Place(Protocol):
+    """Where the stages are, and what can be done when a part of them is lost."""
+
+    def open(self, saved: Path | None) -> Stages:
+        """The stages; the model is that of a checkpoint, where there is one."""
+
+    def mend(self, lost: Lost) -> None:
+        """Replace what was lost, so that the run can go on from its last checkpoint. Raises what it cannot mend."""
+
+    def notes(self) -> Iterable[tuple[str, str]]:
+        """What was mended since this was last asked: kinds of events and messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This process and its peers."""
+
+    config: Config
+    peers: Peers
+
+    def open(self, saved: Path | None) -> Stages:
+        """The embedded placement."""
+        return embedded(self.config, self.peers, load(saved) if saved else None)
+
+    def mend(self, lost: Lost) -> None:
+        """Nothing can be: the other processes wait for the one that is lost."""
+        raise lost
+
+    def notes(self) -> Iterable[tuple[str, str]]:
+        """None."""
+        return ()
