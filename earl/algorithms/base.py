@@ -36,7 +36,7 @@ class TokenInputs:
     entropy: Tensor
     """Of the current distribution at each token, with gradient."""
     old_logprobs: Tensor
-    """The sampler's."""
+    """The sampler's; where importance is corrected, the learner's as the update began."""
     advantages: Tensor
     reference: Tensor
     """Log-probs of the reference; only read when kl > 0."""

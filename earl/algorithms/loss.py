@@ -32,6 +32,6 @@ def kl_to_reference(inputs: TokenInputs) -> Tensor:
 
 
 def ratio_stats(ratio: Tensor) -> Stats:
-    """The mean importance ratio and the approximate KL divergence to the sampler's policy."""
+    """The mean importance ratio and the approximate KL divergence to the policy of the old log-probs: the sampler's."""
     kept = ratio.detach()
     return {"ratio": kept.sum(), "kl_to_sampler": (kept - 1 - kept.log()).sum()}

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
+from earl.algorithms.correction import corrected
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
@@ -120,8 +121,16 @@ class Stages:
             epochs=config.learner.epochs,
             seed=self._seed("order", "rl", step),
         )
-        stats = self.learner.update(batch, self.algorithm, update)
+        batch, importance = self._corrected(batch)
+        stats = self.learner.update(batch, self.algorithm, update) | importance
         return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+
+    def _corrected(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """The batch as the update takes it. What is stored of an episode is what it was before."""
+        config = self.config.algorithm
+        if config.correction == "none":
+            return batch, {}
+        return corrected(batch, self.learner.logprobs(batch), config.correction, config.correction_cap)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """How strong the weights are that the players have."""

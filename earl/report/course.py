@@ -56,7 +56,32 @@ def training_figures(runs: Runs) -> list[Figure]:
             "How badly the model predicts its teacher's moves, in nats per token. Lower is better.",
             "nats per token", {"warm_start/loss": "loss"},
         ),
+        *importance_figures(runs),
     ]  # fmt: skip
+
+
+def importance_figures(runs: Runs) -> list[Figure]:
+    """How far what was learned from was from the policy that learned; nothing for runs that did not record it."""
+    figures = [
+        series_figure(
+            runs, "staleness", "Staleness",
+            "How many versions the weights that sampled the tokens were behind those that learned from them. "
+            "The largest stays within placement.max_staleness.",
+            "versions", {"staleness/mean": "mean", "staleness/max": "largest"},
+        ),
+        series_figure(
+            runs, "importance-weight", "Importance weight",
+            "Mean weight by which advantages were multiplied, capped, since other weights had sampled them. "
+            "1 means that sampler and learner agree.",
+            "weight", {"correction/weight": "weight"},
+        ),
+        series_figure(
+            runs, "importance-capped", "Capped weights",
+            "Share of the tokens whose importance weight was above algorithm.correction_cap.",
+            "share of tokens", {"correction/capped": "capped"}, percent=True,
+        ),
+    ]  # fmt: skip
+    return [figure for figure in figures if figure.spec]
 
 
 def stages(data: RunData) -> list[str]:
@@ -106,7 +131,10 @@ def _whole_times(runs: Runs) -> list[dict[str, Any]]:
 
 
 DRAWN = ("reward", "illegal_replies", "entropy", "grad_norm", "loss")
-ELSEWHERE = ("warm_start/", "context/", "stop/", "tokens/", "truncation/", "memory/", "forecast/")
+ELSEWHERE = (
+    *("warm_start/", "context/", "stop/", "tokens/", "truncation/", "memory/", "forecast/"),
+    *("staleness/", "correction/"),
+)
 
 
 def other_figures(runs: Runs) -> list[Figure]:

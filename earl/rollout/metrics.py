@@ -25,6 +25,13 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
+    """How many versions the weights that sampled the tokens lie behind `version`, which learns from them."""
+    sampled = [trajectory.versions[trajectory.sampled] for group in groups for trajectory in group.trajectories]
+    behind = version - np.concatenate([np.zeros(0, np.int32), *sampled])
+    return {"staleness/mean": float(behind.mean()), "staleness/max": float(behind.max())}
+
+
 def match_results(
     trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False
 ) -> list[MatchResult]:

@@ -96,6 +96,31 @@ def test_the_sampler_takes_the_learners_weights(placement):
     assert versions == {-1, 7}
 
 
+def rewarded(trajectory):
+    """The same with a return that its seed gives."""
+    last = replace(trajectory.turns[-1], reward=trajectory.seed % 7 - 3.0)
+    return replace(trajectory, turns=(*trajectory.turns[:-1], last))
+
+
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+def test_what_older_weights_sampled_is_corrected_and_stored_as_it_was(placement, mode):
+    placed = placement(algorithm={"correction": mode, "correction_cap": 1.05})
+    groups = [Group(tuple(map(rewarded, group.trajectories))) for group in placed.rollout(1)]
+    on_policy = placed.update(placed.prepare(groups), step=1)
+    assert on_policy["correction/weight"] == pytest.approx(1.0, abs=1e-4)
+    batch = placed.prepare(groups)  # of the same episodes: the learner has moved on
+    advantages, proximal = batch.advantages.copy(), placed.learner.logprobs(batch)
+    stats = placed.update(batch, step=2)
+    weights = np.exp(proximal - batch.logprobs)[batch.mask]
+    if mode == "token":
+        assert stats["correction/weight"] == pytest.approx(float(np.minimum(weights, 1.05).mean()))
+        assert stats["correction/capped"] == pytest.approx(float((weights > 1.05).mean()))
+    assert stats["kl_to_sampler"] > 1e-6 > on_policy["kl_to_sampler"]
+    stored = placed.experiences(groups, batch)
+    assert {a for e in stored for a in e.advantages.tolist()} == set(advantages[batch.mask].tolist())
+    assert len(set(advantages.tolist())) > 3
+
+
 def test_the_schedules_end_with_the_run(placement):
     placed = placement(algorithm={"entropy": 0.02, "final_entropy": 0.0}, run={"steps": 2})
     batch = placed.prepare(placed.rollout(1))

@@ -178,6 +178,18 @@ def test_several_runs_share_every_plot(runs: Any) -> None:
     assert list(traces(spec([course.time_figure(both)], "time"))) == ["a", "b"]
 
 
+def test_how_old_what_was_learned_from_was_is_shown_where_it_was_recorded(runs: Any) -> None:
+    data = gather(runs.run())
+    assert not course.importance_figures([data])
+    recorded = {"staleness/mean": [(11, 0.5)], "staleness/max": [(11, 2.0)], "correction/capped": [(11, 0.1)]}
+    numbers = replace(data.numbers, metrics={**data.numbers.metrics, **recorded})
+    told = replace(data, numbers=numbers)
+    drawn = course.training_figures([told])
+    assert list(traces(spec(drawn, "staleness"))) == ["mean", "largest"]
+    assert spec(drawn, "importance-capped")["data"]
+    assert not {figure.title for figure in course.other_figures([told])} & {*recorded}
+
+
 def test_time_is_stacked_over_every_step(runs: Any) -> None:
     drawn = spec([course.time_figure([gather(runs.run())])], "time")
     assert [trace["name"] for trace in drawn["data"]] == ["rollout", "update", "weights", "record"]

@@ -3,7 +3,7 @@
 import pytest
 
 from earl.rollout.lockstep import play
-from earl.rollout.metrics import context_metrics, episode_metrics, match_results
+from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
 from earl.trajectory import Group, StopReason
 
 
@@ -31,6 +31,13 @@ def test_episode_metrics(played):
         "stop/truncated_turn": 0.5,
     }
     assert sum(numbers[f"stop/{stop}"] for stop in StopReason) == 1
+
+
+def test_staleness_is_that_of_the_sampled_tokens(episode, script):
+    (older,) = play([episode()], script(("1", "2", "3"), version=2))  # 6 sampled tokens
+    (newer,) = play([episode()], script(("1", "9"), version=4))  # 4
+    numbers = staleness_metrics([Group((older,)), Group((newer,))], version=4)
+    assert numbers == {"staleness/mean": pytest.approx((6 * 2 + 4 * 0) / 10), "staleness/max": 2}
 
 
 def test_context_metrics(played):
