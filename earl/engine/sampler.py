@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from earl.engine.probe import Probe
 from earl.rollout.episode import Completion, Prompt
 
 
@@ -17,5 +18,16 @@ class Sampler(Protocol):
     def release(self, sessions: Sequence[int]) -> None:
         """Forget what was kept for these episodes."""
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take new weights; whatever was computed with the old ones is forgotten."""
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        """Take new weights; whatever was computed with the old ones is forgotten.
+
+        Args:
+            probe: what the learner's weights say of a prompt, for samplers that check themselves after loading;
+                absent: they compute it from `weights`.
+        """
+
+    def sleep(self) -> None:
+        """Free the device's memory for somebody else, where the device has its own."""
+
+    def wake(self) -> None:
+        """Take it back."""

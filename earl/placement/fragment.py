@@ -14,8 +14,8 @@ from earl import evaluate
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.local import LocalSampler
 from earl.engine.model import Policy
+from earl.engine.samplers import make_sampler
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.world import world_of
@@ -33,7 +33,7 @@ class RolloutFragment:
     def __init__(self, config: Config, policy: Policy) -> None:
         self.config = config
         self.world = world_of(config, policy.tokenizer)
-        self.sampler = LocalSampler(policy, config.rollout.temperature)
+        self.sampler = make_sampler(config, policy)
 
     def play(self, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""

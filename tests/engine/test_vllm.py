@@ -1,0 +1,281 @@
+"""vLLM's log-probs against plain `transformers`, over turns and weight syncs; what it must refuse."""
+
+import copy
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from earl.config import ModelConfig, SamplerConfig
+from earl.engine.model import Policy, make
+from earl.engine.probe import Probe, StaleWeights, check
+from earl.engine.tokenizer import character_tokenizer
+from earl.errors import EarlError
+from earl.rollout.episode import Prompt
+
+pytest.importorskip("vllm", reason="vLLM is an extra")
+
+TOLERANCE = 1e-4
+CASES = {"untied": ("untied", 1), "tied": ("tied", 1), "untied-tp2": ("untied", 2), "tied-tp2": ("tied", 2)}
+
+
+def policy_of(kind):
+    if kind == "untied":
+        policy = make(ModelConfig(hidden=64, layers=2, heads=2, head_dim=32, intermediate=96), seed=1)
+    else:
+        shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+        config = Qwen2Config(vocab_size=106, tie_word_embeddings=True, **shape, **heads)
+        policy = Policy(Qwen2ForCausalLM(config), character_tokenizer())
+    shake(policy, seed=2)
+    return policy
+
+
+def shake(policy, seed):
+    """Other weights, far enough apart that no tolerance covers the difference."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.12, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """Policies with their samplers, one engine for each case; they end with the module."""
+    from earl.engine.vllm.sampler import VllmSampler
+
+    made = {}
+
+    def engine(case):
+        if case not in made:
+            kind, tp = CASES[case]
+            policy = policy_of(kind)
+            config = SamplerConfig(engine="vllm", tp=tp, kv_cache_gib=0.1)
+            made[case] = policy, VllmSampler(policy, config, temperature=1.3, max_tokens=512)
+        return made[case]
+
+    yield engine
+    for _, sampler in made.values():
+        sampler.close()
+
+
+def prompts_of(count, length=40, max_tokens=6):
+    return [
+        Prompt(i, [2, *(10 + (7 * i + j * j) % 90 for j in range(length)), 3], seed=1000 + i, max_tokens=max_tokens)
+        for i in range(count)
+    ]
+
+
+def assert_logprobs(plain, policy, prompts, completions, version):
+    for prompt, completion in zip(prompts, completions, strict=True):
+        tokens = [*prompt.tokens, *completion.tokens]
+        expected = plain(policy.model, tokens, 1.3)[len(prompt.tokens) - 1 :]
+        own = [float(expected[place, token]) for place, token in enumerate(completion.tokens)]
+        assert completion.logprobs == pytest.approx(own, abs=TOLERANCE)
+        assert completion.versions == [version] * len(completion.tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_logprobs_are_the_learners_before_and_after_every_sync(engines, plain, case):
+    policy, sampler = engines(case)
+    prompts = prompts_of(12)
+    assert_logprobs(plain, policy, prompts, sampler.generate(prompts), sampler.version)
+    for version in (sampler.version + 1, sampler.version + 2):
+        shake(policy, seed=version)
+        sampler.load(policy.model.state_dict(), version)
+        assert_logprobs(plain, policy, prompts, sampler.generate(prompts), version)
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_reply_alone_and_among_others(engines):
+    _, sampler = engines("untied")
+    prompts = prompts_of(30)
+    together = sampler.generate(prompts)
+    assert [sampler.generate([prompt])[0].tokens for prompt in prompts[:4]] == [c.tokens for c in together[:4]]
+    assert len({tuple(c.tokens) for c in together}) > 20
+
+
+@pytest.mark.slow
+def test_a_reply_ends_with_the_stop_token_or_at_its_bound(engines):
+    policy, sampler = engines("untied")
+    [stop] = policy.stop_ids
+    prompts = [Prompt(i, [2, 20, 30, 5, 3], seed=i, max_tokens=1 + i % 7) for i in range(200)]
+    completions = sampler.generate(prompts)
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert 1 <= len(completion.tokens) == len(completion.logprobs) <= prompt.max_tokens
+        assert stop not in completion.tokens[:-1]
+        assert completion.finished == (completion.tokens[-1] == stop)
+        assert completion.finished or len(completion.tokens) == prompt.max_tokens
+    assert 0 < sum(completion.finished for completion in completions) < 200
+
+
+@pytest.mark.slow
+def test_greedy_takes_the_most_likely_token(engines, plain):
+    policy, sampler = engines("untied")
+    prompts = [Prompt(p.session, p.tokens, p.seed, p.max_tokens, greedy=True) for p in prompts_of(8)]
+    for prompt, completion in zip(prompts, sampler.generate(prompts), strict=True):
+        expected = plain(policy.model, [*prompt.tokens, *completion.tokens])[len(prompt.tokens) - 1 : -1]
+        assert expected.argmax(dim=-1).tolist() == completion.tokens
+
+
+@pytest.mark.slow
+def test_later_turns_find_the_earlier_ones_in_the_prefix_cache(engines):
+    _, sampler = engines("untied")
+    sampler.load(engines("untied")[0].model.state_dict(), sampler.version + 1)  # forgets what other tests left
+    before, asked = sampler.cached_tokens, prompts_of(6, length=70)
+    replies = sampler.generate(asked)
+    assert sampler.cached_tokens == before
+    later = [
+        Prompt(p.session, [*p.tokens, *c.tokens, 4, 5, 6], p.seed + 1, 3) for p, c in zip(asked, replies, strict=True)
+    ]
+    sampler.generate(later)
+    # 72 tokens were there before: two whole blocks of 32 for each.
+    assert sampler.cached_tokens == before + 6 * 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["untied", "tied-tp2"])
+def test_replies_on_their_way_go_on_under_new_weights(engines, plain, case):
+    policy, sampler = engines(case)
+    old = copy.deepcopy(policy.model)
+    first, second = sampler.version, sampler.version + 1
+    prompts = prompts_of(8, max_tokens=120)
+    sampler_stop, sampler._loop._stop_ids = sampler._loop._stop_ids, []  # none ends by itself
+    running = sampler._loop.submit(prompts)
+    time.sleep(0.1)
+    shake(policy, seed=77)
+    sampler.load(policy.model.state_dict(), second)
+    replies = [reply.result(timeout=60) for reply in running]
+    sampler._loop._stop_ids = sampler_stop
+    assert any(set(reply.versions) == {first, second} for reply in replies)
+    for prompt, reply in zip(prompts, replies, strict=True):
+        assert len(reply.tokens) == 120
+        assert reply.versions == sorted(reply.versions)
+        tokens, turned = [*prompt.tokens, *reply.tokens], reply.versions.count(first)
+        new = plain(policy.model, tokens, 1.3)[len(prompt.tokens) - 1 :]
+        before = plain(old, tokens, 1.3)[len(prompt.tokens) - 1 :]
+        own = [float((before if place < turned else new)[place, token]) for place, token in enumerate(reply.tokens)]
+        assert reply.logprobs == pytest.approx(own, abs=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["untied", "tied-tp2"])
+def test_weights_that_were_not_taken_are_caught(engines, monkeypatch, case):
+    policy, sampler = engines(case)
+    version = sampler.version
+    shake(policy, seed=91)
+    monkeypatch.setattr(type(sampler._device), "hand_over", lambda self, engine, weights: None)
+    with pytest.raises(StaleWeights, match=r"log-prob -\d+\.\d+, the learner -\d+\.\d+"):
+        sampler.load(policy.model.state_dict(), version + 1)
+    assert sampler.version == version
+    monkeypatch.undo()
+    sampler.load(policy.model.state_dict(), version + 1)
+
+
+@pytest.mark.slow
+def test_a_head_that_stayed_behind_is_caught(engines, monkeypatch):
+    # What vLLM's own reload does to tied embeddings on a CPU: everything is new but the output layer.
+    policy, sampler = engines("tied")
+    whole = type(sampler._device).hand_over
+
+    def without_embeddings(self, engine, weights):
+        whole(self, engine, {name: tensor for name, tensor in weights.items() if "embed" not in name})
+
+    shake(policy, seed=92)
+    weights = {name: t for name, t in policy.model.state_dict().items() if name != "lm_head.weight"}
+    monkeypatch.setattr(type(sampler._device), "hand_over", without_embeddings)
+    with pytest.raises(StaleWeights):
+        sampler.load(weights, sampler.version + 1)
+    monkeypatch.undo()
+    sampler.load(weights, sampler.version + 1)
+
+
+@pytest.mark.slow
+def test_weights_that_are_not_numbers_are_refused(engines):
+    policy, sampler = engines("untied")
+    sound = {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
+    broken = {**sound, "model.norm.weight": torch.full_like(sound["model.norm.weight"], torch.nan)}
+    with pytest.raises(StaleWeights, match="nan"):
+        sampler.load(broken, sampler.version + 1)
+    sampler.load(sound, sampler.version + 1)
+
+
+@pytest.mark.slow
+def test_a_prompt_that_does_not_fit_is_refused_and_others_are_not(engines):
+    _, sampler = engines("untied")
+    with pytest.raises(EarlError, match="600 tokens"):
+        sampler.generate([Prompt(0, [7] * 600, seed=1, max_tokens=4)])
+    assert sampler.generate(prompts_of(1))[0].tokens
+
+
+def test_the_probe_names_both_numbers():
+    probe = Probe([1, 2, 3], [-1.0, -2.0])
+    check(probe, [-1.0, -2.00005], 1e-4, version=3)
+    with pytest.raises(StaleWeights, match=r"version 3 .* -2\.500000, the learner -2\.000000"):
+        check(probe, [-1.0, -2.5], 1e-4, version=3)
+    with pytest.raises(StaleWeights, match="nan"):
+        check(probe, [-2.0, float("nan")], 1e-4, version=3)
+
+
+def test_heads_that_vllm_cannot_compute_are_refused_before_it_starts():
+    from earl.engine.vllm.sampler import VllmSampler
+
+    policy = make(ModelConfig(hidden=16, layers=1, heads=2, head_dim=8, intermediate=24), seed=0)
+    with pytest.raises(EarlError, match=r"size 8, .* set model\.head_dim to 32"):
+        VllmSampler(policy, SamplerConfig(engine="vllm"), 1.0, 64)
+
+
+ALONE = """
+import torch
+from earl.config import ModelConfig, SamplerConfig
+from earl.engine.model import make
+from earl.engine.vllm.sampler import VllmSampler
+
+if __name__ == "__main__":
+    policy = make(ModelConfig(hidden=64, layers=1, heads=2, head_dim=32, intermediate=64), seed=0)
+    VllmSampler(policy, SamplerConfig(engine="vllm", tp=2, kv_cache_gib=0.1), 1.0, 128)
+    print("ready", flush=True)
+    input()
+"""
+
+
+def children_of(pid):
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    found = {pid}
+    while more := {child for child, parent in pairs if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pid):
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return listed.strip()[:1] not in ("", "Z")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_engine_processes_end_with_us(tmp_path, how):
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        workers = children_of(process.pid)
+        assert len(workers) >= 2
+        if how == "kill":
+            process.send_signal(signal.SIGKILL)
+        else:
+            process.stdin.write("\n")
+            process.stdin.close()
+        process.wait(timeout=60)
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in workers if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left
