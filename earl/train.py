@@ -25,7 +25,7 @@ from earl.placement.peers import Lost, Peers
 from earl.placement.place import Here, Place
 from earl.placement.stages import Stages
 from earl.recipe import build, load_toml
-from earl.rollout.metrics import episode_metrics
+from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
@@ -171,6 +171,8 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
 def _track(placement: Stages, journal: Journal, progress: Progress, groups: Sequence[Group]) -> StepRecord:
     """Measure the step's contexts, forecast them, and let the limit follow them where the recipe says so."""
     metrics = episode_metrics(groups)
+    if placement.config.placement.max_staleness:
+        metrics |= staleness_metrics(groups, progress.step - 1)
     seen = progress.context.observe(growth_of(progress.step, metrics))
     metrics |= seen.metrics
     placement.limit(progress.context.limit)
@@ -251,7 +253,7 @@ def _resume(saved: Checkpoint | None, placement: Stages, journal: Journal, proce
         journal.forget_after(-1)
         journal.event(0, "start", f"started with {processes} processes")
         return Progress(context=_context_watch(placement))
-    placement.restore(saved.path)
+    placement.resume(saved.path)
     journal.forget_after(saved.step)
     journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
     state: dict[str, Any] = {**saved.state, "best": tuple(saved.state["best"])}

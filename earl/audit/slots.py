@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from earl.config import Config
-from earl.rollout.tasks import draw_tasks, episode_seed
-from earl.seeds import derive
+from earl.rollout.tasks import draw, episode_seed
 from earl.trajectory import Task, Trajectory
 
 
@@ -31,11 +30,10 @@ class Placing:
 
 def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
     """The episodes of a step, in the order of its file."""
-    seed = derive(config.run.seed, "rollout", step)
-    tasks = draw_tasks(config.env.name, config.env.opponents, config.rollout.prompts, seed)
+    drawn = draw(config, step)
     return tuple(
-        Slot(task, episode_seed(seed, number, member))
-        for number, task in enumerate(tasks)
+        Slot(task, episode_seed(drawn.seed, number, member))
+        for number, task in enumerate(drawn.tasks)
         for member in range(config.rollout.group_size)
     )
 

@@ -1,6 +1,7 @@
 """Who plays: the seam between a step and its rollout fragments, wherever these run."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from earl.batch import Rows
@@ -9,6 +10,7 @@ from earl.matches import MatchResult
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
+from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.trajectory import Group, Task
@@ -19,8 +21,8 @@ Item = TypeVar("Item")
 class Players(Protocol):
     """All rollout fragments of a run, as one."""
 
-    def play(self, tasks: Sequence[Task], seed: int) -> list[Group]:
-        """A group of episodes for each task, in order."""
+    def play(self, draw: Draw) -> list[Group]:
+        """The groups of a step, in order."""
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
         """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
@@ -34,6 +36,12 @@ class Players(Protocol):
     def load(self, weights: Any, version: int) -> None:
         """Play with what a learner's `weights` gave from now on."""
 
+    def save(self, folder: Path) -> None:
+        """Write what was played for steps that have not come yet."""
+
+    def restore(self, folder: Path) -> None:
+        """Continue from what `save` wrote; whatever else was played is forgotten."""
+
 
 class PeerPlayers:
     """One fragment in each of the processes of an embedded run; every process is told all that was played."""
@@ -41,11 +49,11 @@ class PeerPlayers:
     def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
         self.fragment, self._peers = fragment, peers
 
-    def play(self, tasks: Sequence[Task], seed: int) -> list[Group]:
+    def play(self, draw: Draw) -> list[Group]:
         """The step's groups, all processes' together."""
-        groups = self.fragment.play(self._share(tasks), seed)
+        groups = self.fragment.play(self._share(draw.tasks), draw.seed)
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
-        return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(tasks))]
+        return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
         """The teacher's rows, all processes' together."""
@@ -66,6 +74,12 @@ class PeerPlayers:
     def load(self, weights: Any, version: int) -> None:
         """Play with these weights from now on."""
         self.fragment.load(weights, version)
+
+    def save(self, folder: Path) -> None:
+        """Nothing was played ahead."""
+
+    def restore(self, folder: Path) -> None:
+        """Nothing was played ahead."""
 
     def _share(self, items: Sequence[Item]) -> dict[int, Item]:
         return share(items, self._peers.rank, self._peers.size)

@@ -21,7 +21,7 @@ from earl.parallel.memory import ModelShape
 from earl.placement.players import Players
 from earl.rollout.experience import charged, experiences, learned, unlearned
 from earl.rollout.pack import complete, pack, trajectories_of, turn_values
-from earl.rollout.tasks import World, draw_tasks
+from earl.rollout.tasks import World, draw, draw_tasks
 from earl.seeds import derive
 from earl.trajectory import Experience, Group
 
@@ -79,9 +79,7 @@ class Stages:
 
     def rollout(self, step: int) -> list[Group]:
         """The step's groups."""
-        seed = self._seed("rollout", step)
-        tasks = draw_tasks(self.world.env, self.config.env.opponents, self.config.rollout.prompts, seed)
-        return self.players.play(tasks, seed)
+        return self.players.play(draw(self.config, step))
 
     def prepare(self, groups: Sequence[Group]) -> Batch:
         """Experience preparation: rows, values, advantages, log-probs of the reference."""
@@ -141,12 +139,19 @@ class Stages:
         self.players.load(self.learner.weights(), version)
 
     def save(self, folder: Path) -> None:
-        """Write all that a run continues from: the model as a Hugging Face folder, and the learner's state."""
+        """Write all that a run continues from: the model as a Hugging Face folder, the learner's state, what was played
+        ahead."""
         self.learner.save(folder)
+        self.players.save(folder)
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote."""
+        """Take the learner that `save` wrote."""
         self.learner.restore(folder)
+
+    def resume(self, folder: Path) -> None:
+        """Continue from all that `save` wrote."""
+        self.learner.restore(folder)
+        self.players.restore(folder)
 
     def _seed(self, *purpose: int | str) -> int:
         return derive(self.config.run.seed, *purpose)

@@ -1,12 +1,13 @@
 """Which episodes a step plays: opponents and seats in their shares, every step alike up to chance."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import player
+from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.rollout.episode import Episode, Rules
@@ -53,6 +54,24 @@ def seats(env: str) -> int:
 def opponent_of(name: str, env: str) -> object:
     """The scripted player of that name; players keep no state between games."""
     return player(name, env)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The groups that a step learns from, before they are played."""
+
+    step: int
+    tasks: Sequence[Task]
+    """Of each group, in order."""
+    seed: int
+    """Gives every episode its own; see `episode_seed`."""
+
+
+def draw(config: Config, step: int) -> Draw:
+    """What a step plays: it follows from the recipe and the step alone, so that it is known ahead of time."""
+    seed = derive(config.run.seed, "rollout", step)
+    tasks = draw_tasks(config.env.name, config.env.opponents, config.rollout.prompts, seed)
+    return Draw(step, tasks, seed)
 
 
 def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) -> list[Task]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from earl.batch import Rows
@@ -10,6 +11,7 @@ from earl.matches import MatchResult
 from earl.placement.cluster.crew import Call, Crew
 from earl.placement.exchange import joined, rows_from_bytes
 from earl.placement.players import in_order, share
+from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes
 from earl.runs.trajectories import from_bytes
 from earl.trajectory import Group, Task
@@ -29,9 +31,9 @@ class Workers:
         self._weights: tuple[Any, int] | None = None
         self._ready(range(len(crew)))
 
-    def play(self, tasks: Sequence[Task], seed: int) -> list[Group]:
-        """A group of episodes for each task, in order."""
-        size = len(self._crew)
+    def play(self, draw: Draw) -> list[Group]:
+        """The groups of a step, in order."""
+        size, tasks, seed = len(self._crew), draw.tasks, draw.seed
         parts = self._all("rollout", lambda actor, number: actor.play.remote(share(tasks, number, size), seed))
         groups = [from_bytes(part)[1] for part in parts]
         return [groups[number % size][number // size] for number in range(len(tasks))]
@@ -61,6 +63,12 @@ class Workers:
         """Play with the weights that a reference stands for from now on."""
         self._weights = (weights, version)
         self._all("weights", partial(_load, given=self._weights))
+
+    def save(self, folder: Path) -> None:
+        """Nothing was played ahead."""
+
+    def restore(self, folder: Path) -> None:
+        """Nothing was played ahead."""
 
     def _all(self, stage: str, call: Call) -> list[Any]:
         """Every worker's answer, by number."""
