@@ -9,6 +9,7 @@ import torch
 
 from earl.audit import audit
 from earl.placement.peers import Peers
+from earl.placement.place import Here
 from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
 from earl.train import StopRequest, train
@@ -46,7 +47,7 @@ def sound(tiny, tmp_path_factory):
             config = tiny(**{"warm_start": WARM, "run": PACE, "evaluate": SELDOM, **RUNS[name]})
             folder = create(root, name, dump(config))
             with lock(folder):
-                assert train(folder, config, Peers(), StopRequest(), None).finished
+                assert train(folder, config, Here(config, Peers()), Peers(), StopRequest(), None).finished
         return RunFolder(root / name)
 
     return make
