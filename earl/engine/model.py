@@ -64,11 +64,21 @@ def shape_of(model: Any) -> ModelShape:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
+        heads=text.num_attention_heads,
         kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        intermediate=_passed(text),
         vocab=text.vocab_size,
         # Behind a sliding window the sampler's own mask would see more than the model's.
         max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
+    )
+
+
+def _passed(text: Any) -> int:
+    """The width of the feed-forward layers that one token passes; of a mixture, that of the experts it is sent to."""
+    width = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    return int(
+        (getattr(text, "moe_intermediate_size", None) or width) * (getattr(text, "num_experts_per_tok", None) or 1)
     )
 
 

@@ -16,15 +16,19 @@ class ModelShape:
     """What can be known of a model before its weights are made or read.
 
     Example:
-        Qwen2.5-72B: layers=80, hidden=8192, kv_heads=8, head_dim=128, vocab=152064, float_bytes=2
+        Qwen2.5-72B: layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128, intermediate=29568, vocab=152064
     """
 
     parameters: int
     layers: int
     hidden: int
     """Width of the residual stream."""
+    heads: int
+    """Attention heads."""
     kv_heads: int
     head_dim: int
+    intermediate: int
+    """Width inside the feed-forward layers that one token passes."""
     vocab: int
     max_positions: int
     """Tokens of the longest context that its positions and its attention were made for."""
@@ -36,7 +40,7 @@ def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
     """Keys and values of one token on one rank of a tensor-parallel group.
 
     Example:
-        >>> qwen = ModelShape(72_706_203_648, 80, 8192, 8, 128, 152_064, 32_768, float_bytes=2)
+        >>> qwen = ModelShape(72_706_203_648, 80, 8192, 64, 8, 128, 29_568, 152_064, 32_768, float_bytes=2)
         >>> kv_bytes(qwen) // 1024, kv_bytes(qwen, tp=8) // 1024   # KiB: heads are split, 8 over 8 ranks
         (320, 40)
     """

@@ -1,8 +1,8 @@
 from earl.parallel.load import Load, load_of, memory_metrics
 from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes
 
-QWEN_7B = ModelShape(7_615_616_512, 28, 3584, 4, 128, 152_064, 32_768, float_bytes=2)
-SMALL = ModelShape(186_240, 3, 64, 4, 32, 40, 1024)
+QWEN_7B = ModelShape(7_615_616_512, 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768, float_bytes=2)
+SMALL = ModelShape(186_240, 3, 64, 4, 4, 32, 128, 40, 1024)
 
 
 def test_keys_and_values_of_one_token():

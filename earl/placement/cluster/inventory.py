@@ -1,0 +1,178 @@
+"""What there is to run on: this machine, or a Ray cluster. Asked before a run begins, and answered within seconds.
+
+Ray itself waits a minute and more for a cluster that does not answer and then ends the process, so it is asked last, in
+a process of its own: name ─▶ TCP port ─▶ whether HTTP/2 is spoken there, as Ray does ─▶ the nodes.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+
+from earl.errors import EarlError
+from earl.parallel.hardware import Cluster, Device, device_of
+from earl.rehearsal.state import attach
+
+PATIENCE_SECONDS = 3.0
+"""For a port to answer."""
+RAY_SECONDS = 30.0
+"""For a cluster that answers to say what it has."""
+IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
+"""Seconds that Ray tries to be let in, instead of 20."""
+MIB = 1 << 20
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""With which an HTTP/2 connection begins: the preface, and settings without a single one."""
+SETTINGS = 0x04
+QUESTION = """
+import json, ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR", configure_logging=False)
+print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What one machine of a Ray cluster offers."""
+
+    cpus: int
+    gpus: int
+    memory_bytes: int | None
+    kind: str
+    """Of its GPUs, as Ray calls it; empty: none, or not known."""
+
+
+def installed(name: str) -> bool:
+    """Whether a library can be imported, without importing it."""
+    return find_spec(name) is not None
+
+
+def here(memory_bytes: int) -> Cluster:
+    """This machine.
+
+    Args:
+        memory_bytes: its main memory.
+    """
+    count = torch.cuda.device_count()
+    device = _device_here() if count else None
+    return Cluster("this machine", 1, os.cpu_count(), memory_bytes, count, count, device)
+
+
+def inventory(address: str) -> Cluster:
+    """What the Ray cluster at `address` has.
+
+    Args:
+        address: HOST:PORT, or "auto" for the cluster that this machine is part of.
+
+    Raises:
+        EarlError: when nothing answers there within seconds, or something that is not Ray.
+    """
+    environment = {**os.environ, **attach(address), **IMPATIENT}
+    found = _own(environment) if address == "auto" else address
+    _knock(found)
+    return _of_nodes(f"the Ray cluster at {found}", _nodes(found, environment))
+
+
+def _own(environment: Mapping[str, str]) -> str:
+    """Where the cluster that this machine is part of answers."""
+    if named := environment.get("RAY_ADDRESS"):
+        return named
+    from ray._private.utils import read_ray_address
+
+    found = read_ray_address()
+    if found is None:
+        raise EarlError(
+            "placement.address = 'auto', but this machine is part of no Ray cluster; start one with "
+            "`ray start --head`, name HOST:PORT, or leave the address out"
+        )
+    return str(found)
+
+
+def _knock(address: str) -> None:
+    """Raises EarlError unless something answers at HOST:PORT as Ray does."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise EarlError(f"placement.address = {address!r} is not HOST:PORT; give one such as 10.0.0.1:6379, or auto")
+    try:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
+            connection.settimeout(PATIENCE_SECONDS)
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
+    except OSError as error:
+        reason = error.strerror or f"no answer within {PATIENCE_SECONDS:.0f} s"
+        raise EarlError(
+            f"placement.address = {address!r}: no Ray cluster answers there ({reason}); check host and port "
+            "(6379 unless `ray start --port` said otherwise), and that `ray start --head` runs on that host"
+        ) from error
+    if len(answer) < 4 or answer[3] != SETTINGS:
+        raise EarlError(
+            f"placement.address = {address!r}: what answers there is not Ray; name the port of `ray start --head`, "
+            "which is 6379 unless --port said otherwise"
+        )
+
+
+def _nodes(address: str, environment: Mapping[str, str]) -> list[Node]:
+    command = [sys.executable, "-c", QUESTION, address]
+    try:
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=RAY_SECONDS, check=False, env={**environment}
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EarlError(
+            f"placement.address = {address!r}: the cluster does not say what it has within {RAY_SECONDS:.0f} s; "
+            "see `ray status` on its head"
+        ) from error
+    if "InvalidAuthToken" in said.stderr:
+        raise EarlError(
+            f"placement.address = {address!r}: the cluster asks for its token; set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to what its head was started with"
+        )
+    if said.returncode != 0:
+        lines = [line for line in said.stderr.splitlines() if line.strip()]
+        raise EarlError(
+            f"placement.address = {address!r}: Ray cannot be joined ({lines[-1] if lines else 'no reason given'}); "
+            "start earl on a machine that is part of the cluster, with the same Ray"
+        )
+    return [_node(resources) for resources in json.loads(said.stdout.splitlines()[-1])]
+
+
+def _node(resources: dict[str, float]) -> Node:
+    kind = next((name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")), "")
+    memory = resources.get("memory")
+    return Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), int(memory) if memory else None, kind)
+
+
+def _of_nodes(where: str, nodes: list[Node]) -> Cluster:
+    """The sum of all nodes; where they differ, the least memory and the smallest kind of GPU count."""
+    with_gpus = [node for node in nodes if node.gpus]
+    kinds = [device_of(node.kind) for node in with_gpus]
+    known = [device for device in kinds if device is not None]
+    memories = [node.memory_bytes for node in nodes if node.memory_bytes]
+    return Cluster(
+        where,
+        len(with_gpus or nodes),
+        sum(node.cpus for node in nodes),
+        min(memories, default=None),
+        sum(node.gpus for node in nodes),
+        max((node.gpus for node in nodes), default=0),
+        min(known, key=lambda device: device.memory_bytes) if len(known) == len(kinds) and known else None,
+    )
+
+
+def _device_here() -> Device | None:
+    """The smallest of this machine's GPUs, as their driver calls them; asked so, no memory of theirs is taken."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    rows = [line.rpartition(",") for line in said.stdout.splitlines() if "," in line]
+    kinds = [device_of(name, int(size) * MIB) for name, _, size in rows if size.strip().isdecimal()]
+    known = [device for device in kinds if device is not None]
+    return min(known, key=lambda device: device.memory_bytes) if len(known) == len(kinds) and known else None
