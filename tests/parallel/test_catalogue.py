@@ -67,7 +67,7 @@ def test_names() -> None:
     assert known("qwen2.5-72b") is known("Qwen/Qwen2.5-72B-Instruct") is known("Qwen2.5-72B-Instruct")
     assert known("Qwen/Qwen2.5-72B") is None  # the base model, which does not chat
     assert known("nowhere") is None
-    assert nearest("Qwen2.5-71B") == "Qwen2.5-72B"
+    assert nearest("Qwen2.5-27B") == "Qwen2.5-7B"
     assert nearest("meta-llama/Llama3.1-8B-Instruct") == "Llama-3.1-8B"
     assert nearest("nowhere") is None
 

@@ -28,9 +28,7 @@ def test_one_host_needs_no_number() -> None:
     assert of_gpus("8xA100-80").device.kind == "A100-80"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "H100", "8", "0xH100", "8x0xH100", "axH100", "-8xH100", "8 x H100", "٣xH100"]
-)
+@pytest.mark.parametrize("text", ["", "H100", "8", "0xH100", "8x0xH100", "axH100", "-8xH100", "8 x H100", "٣xH100"])
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(EarlError, match="is not of the form HOSTSxGPUSxKIND"):
         of_gpus(text)

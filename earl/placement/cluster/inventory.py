@@ -144,8 +144,8 @@ def _nodes(address: str, environment: Mapping[str, str]) -> list[Node]:
 
 def _node(resources: dict[str, float]) -> Node:
     kind = next((name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")), "")
-    memory = resources.get("memory")
-    return Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), int(memory) if memory else None, kind)
+    memory = int(resources.get("memory", 0) + resources.get("object_store_memory", 0))
+    return Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), memory or None, kind)
 
 
 def _of_nodes(where: str, nodes: list[Node]) -> Cluster:
