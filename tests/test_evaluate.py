@@ -26,9 +26,9 @@ class Table:
         self.chat, self.choose = chat, choose
 
     def generate(self, prompts):
-        return [self.complete(prompt) for prompt in prompts]
+        return [self.answer(prompt) for prompt in prompts]
 
-    def complete(self, prompt):
+    def answer(self, prompt):
         text = self.chat.tokenizer.decode(prompt.tokens)
         board = text.rpartition("<|user|>")[2].partition("<|end|>")[0]
         tokens = self.chat.written(self.choose(board[2:].replace("\n", "")))

@@ -22,4 +22,4 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> World:
         context_limit=limit or config.context.first_limit,
         forfeit_reward=agent_config.forfeit_reward,
     )
-    return World(config.env.name, config.env.options, Chat(tokenizer), rules)
+    return World(config.env.name, config.env.options, Chat(tokenizer), rules, config.env.delay_seconds)

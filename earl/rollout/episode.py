@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from earl.errors import EarlError, boundary
 from earl.rollout.history import SUMMARY_REQUEST, History, Round, Told
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+
+DELAY_SPREAD = 1.25
+"""Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,25 @@ class Rules:
 class Episode:
     """The agent loop of one episode. It knows neither torch nor the sampler.
 
+    Args:
+        delay_seconds: median of the simulated waits before the environment's answers.
+
     Raises:
         EarlError: when already the first prompt leaves no room for a reply within the context limit.
     """
 
-    def __init__(self, env: TextEnv, chat: Chat, rules: Rules, task: Task, seed: int, session: int) -> None:
+    def __init__(
+        self,
+        env: TextEnv,
+        chat: Chat,
+        rules: Rules,
+        task: Task,
+        seed: int,
+        session: int,
+        delay_seconds: float = 0.0,
+    ) -> None:
         self.env, self.chat, self.rules, self.task = env, chat, rules, task
-        self.seed, self.session = seed, session
+        self.seed, self.session, self._delay_seconds = seed, session, delay_seconds
         self.tokens: list[int] = []
         self.authors = bytearray()
         self.logprobs: list[float] = []
@@ -132,6 +148,13 @@ class Episode:
         # Keyed by the length so far: every turn draws its own noise, whatever its context looks like.
         seed = derive(self.seed, len(self.tokens))
         return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
+
+    def delay(self) -> float:
+        """Seconds that a driver has to wait before the environment may answer this prompt's completion."""
+        if not self._delay_seconds:
+            return 0.0
+        rng = Random(derive(self.seed, "delay", len(self.tokens)))
+        return self._delay_seconds * rng.lognormvariate(0.0, DELAY_SPREAD)
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and go on to the next prompt or to the end."""

@@ -1,9 +1,11 @@
 """The lockstep driver: many episodes against one sampler, one batch of completions per turn."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from earl.rollout.concurrent import Streams, play_concurrently
 from earl.rollout.episode import Completion, Episode, Prompt
 from earl.trajectory import Trajectory
 
@@ -34,10 +36,16 @@ class Greedy:
 
 
 def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:
-    """Run all episodes to their end; their trajectories come back in the same order."""
+    """Run all episodes to their end; their trajectories come back in the same order.
+
+    Each at its own pace where the sampler takes single prompts, else in lockstep.
+    """
+    if isinstance(sampler, Streams):
+        return play_concurrently(episodes, sampler)
     waiting = [episode for episode in episodes if episode.stop is None]
     while waiting:
         completions = sampler.generate([episode.prompt() for episode in waiting])
+        time.sleep(max(episode.delay() for episode in waiting))
         for episode, completion in zip(waiting, completions, strict=True):
             episode.receive(completion)
         sampler.release([episode.session for episode in waiting if episode.stop is not None])

@@ -26,6 +26,8 @@ class World:
     options: Mapping[str, Any]
     chat: Chat
     rules: Rules
+    delay_seconds: float = 0.0
+    """Median of simulated waits before the environment's answers."""
 
     @property
     def seats(self) -> int:
@@ -34,7 +36,8 @@ class World:
 
     def episode(self, task: Task, seed: int, session: int, opponent: object = None) -> Episode:
         """A new episode of a task; `opponent` replaces the one that the task names."""
-        return Episode(self.make(task, opponent), self.chat, self.rules, task, seed, session)
+        env = self.make(task, opponent)
+        return Episode(env, self.chat, self.rules, task, seed, session, self.delay_seconds)
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
         """The environment of a task."""

@@ -40,9 +40,9 @@ class Script:
 
     def generate(self, prompts):
         self.prompts.append(prompts)
-        return [self.complete(prompt) for prompt in prompts]
+        return [self.answer(prompt) for prompt in prompts]
 
-    def complete(self, prompt):
+    def answer(self, prompt):
         tokens = [ord(character) for character in self.replies[prompt.session].pop(0) + END][: prompt.max_tokens]
         logprobs = [-0.5 - place for place in range(len(tokens))]
         return Completion(tokens, logprobs, [self.version] * len(tokens), finished=tokens[-1] == ord(END))
@@ -96,8 +96,9 @@ def chat():
 def episode(chat):
     """Makes an episode of counting; keywords are those of Rules, and `env`."""
 
-    def make(session=0, env=None, seed=11, **rules):
-        return Episode(env or Counting(), chat, Rules(**rules), Task("counting", seed=7), seed, session)
+    def make(session=0, env=None, seed=11, delay_seconds=0.0, **rules):
+        task = Task("counting", seed=7)
+        return Episode(env or Counting(), chat, Rules(**rules), task, seed, session, delay_seconds)
 
     return make
 

@@ -54,7 +54,7 @@ def test_every_prompt_is_the_chain_so_far_with_its_own_noise(episode, script, te
         prompt = own.prompt()
         assert own.prompt() == prompt  # asking changes nothing
         seen.append((text(prompt.tokens), prompt.max_tokens, prompt.seed))
-        own.receive(sampler.complete(prompt))
+        own.receive(sampler.answer(prompt))
     # Room is left for 17 - 4 = 13 tokens, then 17 - 10 = 7, then 17 - 16 = 1.
     assert [(context, room) for context, room, _ in seen] == [
         ("(0$[", 5),
