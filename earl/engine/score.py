@@ -1,4 +1,4 @@
-"""Teacher-forced forward passes over packed rows: log-probs, entropy and hidden states where they are needed."""
+"""Teacher-forced forward passes over packed rows: log-probs, entropy and values where they are needed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from earl.batch import Rows, repeats
+from earl.engine.attention import ATTENTION, NO_MASK, Spans, spans
+from earl.engine.head import TokenScores
 from earl.engine.model import head, hidden_states
+from earl.engine.sharding.collectives import copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,37 +22,75 @@ class Scores:
 
     logprobs: Tensor  # [M], of the targets at rows.mask
     entropy: Tensor  # [M]
-    turn_states: Tensor  # [K, H], hidden states at rows.value_mask
+    values: Tensor  # [K], at rows.value_mask; without a value head, none
 
 
-def score(model: Any, rows: Rows, temperature: float) -> Scores:
-    """Score all rows in one forward pass.
+class Scorer(nn.Module):
+    """A model and, where the algorithm needs one, a value head, in one module: what is trained, sharded and saved.
 
-    Rows are padded on the right for the pass and packed again behind it; with causal attention nothing that is
-    kept can see the padding. Logits exist at the learned positions only.
+    Attributes:
+        device: where it computes.
+        words: the processes that the output layer's words are split over, and the number of this one's first word.
     """
-    states = packed_states(model, rows)
-    learned = torch.from_numpy(np.flatnonzero(rows.mask))
-    logits = head(model)(states[learned - 1]).float() / temperature
-    distribution = torch.log_softmax(logits, dim=-1)
-    targets = torch.from_numpy(rows.targets).long()[learned]
-    logprobs = distribution.gather(1, targets[:, None])[:, 0]
-    entropy = -(distribution.exp() * distribution).sum(dim=-1)
-    return Scores(logprobs, entropy, states[torch.from_numpy(rows.value_mask)])
+
+    def __init__(self, model: Any, values: bool = False) -> None:
+        super().__init__()
+        assert model.config._attn_implementation == ATTENTION, "another attention would look across rows"
+        self.model = model
+        self.value_head: nn.Linear | None = None
+        if values:
+            self.value_head = nn.Linear(model.config.hidden_size, 1, device=head(model).weight.device)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+        self.device: torch.device = head(model).weight.device
+        self.words: tuple[ProcessGroup | None, int] = (None, 0)
+
+    def forward(
+        self, tokens: Tensor, rows: Spans, learned: Tensor, targets: Tensor, turns: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Score packed rows.
+
+        Args:
+            tokens: [1, T].
+            learned: places of the M tokens whose log-probs are wanted.
+            targets: [M].
+            turns: places of the K tokens where a value is read.
+
+        Returns:
+            log-probs [M], entropies [M], values [K or 0].
+        """
+        states = packed_states(self.model, tokens, rows)
+        layer, (group, first) = head(self.model), self.words
+        before = copied(states[learned - 1], group)
+        logprobs, entropy = TokenScores.apply(  # type: ignore[no-untyped-call]
+            before, layer.weight, layer.bias, targets - first, temperature, group
+        )
+        values = self.value_head(states[turns])[:, 0].float() if self.value_head is not None else states.new_zeros(0)
+        return logprobs, entropy, values
+
+
+def packed_states(model: Any, tokens: Tensor, rows: Spans) -> Tensor:
+    """Hidden states [T, H] of tokens [1, T]."""
+    return hidden_states(
+        model, tokens, attention_mask=NO_MASK, position_ids=rows.positions, rows=rows, use_cache=False
+    )[0]
+
+
+def score(scorer: Scorer, rows: Rows, temperature: float) -> Scores:
+    """Score all rows in one forward pass."""
+    learned = np.flatnonzero(rows.mask)
+    turns = np.flatnonzero(rows.value_mask)
+    columns = (learned, rows.targets[learned].astype(np.int64), turns)
+    tokens = torch.from_numpy(rows.tokens).long()[None].to(scorer.device)
+    places = spans(tuple(rows.lengths.tolist()), scorer.device)
+    moved = (torch.from_numpy(column).to(scorer.device) for column in columns)
+    return Scores(*scorer(tokens, places, *moved, temperature))
 
 
 def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
     """The scores of `chosen` rows, each as often as it is chosen, from the scores of all `rows`."""
     learned = torch.from_numpy(repeats(np.add.reduceat(rows.mask, rows.offsets[:-1], dtype=np.int64), chosen))
     turns = torch.from_numpy(repeats(np.add.reduceat(rows.value_mask, rows.offsets[:-1], dtype=np.int64), chosen))
-    return Scores(scores.logprobs[learned], scores.entropy[learned], scores.turn_states[turns])
-
-
-def packed_states(model: Any, rows: Rows) -> Tensor:
-    """Hidden states [T, H] of packed rows."""
-    lengths = torch.from_numpy(rows.lengths)
-    row = torch.repeat_interleave(torch.arange(rows.num_rows), lengths)
-    column = torch.arange(len(rows.tokens)) - torch.from_numpy(rows.offsets[:-1])[row]
-    padded = torch.zeros(rows.num_rows, int(lengths.max()), dtype=torch.long)
-    padded[row, column] = torch.from_numpy(rows.tokens).long()
-    return hidden_states(model, padded, use_cache=False)[row, column]
+    values = scores.values[turns.to(scores.values.device)] if len(scores.values) else scores.values
+    learned = learned.to(scores.logprobs.device)
+    return Scores(scores.logprobs[learned], scores.entropy[learned], values)

@@ -1,0 +1,122 @@
+"""Causal attention over rows that lie end to end in one sequence, without padding and without a mask.
+
+Every model that earl makes or loads has this attention. Told where the rows lie (`rows=`), it attends within each; without,
+it is `transformers`' own `sdpa`, as the sampler's decoding with a cache needs it.
+"""
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+ATTENTION = "earl"
+"""The name that `transformers` knows it by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where N rows lie in a sequence of T tokens.
+
+    Example:
+        lengths = (7, 5, 5) -> runs = ((1, 7), (2, 5)), offsets = [0, 7, 12, 17]
+    """
+
+    lengths: tuple[int, ...]
+    offsets: Tensor
+    """[N + 1], 32 bits, where the model is."""
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Neighbours of one length: (how many, which length)."""
+        return tuple((len([*group]), length) for length, group in groupby(self.lengths))
+
+    @property
+    def positions(self) -> Tensor:
+        """The place of each token in its row, [1, T]."""
+        lengths = torch.tensor(self.lengths, device=self.offsets.device)
+        starts = torch.repeat_interleave(self.offsets[:-1].long(), lengths)
+        return (torch.arange(sum(self.lengths), device=self.offsets.device) - starts)[None]
+
+
+def spans(lengths: tuple[int, ...], device: torch.device) -> Spans:
+    """Rows of the given lengths."""
+    return Spans(lengths, torch.tensor((0, *lengths), device=device).cumsum(0).int())
+
+
+NO_MASK = torch.zeros(1, 1, 1, 1)
+"""`transformers` hands a mask of four dimensions on as it is, instead of building one of T × T numbers."""
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    rows: Spans | None = None,
+    scaling: float | None = None,
+    **arguments: Any,
+) -> tuple[Tensor, None]:
+    """Attention as `transformers` calls it: query [B, heads, T, D], key and value [B, KV heads, T, D].
+
+    Returns:
+        [B, T, heads, D]; and None, for the weights that are never made.
+    """
+    if rows is None:
+        output: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **arguments
+        )
+        return output
+    packed = [states[0].transpose(0, 1) for states in (query, key, value)]  # [T, heads, D]
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _fused(packed, rows, scaling)[None], None
+    return _run_by_run(packed, rows, scaling)[None], None
+
+
+def _run_by_run(packed: list[Tensor], rows: Spans, scaling: float | None) -> Tensor:
+    """Rows of one length go together: nothing is padded, and memory grows with T, not with its square."""
+    runs = rows.runs
+    parts = zip(runs, *(states.split([count * length for count, length in runs]) for states in packed), strict=True)
+    attended = [_run(count, length, (q, k, v), scaling) for (count, length), q, k, v in parts]
+    return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+
+def _run(count: int, length: int, packed: tuple[Tensor, Tensor, Tensor], scaling: float | None) -> Tensor:
+    query, key, value = (states.unflatten(0, (count, length)).transpose(1, 2) for states in packed)
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1:
+        key, value = (states.repeat_interleave(shared, dim=1) for states in (key, value))
+    attended = scaled_dot_product_attention(query, key, value, is_causal=length > 1, scale=scaling)
+    return attended.transpose(1, 2).flatten(0, 1)
+
+
+def _fused(packed: list[Tensor], rows: Spans, scaling: float | None) -> Tensor:
+    """One kernel for rows of any lengths. Never run on a GPU yet."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = (states.contiguous() for states in packed)
+    longest = max(rows.lengths)
+    attended = varlen_attn(
+        query,
+        key,
+        value,
+        rows.offsets,
+        rows.offsets,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(-1, 0),  # all before, nothing behind
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(attended, Tensor)
+    return attended
+
+
+AttentionInterface.register(ATTENTION, attend)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
