@@ -119,19 +119,21 @@ def deal(lengths: NDArray[np.int64], shares: int) -> list[NDArray[np.int64]]:
 
 
 def chunks_by_tokens(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-    """Cut rows into micro-batches whose padded size stays within `max_tokens`; like lengths go together.
+    """Cut rows into micro-batches of at most `max_tokens`; rows of one length stand together.
 
     A row longer than `max_tokens` forms a micro-batch of its own.
 
     Example:
-        >>> [rows.tolist() for rows in chunks_by_tokens(np.array([5, 9, 4, 2]), 10)]   # 9 | 5, 4 -> 2 x 5 | 2
+        >>> [rows.tolist() for rows in chunks_by_tokens(np.array([5, 9, 4, 2]), 10)]   # 9 | 5 + 4 | 2
         [[1], [0, 2], [3]]
     """
     chunks: list[list[int]] = []
+    room = 0
     for row in np.argsort(-lengths, kind="stable"):
-        # Sorted, so the first row of a chunk is its longest and sets the padded width.
-        if chunks and (len(chunks[-1]) + 1) * int(lengths[chunks[-1][0]]) <= max_tokens:
-            chunks[-1].append(int(row))
-        else:
-            chunks.append([int(row)])
+        length = int(lengths[row])
+        if not chunks or length > room:
+            chunks.append([])
+            room = max_tokens
+        chunks[-1].append(int(row))
+        room -= length
     return [np.array(rows, dtype=np.int64) for rows in chunks]

@@ -1,7 +1,7 @@
 """Causal attention over rows that lie end to end in one sequence, without padding and without a mask.
 
-Every model that earl makes or loads has this attention. Told where the rows lie (`rows=`), it attends within each; without,
-it is `transformers`' own `sdpa`, as the sampler's decoding with a cache needs it.
+Every model that earl makes or loads has this attention. Told where the rows lie (`rows=`), it attends within each;
+without, it is `transformers`' own `sdpa`, as the sampler's decoding with a cache needs it.
 """
 
 from dataclasses import dataclass
@@ -82,13 +82,15 @@ def attend(
 def _run_by_run(packed: list[Tensor], rows: Spans, scaling: float | None) -> Tensor:
     """Rows of one length go together: nothing is padded, and memory grows with T, not with its square."""
     runs = rows.runs
-    parts = zip(runs, *(states.split([count * length for count, length in runs]) for states in packed), strict=True)
+    parts = zip(
+        runs, *(torch.split(states, [count * length for count, length in runs]) for states in packed), strict=True
+    )
     attended = [_run(count, length, (q, k, v), scaling) for (count, length), q, k, v in parts]
     return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
 def _run(count: int, length: int, packed: tuple[Tensor, Tensor, Tensor], scaling: float | None) -> Tensor:
-    query, key, value = (states.unflatten(0, (count, length)).transpose(1, 2) for states in packed)
+    query, key, value = (states.view(count, length, *states.shape[1:]).transpose(1, 2) for states in packed)
     shared = query.shape[1] // key.shape[1]
     if shared > 1:
         key, value = (states.repeat_interleave(shared, dim=1) for states in (key, value))

@@ -1,7 +1,7 @@
 """From hidden states to log-probs and entropies in slices of positions: the logits of all of them never exist together.
 
-The output layer may be split by vocabulary over the processes of a group: each computes the logits of its own words, and
-log-sum-exp, the target's logit and the entropy are put together by sums over the group.
+The output layer may be split by vocabulary over the processes of a group: each computes the logits of its own words,
+and log-sum-exp, the target's logit and the entropy are put together by sums over the group.
 """
 
 from typing import Any

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from transformers.utils.logging import disable_progress_bar
 
 from earl.config import ModelConfig
+from earl.engine.attention import ATTENTION
 from earl.engine.source import folder_of
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
@@ -98,7 +99,7 @@ def make(config: ModelConfig, seed: int) -> Policy:
         return load(config.path)
     tokenizer = character_tokenizer()
     torch.manual_seed(seed)
-    return Policy(Qwen3ForCausalLM(_small(config, tokenizer)), tokenizer)
+    return Policy(AutoModelForCausalLM.from_config(_small(config, tokenizer), attn_implementation=ATTENTION), tokenizer)
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
@@ -116,30 +117,38 @@ def load(path: str | Path) -> Policy:
         EarlError: when there is no model, no chat template, or a shape that earl cannot train.
     """
     folder = folder_of(path)
+    tokenizer, _ = _described(path, folder)
     with _loading(path):
-        AutoConfig.from_pretrained(folder)  # its complaint about an unknown model is the clearest
-        tokenizer = AutoTokenizer.from_pretrained(folder)
         model, info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
+            folder, dtype=torch.float32, attn_implementation=ATTENTION, output_loading_info=True
         )
     if missing := sorted(info["missing_keys"]):
         raise EarlError(f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model")
-    if not tokenizer.chat_template:
-        raise EarlError(f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model")
-    if not tokenizer.is_fast:
-        raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
     policy = Policy(model, tokenizer)
     _check_layers(model.config.get_text_config())
     _check_head(policy)
     return policy
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """What `save_pretrained` wrote, under every name that the model has for it: tied weights are written once."""
-    with _loading(folder):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    weights: dict[str, Tensor] = model.state_dict()
-    return weights
+def outline(path: str | Path) -> Policy:
+    """A policy whose model has no weights, for who reads only parts of them. Raises EarlError as `load` does."""
+    tokenizer, config = _described(path, folder_of(path))
+    with _loading(path), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
+    _check_layers(config.get_text_config())
+    return Policy(model, tokenizer)
+
+
+def _described(path: str | Path, folder: Path) -> tuple[Any, Any]:
+    """Tokenizer and configuration."""
+    with _loading(path):
+        config = AutoConfig.from_pretrained(folder)  # its complaint about an unknown model is the clearest
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not tokenizer.chat_template:
+        raise EarlError(f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model")
+    if not tokenizer.is_fast:
+        raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
+    return tokenizer, config
 
 
 def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from earl.batch import Rows, chunks_by_tokens
+from earl.engine.attention import spans
+from earl.engine.head import slice_positions
 from earl.engine.model import head
 from earl.engine.score import packed_states
 
@@ -32,9 +34,12 @@ def review(model: Any, rows: Rows, temperature: float) -> Review:
         part = rows.select(chosen)
         learned = np.flatnonzero(part.mask)
         places = np.concatenate([np.arange(rows.offsets[row], rows.offsets[row + 1]) for row in chosen])[learned]
-        states = packed_states(model, part)[torch.from_numpy(learned) - 1]
-        for start in range(0, len(learned), MAX_TOKENS):
-            span = slice(start, start + MAX_TOKENS)
+        tokens = torch.from_numpy(part.tokens).long()[None]
+        rows_of_part = spans(tuple(part.lengths.tolist()), tokens.device)
+        states = packed_states(model, tokens, rows_of_part)[torch.from_numpy(learned) - 1]
+        step = slice_positions(model.config.get_text_config().vocab_size)
+        for start in range(0, len(learned), step):
+            span = slice(start, start + step)
             distribution = torch.log_softmax(head(model)(states[span]).float() / temperature, dim=-1)
             targets = torch.from_numpy(part.targets[learned[span]]).long()[:, None]
             chances = distribution.double().exp()

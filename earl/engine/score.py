@@ -42,7 +42,7 @@ class Scorer(nn.Module):
             self.value_head = nn.Linear(model.config.hidden_size, 1, device=head(model).weight.device)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
-        self.device: torch.device = head(model).weight.device
+        self.device: Any = head(model).weight.device
         self.words: tuple[ProcessGroup | None, int] = (None, 0)
 
     def forward(
@@ -65,8 +65,9 @@ class Scorer(nn.Module):
         logprobs, entropy = TokenScores.apply(  # type: ignore[no-untyped-call]
             before, layer.weight, layer.bias, targets - first, temperature, group
         )
-        values = self.value_head(states[turns])[:, 0].float() if self.value_head is not None else states.new_zeros(0)
-        return logprobs, entropy, values
+        if self.value_head is None:
+            return logprobs, entropy, states.new_zeros(0)
+        return logprobs, entropy, self.value_head(states[turns]).float().sum(dim=-1)  # of one number
 
 
 def packed_states(model: Any, tokens: Tensor, rows: Spans) -> Tensor:
@@ -94,3 +95,8 @@ def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
     values = scores.values[turns.to(scores.values.device)] if len(scores.values) else scores.values
     learned = learned.to(scores.logprobs.device)
     return Scores(scores.logprobs[learned], scores.entropy[learned], values)
+
+
+def own_name(name: str) -> str:
+    """A parameter of a scorer as its model names it; the value head keeps its name."""
+    return name.removeprefix("model.")

@@ -8,6 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from earl.agents.chat import Chat
 from earl.config import ModelConfig
+from earl.engine.attention import ATTENTION
 from earl.engine.model import Policy, make
 from earl.engine.tokenizer import character_tokenizer
 from earl.envs.base import TextEnv
@@ -26,6 +27,7 @@ def spread_out(model, seed=0):
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.15, generator=generator)
+    model.set_attn_implementation(ATTENTION)
     return model.eval()
 
 

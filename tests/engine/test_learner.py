@@ -11,9 +11,10 @@ from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
 from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine import learner as learner_module
+from earl.engine import micro
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
+from earl.engine.ranks import Replicas
 from earl.placement.peers import Peers
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, pack
@@ -51,10 +52,8 @@ def joined_batch(*parts):
 
 
 def test_rows_that_are_alike_are_scored_once(small, batch, monkeypatch):
-    scored, plain = [], learner_module.score
-    monkeypatch.setattr(
-        learner_module, "score", lambda model, rows, t: scored.append(rows.num_rows) or plain(model, rows, t)
-    )
+    scored, plain = [], micro.score
+    monkeypatch.setattr(micro, "score", lambda model, rows, t: scored.append(rows.num_rows) or plain(model, rows, t))
     learner_of(small()).update(batch, algorithm("grpo"), STILL)
     assert (sum(scored), batch.num_rows) == (len(distinct(batch)[0]), 13)
     assert sum(scored) <= 10  # of 13 rows 3 come again
@@ -66,13 +65,13 @@ def learner_of(policy, algorithm_settings=None, values=False, **settings):
         AlgorithmConfig(**(algorithm_settings or {})),
         LearnerConfig(**{"clip_grad_norm": 1e9, **settings}),
         1.0,
-        Peers(),
+        Replicas(Peers()),
         values,
     )
 
 
 def gradients(learner):
-    return torch.cat([parameter.grad.flatten() for parameter in learner._parameters])
+    return torch.cat([parameter.grad.flatten() for parameter in learner.scorer.parameters()])
 
 
 def weights(policy):
@@ -154,7 +153,7 @@ def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
 def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     ours, theirs = small(), small()
     settings = LearnerConfig(clip_grad_norm=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95)
-    learner = Learner(ours, AlgorithmConfig(), settings, 1.0, Peers(), False)
+    learner = Learner(ours, AlgorithmConfig(), settings, 1.0, Replicas(Peers()), False)
     update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=1, epochs=2, seed=0)
     stats = learner.update(batch, algorithm("grpo"), update)
     parameters = list(theirs.model.parameters())
@@ -240,7 +239,7 @@ def sent(small, batch, size=2):
     for rank in range(size):
         peers = Recording(rank)
         peers.size = size
-        learner = Learner(small(), AlgorithmConfig(), LearnerConfig(), 1.0, peers, True)
+        learner = Learner(small(), AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(peers), True)
         learner.update(batch, algorithm("ppo"), STILL)
         messages.append(peers.sent)
     return messages

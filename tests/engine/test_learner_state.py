@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from earl.algorithms.registry import algorithm
 from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.keeping import STATE
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
+from earl.engine.ranks import Replicas
+from earl.errors import EarlError
 from earl.placement.peers import Peers
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, pack, turn_values
@@ -27,47 +32,89 @@ def with_returns(rows, returns):
 
 
 def ppo_learner(policy):
-    return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Peers(), values=True)
+    return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), values=True)
+
+
+def tensors_of(folder):
+    """Everything that a learner wrote, by file and name."""
+    found = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        found |= {(str(path.relative_to(folder)), name): tensor for name, tensor in load_file(path).items()}
+    return found
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_restoring_continues_to_the_bit(small, rows, name):
+def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     values = name == "ppo"
 
     def learner_of(policy):
-        return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Peers(), values)
+        return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), values)
 
     first = learner_of(small())
     first.update(batch, algorithm(name), MOVING)
-    kept, state = {k: v.clone() for k, v in first.weights().items()}, first.state()
+    first.save(tmp_path / "kept")
     first.update(batch, algorithm(name), MOVING)
     second = learner_of(small(seed=1))
-    second.take(kept, state)
+    second.restore(tmp_path / "kept")
     second.update(batch, algorithm(name), MOVING)
-    for other, own in ((second.weights(), first.weights()), (second.state(), first.state())):
-        assert other.keys() == own.keys()
-        assert all(torch.equal(other[key], own[key]) for key in own)
+    first.save(tmp_path / "first")
+    second.save(tmp_path / "second")
+    own, other = tensors_of(tmp_path / "first"), tensors_of(tmp_path / "second")
+    assert other.keys() == own.keys()
+    assert {len(set(name.split("/")) & {"exp_avg", "exp_avg_sq", "step"}) for _, name in own} == {0, 1}
+    assert all(torch.equal(other[key], own[key]) for key in own)
 
 
-def test_the_state_is_a_copy(small, rows):
+def test_what_is_saved_is_a_hugging_face_folder(policy, rows, tmp_path):
+    # Tied embeddings are written once, and read under both names.
+    learner = ppo_learner(policy)
+    learner.save(tmp_path)
+    read, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] | info["unexpected_keys"] | info["mismatched_keys"]
+    weights = learner.weights()
+    assert read.state_dict().keys() == weights.keys()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in read.state_dict().items())
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template == policy.tokenizer.chat_template
+
+
+def test_what_earlier_versions_saved_is_restored(small, rows, tmp_path):
+    # They wrote one file of whole tensors, under the same names.
     learner = ppo_learner(small())
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.update(batch, algorithm("ppo"), MOVING)
-    state = learner.state()
-    before = {name: tensor.clone() for name, tensor in state.items()}
-    learner.update(batch, algorithm("ppo"), MOVING)
-    assert all(torch.equal(state[name], before[name]) for name in state)
+    learner.save(tmp_path / "new")
+    policy = small()
+    policy.model.load_state_dict(learner.weights())
+    policy.save(tmp_path / "old")
+    (tmp_path / "old" / STATE).mkdir()
+    save_file(
+        load_file(tmp_path / "new" / STATE / "rank-00000.safetensors"), tmp_path / "old" / STATE / "state.safetensors"
+    )
+    restored = ppo_learner(small(seed=1))
+    restored.restore(tmp_path / "old")
+    restored.save(tmp_path / "again")
+    own, other = tensors_of(tmp_path / "new"), tensors_of(tmp_path / "again")
+    assert all(torch.equal(other[key], own[key]) for key in own)
 
 
-def test_restoring_a_younger_state_forgets_the_moments(small, rows):
+def test_restoring_a_younger_state_forgets_the_moments(small, rows, tmp_path):
     # The best weights may be from before the first update, when there were no moments yet.
     learner = ppo_learner(small())
-    kept, state = {k: v.clone() for k, v in learner.weights().items()}, learner.state()
+    learner.save(tmp_path / "young")
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.update(batch, algorithm("ppo"), MOVING)
-    learner.take(kept, state)
-    assert learner.state().keys() == state.keys()
+    learner.restore(tmp_path / "young")
+    learner.save(tmp_path / "again")
+    assert tensors_of(tmp_path / "again").keys() == tensors_of(tmp_path / "young").keys()
+
+
+def test_a_file_that_is_missing_is_named(small, tmp_path):
+    learner = ppo_learner(small())
+    learner.save(tmp_path)
+    (tmp_path / STATE / "rank-00000.safetensors").unlink()
+    with pytest.raises(EarlError, match=r"lacks 'value_head\.weight'"):
+        learner.restore(tmp_path)
 
 
 def test_values_begin_at_zero_and_learn_the_returns(small, rows):
@@ -94,23 +141,24 @@ def test_the_value_loss_is_the_mean_square_over_turns(small, rows):
     assert stats["value_loss"] == pytest.approx(np.mean(returns**2), rel=1e-5)
     # The head begins at zero: d/db of 0.5 · mean((0 - R)²) is 0.5 · 2 · mean(-R); clipping scales it with all the rest.
     scale = min(1.0, LearnerConfig().clip_grad_norm / stats["grad_norm"])
-    assert learner.value_head.bias.grad.item() == pytest.approx(-returns.mean() * scale, rel=1e-4)
+    assert learner.scorer.value_head.bias.grad.item() == pytest.approx(-returns.mean() * scale, rel=1e-4)
 
 
 def test_values_stand_at_the_end_of_each_prompt_alone(small, rows):
     learner = ppo_learner(small())
     with torch.no_grad():
-        learner.value_head.bias.fill_(2.0)
+        learner.scorer.value_head.bias.fill_(2.0)
     values = learner.values(rows)
     assert values[rows.value_mask].tolist() == [2.0] * int(rows.value_mask.sum())
     assert not values[~rows.value_mask].any()
 
 
-def test_logprobs_of_model_and_reference_stand_where_tokens_are_learned(small, rows):
+def test_logprobs_of_model_and_reference_stand_where_tokens_are_learned(small, rows, tmp_path):
     learner = ppo_learner(small())
     learner.logprobs(rows, reference=True)  # the reference is the model as it is now
     own = learner.logprobs(rows)
-    learner.take(small(seed=1).model.state_dict(), learner.state())
+    ppo_learner(small(seed=1)).save(tmp_path)
+    learner.restore(tmp_path)
     logprobs = learner.logprobs(rows)
     assert logprobs.shape == rows.tokens.shape
     assert not logprobs[~rows.mask].any()

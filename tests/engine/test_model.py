@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from earl.config import ModelConfig
-from earl.engine.model import Policy, load, make, read_weights, shape
+from earl.engine.model import Policy, load, make, shape
 from earl.errors import EarlError
 
 TINY = {"vocab_size": 106, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -58,14 +58,6 @@ def test_a_saved_policy_needs_no_earl_to_be_loaded(small, tmp_path):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert model.config.eos_token_id == tokenizer.eos_token_id
     assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".safetensors", ".jinja"}
-
-
-def test_read_weights_fit_the_model_that_was_saved(policy, tmp_path):
-    # With tied embeddings the file holds one name of the two.
-    policy.model.save_pretrained(tmp_path)
-    read = read_weights(tmp_path)
-    assert read.keys() == policy.model.state_dict().keys()
-    assert all(torch.equal(read[name], tensor) for name, tensor in policy.model.state_dict().items())
 
 
 def test_weights_are_trained_in_full_precision(small, tmp_path):

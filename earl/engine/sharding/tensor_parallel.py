@@ -1,12 +1,14 @@
 """Tensor parallelism: a model whose linear layers are split, by the plan that `transformers` has for its architecture.
 
-The processes of a group compute the same tokens. A layer's rows ("colwise" in the plan) or columns ("rowwise") are split over
-them, and the words of embeddings and output layer; everything else they hold alike. Layers hold plain tensors, not DTensors:
-two exchanges per block are all that is needed, and every part stays a box of the whole tensor (see layout.py).
+The processes of a group compute the same tokens. A layer's rows ("colwise" in the plan) or columns ("rowwise") are
+split over them, and the words of embeddings and output layer; everything else they hold alike. Layers hold plain
+tensors, not DTensors: two exchanges per block are all that is needed, and every part stays a box of the whole tensor
+(layout.py).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from earl.engine.sharding.layout import Layout
 from earl.errors import EarlError
 
 COLWISE, ROWWISE, SHARED = "colwise", "rowwise", "replicated_with_grad_allreduce"
+PARTIAL_FACTORS = {(COLWISE, True, False), (ROWWISE, False, True)}
+"""Of an adapter, one factor is split as its layer is and the other one is held by all: style, first, second factor."""
 
 
 def check(model: Any, tp: int) -> None:
@@ -37,101 +41,90 @@ def check(model: Any, tp: int) -> None:
             )
 
 
-def split(model: Any, layout: Layout, tp_rank: int, group: ProcessGroup) -> dict[str, int]:
-    """Replace every split tensor of a model without weights by one of this process's shape, and add the exchanges.
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What tensor parallelism does to the tensors of a model, by name; a tied one has all its names."""
 
-    Returns:
-        the axis that each split tensor is cut along, by its name in the model; `partial` in layers says whose
-        gradients have to be summed over the group.
-    """
-    check(model, layout.tp)
+    axes: Mapping[str, int]
+    """The axis that a split tensor is cut along."""
+    partial: frozenset[str]
+    """Tensors that are not split, but whose gradient has to be summed over the group."""
+
+
+def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup) -> Splits:
+    """Replace every split tensor of a model without weights by one of this process's shape, and add the exchanges."""
+    check(model, tp)
+    cut = _Cut(Layout(1, tp), tp_rank, group)
     modules = dict(model.named_modules())
-    axes: dict[int, int] = {}
     prefix = next(name for name, module in modules.items() if module is model.get_decoder())
     for pattern, style in _plan(model).items():
         regular = re.compile(re.escape(f"{prefix}.{pattern}").replace(r"\*", r"\d+"))
-        for name, module in modules.items():
-            if regular.fullmatch(name):
-                _split_layer(module, style, axes, tp_rank, group)
-    _split_embeddings(model.get_input_embeddings(), axes, layout, tp_rank, group)
-    for parameter in model.get_output_embeddings().parameters():
-        axes[id(parameter)] = 0
-    named = {name: axes[id(p)] for name, p in model.named_parameters(remove_duplicate=False) if id(p) in axes}
-    _shrink(model, axes, layout, tp_rank)
-    return named
+        for name in filter(regular.fullmatch, modules):
+            cut.layer(modules[name], style)
+    cut.embeddings(model.get_input_embeddings())
+    cut.axes |= {id(parameter): 0 for parameter in model.get_output_embeddings().parameters()}
+    named = [*model.named_parameters(remove_duplicate=False)]
+    splits = Splits(
+        {name: cut.axes[id(parameter)] for name, parameter in named if id(parameter) in cut.axes},
+        frozenset(name for name, parameter in named if id(parameter) in cut.partial),
+    )
+    cut.shrink(model)
+    return splits
 
 
-def _plan(model: Any) -> Mapping[str, str]:
-    return getattr(model.config.get_text_config(), "base_model_tp_plan", None) or {}
+def _plan(model: Any) -> dict[str, str]:
+    """Style by pattern of names; embeddings are always split by words, so what the plan says of them is left out."""
+    plan = getattr(model.config.get_text_config(), "base_model_tp_plan", None) or {}
+    return {pattern: style for pattern, style in plan.items() if not style.startswith("embedding_")}
 
 
-def _split_layer(module: nn.Module, style: str, axes: dict[int, int], tp_rank: int, group: ProcessGroup) -> None:
-    if style == SHARED:  # computes with this process's heads alone, so its gradient is a part of the sum
-        for parameter in module.parameters():
-            parameter.partial = True  # type: ignore[attr-defined]
-        return
-    for name, parameter in module.named_parameters():
-        _cut(name, parameter, style, axes)
-    if style == COLWISE:
-        module.register_forward_pre_hook(lambda _, arguments: (copied(arguments[0], group), *arguments[1:]))
-    else:
-        module.register_forward_hook(_sum_of_rows(tp_rank, group))
+class _Cut:
+    """A model being split; tensors are known by identity, so that tied ones are split once."""
 
+    def __init__(self, layout: Layout, tp_rank: int, group: ProcessGroup) -> None:
+        self.layout, self.rank, self.group = layout, tp_rank, group
+        self.axes: dict[int, int] = {}
+        self.partial: set[int] = set()
 
-def _cut(name: str, parameter: nn.Parameter, style: str, axes: dict[int, int]) -> None:
-    """How one tensor of a split layer is cut, adapters' factors (see lora.py) as the layer that they are added to."""
-    if style == COLWISE:
-        if "lora_A" in name:
-            parameter.partial = True  # type: ignore[attr-defined]
-        else:
-            axes[id(parameter)] = 0
-    elif "lora_B" in name:
-        parameter.partial = True  # type: ignore[attr-defined]
-    elif parameter.dim() > 1:
-        axes[id(parameter)] = 1
+    def layer(self, module: nn.Module, style: str) -> None:
+        """Split a layer with its adapters (see lora.py), or mark one that computes with this process's heads alone."""
+        for name, parameter in module.named_parameters():
+            if style == SHARED or (style, "lora_A" in name, "lora_B" in name) in PARTIAL_FACTORS:
+                self.partial.add(id(parameter))
+            elif style == COLWISE:
+                self.axes[id(parameter)] = 0
+            elif parameter.dim() > 1:
+                self.axes[id(parameter)] = 1
+        if style == COLWISE:
+            module.register_forward_pre_hook(lambda _, given: (copied(given[0], self.group), *given[1:]))
+        elif style == ROWWISE:
+            module.register_forward_hook(self._sum)
 
-
-def _sum_of_rows(tp_rank: int, group: ProcessGroup) -> Callable[[Any, Any, Tensor], Tensor]:
-    def hook(module: Any, _: Any, output: Tensor) -> Tensor:
+    def _sum(self, module: Any, _: Any, output: Tensor) -> Tensor:
         bias = getattr(module, "bias", None)
-        if bias is not None and tp_rank:  # in the sum it counts once; its gradient is whole on every process
+        if bias is not None and self.rank:  # in the sum it counts once; its gradient is whole on every process
             output = output - bias.detach()
-        return summed(output, group)
+        return summed(output, self.group)
 
-    return hook
+    def embeddings(self, module: Any) -> None:
+        """Each process looks up its own words; for the others it adds zeros."""
+        box = self.layout.box(module.weight.shape, 0, self.rank)
+        first, count = box.offset[0], box.shape[0]
+        look_up = module.forward
 
+        def forward(tokens: Tensor) -> Tensor:
+            own = (tokens >= first) & (tokens < first + count)
+            return summed(look_up((tokens - first).clamp(0, count - 1)) * own[..., None], self.group)
 
-def _split_embeddings(
-    embeddings: nn.Module, axes: dict[int, int], layout: Layout, tp_rank: int, group: ProcessGroup
-) -> None:
-    """Each process looks up its own words; the others' are zeros that the sum over the group fills."""
-    words = int(embeddings.weight.shape[0])  # type: ignore[operator,union-attr]
-    box = layout.box((words,), 0, tp_rank) if layout.dp == 1 else Layout(1, layout.tp).box((words,), 0, tp_rank)
-    first, count = box.offset[0], box.shape[0]
+        module.forward = forward
+        self.axes[id(module.weight)] = 0
 
-    def own(tokens: Tensor) -> Tensor:
-        return (tokens >= first) & (tokens < first + count)
-
-    def before(_: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return ((arguments[0] - first).clamp(0, count - 1),)
-
-    def lookup(module: Any, arguments: tuple[Tensor, ...]) -> Tensor:
-        states = original(before(module, arguments)[0])
-        return summed(states * own(arguments[0])[..., None], group)
-
-    original = embeddings.forward
-    embeddings.forward = lambda tokens: lookup(embeddings, (tokens,))  # type: ignore[method-assign]
-    axes[id(embeddings.weight)] = 0
-
-
-def _shrink(model: nn.Module, axes: Mapping[int, int], layout: Layout, tp_rank: int) -> None:
-    """Tensors of this process's shape in place of whole ones; what was tied stays tied."""
-    replaced: dict[int, nn.Parameter] = {}
-    for module in model.modules():
-        for name, parameter in [*module.named_parameters(recurse=False)]:
-            if id(parameter) in axes:
-                shape = Layout(1, layout.tp).box(tuple(parameter.shape), axes[id(parameter)], tp_rank).shape
-                if id(parameter) not in replaced:
-                    empty = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
-                    replaced[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
-                setattr(module, name, replaced[id(parameter)])
+    def shrink(self, model: nn.Module) -> None:
+        """Tensors of this process's shape in place of whole ones; what was tied stays tied."""
+        replaced: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for name, whole in [*module.named_parameters(recurse=False)]:
+                if id(whole) in self.axes:
+                    shape = self.layout.box(whole.shape, self.axes[id(whole)], self.rank).shape
+                    own = nn.Parameter(torch.empty(shape, dtype=whole.dtype, device=whole.device), whole.requires_grad)
+                    setattr(module, name, replaced.setdefault(id(whole), own))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Algorithm
-from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.engine.learner import Learner, Update
@@ -82,7 +81,7 @@ class RankActor(Alive):
         """Join the other ranks and make the learner."""
         config = build(recipe)
         self._rank = rank
-        self._learner = joined(config, policy_of(config, source), rank, meeting)
+        self._learner = joined(config, source, rank, meeting)
 
     def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from a batch."""
@@ -103,8 +102,7 @@ class RankActor(Alive):
 
     def save(self, folder: str) -> None:
         """Write this rank's part of a checkpoint."""
-        if self._rank == 0:
-            self._learner.save(Path(folder))
+        self._learner.save(Path(folder))
 
     def restore(self, folder: str) -> None:
         """Continue from a checkpoint."""
@@ -126,26 +124,15 @@ def tensors_of(weights: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in weights.items()}
 
 
-def joined(config: Config, policy: Policy, rank: int, meeting: tuple[str, int]) -> Learner:
-    """Meet the other ranks and make a learner with them."""
-    from datetime import timedelta
-
-    import torch.distributed as dist
-
+def joined(config: Config, source: str | None, rank: int, meeting: tuple[str, int]) -> Learner:
+    """Meet the other ranks and make this one's part of the learner; they stay joined until the process ends."""
+    from earl.engine.rank import join, sharded_learner
+    from earl.engine.sharding.layout import Layout
     from earl.placement.cluster.network import interface_of
-    from earl.placement.peers import Peers
 
-    torch.set_num_threads(1)
     host, port = meeting
     os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
-    world = config.placement.dp * config.placement.tp
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://{host}:{port}",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=config.placement.stage_seconds),
-    )
-    peers = Peers(rank, world, dist.group.WORLD if world > 1 else None)  # type: ignore[arg-type]
-    values = algorithm(config.algorithm.name).needs_values
-    return Learner(policy, config.algorithm, config.learner, config.rollout.temperature, peers, values)
+    placement = config.placement
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank its own device alone
+    mesh = join(rank, Layout(placement.dp, placement.tp), host, port, device, placement.stage_seconds)
+    return sharded_learner(config, mesh, Path(source) if source else None)

@@ -1,0 +1,156 @@
+"""What a learner has beside its arithmetic: weights and moments by name, saved, restored and moved."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from earl.config import LearnerConfig
+from earl.engine.folder import write_model
+from earl.engine.lora import factors, is_factor, merged, plain
+from earl.engine.ranks import Ranks
+from earl.engine.score import Scorer, own_name
+from earl.engine.sharding.layout import whole
+from earl.engine.stored import Part, Stored, write
+
+STATE = "learner"
+"""The folder of moments, value head and adapters: inference engines read every safetensors file beside config.json."""
+REFERENCE = "reference"
+"""The folder of the model that KL divergence is measured to, once there is one, and of what adapters are added to."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STEP = "step"
+
+
+class Kept:
+    """A scorer's tensors and their optimizer.
+
+    Every process holds its part of them (see `Ranks.box`), and a file says of each part where it belongs, so that a
+    checkpoint is read under any layout.
+    """
+
+    def __init__(self, scorer: Scorer, tokenizer: Any, learner: LearnerConfig, ranks: Ranks) -> None:
+        self._scorer, self._tokenizer, self._config, self._ranks = scorer, tokenizer, learner, ranks
+        self._named = {own_name(name): parameter for name, parameter in scorer.named_parameters()}
+        self.trained = {name: parameter for name, parameter in self._named.items() if parameter.requires_grad}
+        self.optimizer = torch.optim.AdamW(
+            self.trained.values(),
+            betas=(learner.beta1, learner.beta2),
+            weight_decay=learner.weight_decay,
+            fused=True,
+        )
+        self.frozen: Scorer | None = None
+
+    def reference(self) -> Scorer:
+        """The model as it was when this was first called."""
+        if self.frozen is None:
+            self.frozen = self._ranks.twin(self._scorer)
+        return self.frozen
+
+    def step(self) -> None:
+        """Step the optimizer; its state comes from host memory for it, if the recipe says so."""
+        if self._config.offload:
+            self._move_moments(self._scorer.device)
+        self.optimizer.step()
+        if self._config.offload:
+            self._move_moments(torch.device("cpu"))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every tensor of the model under all its names, whole, adapters merged."""
+        return dict(self._whole(self._scorer.model))
+
+    def save(self, folder: Path) -> None:
+        """Write model, reference, and this process's part of the rest."""
+        self._write_model(folder, self._scorer, adapted=True)
+        if self._ranks.saver:
+            self._tokenizer.save_pretrained(folder)
+        if self._config.lora_rank:
+            self._write_model(folder / REFERENCE, self._scorer, adapted=False)
+        elif self.frozen is not None:
+            self._write_model(folder / REFERENCE, self.frozen, adapted=True)
+        (folder / STATE).mkdir(exist_ok=True)
+        write(folder / STATE / f"rank-{self._ranks.rank:05}.safetensors", dict(self._parts()))
+
+    def restore(self, folder: Path) -> None:
+        """Read this process's part of what any layout wrote."""
+        base, state = Stored(folder / REFERENCE if self._config.lora_rank else folder), Stored(folder / STATE)
+        for name, parameter in self._named.items():
+            own = is_factor(name) or name.startswith("value_head.")
+            self._fill(name, parameter, state if own else base, name if own else plain(name))
+        self.optimizer.state.clear()
+        for name, parameter in self.trained.items():
+            if f"{STEP}/{name}" in state.shapes:
+                self.optimizer.state[parameter] = self._moments(name, parameter, state)
+        if (folder / REFERENCE).exists() and not self._config.lora_rank:
+            stored = Stored(folder / REFERENCE)
+            for name, parameter in self.reference().model.named_parameters():
+                self._fill(name, parameter, stored, name)
+
+    def move(self, device: torch.device) -> None:
+        """Move all tensors between host and device."""
+        self._scorer.to(device)
+        if not self._config.offload:
+            self._move_moments(device)
+            if self.frozen is not None:
+                self.frozen.to(device)
+        if device.type == "cpu" and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _move_moments(self, device: torch.device) -> None:
+        for state in self.optimizer.state.values():
+            for key in MOMENTS:
+                state[key] = state[key].to(device)
+
+    def _moments(self, name: str, parameter: nn.Parameter, state: Stored) -> dict[str, Tensor]:
+        moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}
+        for key, moment in moments.items():
+            self._fill(name, moment, state, f"{key}/{name}")
+        return {STEP: state.whole(f"{STEP}/{name}").to(parameter.device), **moments}
+
+    def _fill(self, name: str, tensor: Tensor, stored: Stored, stored_name: str) -> None:
+        box, _ = self._ranks.box(name, tensor)
+        if box.numbers:
+            self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
+
+    def _parts(self) -> Iterator[tuple[str, Part]]:
+        """This process's parts of value head, adapters and moments, but what another one saves alike."""
+        for name, parameter in self.trained.items():
+            box, shape = self._ranks.box(name, parameter)
+            state = self.optimizer.state.get(parameter, {})
+            if self._ranks.keeps(name) and box.numbers:
+                if is_factor(name) or name.startswith("value_head."):
+                    yield name, Part(self._ranks.local(parameter.detach()), box, shape)
+                for key in MOMENTS if state else ():
+                    yield f"{key}/{name}", Part(self._ranks.local(state[key]), box, shape)
+            if self._ranks.saver and state:
+                yield f"{STEP}/{name}", Part(state[STEP], whole(()), ())
+
+    def _whole(self, model: Any) -> Iterator[tuple[str, Tensor]]:
+        tensors = model.state_dict()
+        for name in tensors:
+            if not is_factor(name):
+                yield plain(name), self._merged(name, tensors, adapted=True)
+
+    def _merged(self, name: str, tensors: Mapping[str, Tensor], adapted: bool) -> Tensor:
+        weight = self._ranks.gathered(name, tensors[name].detach())
+        if adapted and (thin := factors(name)):
+            first, second = (self._ranks.gathered(factor, tensors[factor].detach()) for factor in thin)
+            return merged(weight, first, second, self._config)
+        return weight
+
+    def _write_model(self, folder: Path, scorer: Scorer, adapted: bool) -> None:
+        """A model as a Hugging Face folder: tied tensors once, adapters merged or left out."""
+        tensors = scorer.model.state_dict()
+        once = {name for name, _ in scorer.model.named_parameters()} | {
+            name for name, _ in scorer.model.named_buffers()
+        }
+        names = {plain(name): name for name in tensors if name in once and not is_factor(name)}
+        sizes = {own: tensors[name].numel() * tensors[name].element_size() for own, name in names.items()}
+        write_model(
+            folder,
+            scorer.model,
+            sizes,
+            lambda own: self._merged(names[own], tensors, adapted),
+            self._ranks.saver,
+        )

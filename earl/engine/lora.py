@@ -1,0 +1,90 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): two thin matrices are trained beside every frozen layer of a block."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from earl.config import LearnerConfig
+from earl.errors import EarlError
+from earl.seeds import derive
+
+FACTORS = (".lora_A.default.weight", ".lora_B.default.weight")
+INSIDE = ".base_layer"
+"""What stands in the name of a tensor whose layer has adapters."""
+
+
+def adapt(model: Any, learner: LearnerConfig) -> None:
+    """Freeze a model and add adapters to its linear layers, if the recipe asks for them; at first they change nothing.
+
+    Raises:
+        EarlError: when peft is not installed.
+    """
+    if not learner.lora_rank:
+        return
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise EarlError("learner.lora_rank needs peft, which is not installed: pip install 'earl[peft]'") from error
+    targets = _linear_layers(model)
+    inject_adapter_in_model(
+        LoraConfig(r=learner.lora_rank, lora_alpha=learner.lora_alpha, target_modules=targets, lora_dropout=0.0), model
+    )
+
+
+def _linear_layers(model: Any) -> list[str]:
+    """The last parts of their names, but the output layer's."""
+    last = model.get_output_embeddings()
+    found = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not last
+    }
+    if not found:
+        raise EarlError(f"{type(model).__name__} has no linear layers that adapters fit; set learner.lora_rank to 0")
+    return sorted(found)
+
+
+def plain(name: str) -> str:
+    """A tensor's name in the model without adapters."""
+    return name.replace(INSIDE + ".", ".")
+
+
+def is_factor(name: str) -> bool:
+    """Whether a tensor belongs to an adapter."""
+    return name.endswith(FACTORS)
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
+    """A factor as it begins: the second is zero, so that nothing changes at first, the first as peft draws it."""
+    if name.endswith(FACTORS[1]):
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(derive(0, name) % (1 << 63))
+    return (2 * torch.rand(shape, generator=generator) - 1) / shape[1] ** 0.5
+
+
+def factors(name: str) -> tuple[str, str] | None:
+    """The names of the adapter's two factors for the weight `name`; None for one without."""
+    layer, inside, kind = name.rpartition(INSIDE + ".")
+    return (layer + FACTORS[0], layer + FACTORS[1]) if inside and kind == "weight" else None
+
+
+def merged(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig) -> Tensor:
+    """The weight that acts as a frozen one [out, in] with its factors [rank, in] and [out, rank]."""
+    result: Tensor = weight + (learner.lora_alpha / learner.lora_rank) * (second @ first)
+    return result
+
+
+@contextmanager
+def frozen_base(model: Any) -> Iterator[None]:
+    """The model without its adapters, until the context ends."""
+    adapted = [module for module in model.modules() if hasattr(module, "enable_adapters")]
+    for layer in adapted:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in adapted:
+            layer.enable_adapters(True)

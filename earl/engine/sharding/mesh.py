@@ -1,0 +1,85 @@
+"""The grid of processes that share a learner: data parallel × tensor parallel."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import distributed
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from earl.engine.sharding.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """A process's place in the grid. Rank = dp_rank · tp + tp_rank."""
+
+    layout: Layout
+    rank: int
+    device: torch.device
+    """Where this process computes."""
+    grid: DeviceMesh
+    """With the axes dp and tp."""
+
+    @property
+    def dp_rank(self) -> int:
+        """Which share of the rows this process computes."""
+        return self.rank // self.layout.tp
+
+    @property
+    def tp_rank(self) -> int:
+        """Which part of every layer this process holds."""
+        return self.rank % self.layout.tp
+
+    @property
+    def tp_group(self) -> ProcessGroup | None:
+        """The processes that split layers with this one; None when there are no others."""
+        return self.grid.get_group("tp") if self.layout.tp > 1 else None
+
+    @property
+    def dp_group(self) -> ProcessGroup:
+        """The processes that hold the same part of every layer, sharded over them."""
+        return self.grid.get_group("dp")
+
+
+def join(
+    rank: int, layout: Layout, address: str, port: int, device: str = "cpu", timeout_seconds: float = 1800.0
+) -> Mesh:
+    """Be one of `layout.size` processes from now on: gloo between CPUs, NCCL between GPUs.
+
+    Args:
+        address: of the machine that rank 0 is on; it listens at `port`.
+        device: "cpu", or a CUDA device such as "cuda:0". Never run on a GPU yet.
+        timeout_seconds: how long an exchange waits before it is given up.
+    """
+    where = torch.device(device)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    distributed.init_process_group(
+        "nccl" if where.type == "cuda" else "gloo",
+        init_method=f"tcp://{address}:{port}",
+        rank=rank,
+        world_size=layout.size,
+        timeout=timedelta(seconds=timeout_seconds),
+        device_id=where if where.type == "cuda" else None,
+    )
+    return mesh_of(layout, where)
+
+
+@contextmanager
+def joined_mesh(rank: int, layout: Layout, address: str, port: int) -> Iterator[Mesh]:
+    """Be one of several processes on CPUs until the context ends."""
+    try:
+        yield join(rank, layout, address, port)
+    finally:
+        distributed.destroy_process_group()
+
+
+def mesh_of(layout: Layout, device: torch.device) -> Mesh:
+    """The grid of the processes that have been joined."""
+    assert distributed.get_world_size() == layout.size
+    grid = init_device_mesh(device.type, (layout.dp, layout.tp), mesh_dim_names=("dp", "tp"))
+    return Mesh(layout, distributed.get_rank(), device, grid)

@@ -1,0 +1,192 @@
+"""A learner spread over a grid of processes: tensor parallelism inside a row, FSDP2 along the columns.
+
+Each process computes its data-parallel share of the rows with its tensor-parallel part of every layer. FSDP2 keeps
+parameters, gradients and moments of a part cut over the column, and gathers one layer at a time while it computes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+from earl.config import LearnerConfig
+from earl.engine.attention import ATTENTION
+from earl.engine.lora import adapt, drawn, is_factor, plain
+from earl.engine.model import Policy
+from earl.engine.recompute import layers, recompute
+from earl.engine.score import Scorer, own_name
+from earl.engine.sharding.layout import Box, chunk
+from earl.engine.sharding.mesh import Mesh
+from earl.engine.sharding.tensor_parallel import Splits, split
+from earl.engine.stored import Stored
+
+
+class Shards:
+    """This process's part of a learner.
+
+    Args:
+        stored: where the weights are read from, slice by slice; None: from the policy's model, which then holds them.
+    """
+
+    lockstep = True
+
+    def __init__(self, mesh: Mesh, stored: Stored | None = None) -> None:
+        self.mesh, self._stored = mesh, stored
+        self.share, self.shares = mesh.dp_rank, mesh.layout.dp
+        self.rank, self.saver = mesh.rank, mesh.rank == 0
+        self._splits = Splits({}, frozenset())
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._made: tuple[Any, LearnerConfig] | None = None
+
+    def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
+        """Build the policy's model without weights, cut it, and read this process's part of them."""
+        self._made = policy.model.config, learner
+        scorer = self._built(values, frozen=False)
+        weights = {} if self._stored else policy.model.state_dict()
+        for name, parameter in scorer.model.named_parameters():
+            self._fill(name, parameter, weights)
+        return scorer
+
+    def twin(self, scorer: Scorer) -> Scorer:
+        """The same shards once more, frozen, in host memory between uses if the recipe says so."""
+        frozen = self._built(scorer.value_head is not None, frozen=True)
+        for own, other in zip(frozen.parameters(), scorer.parameters(), strict=True):
+            self.local(own).copy_(self.local(other.detach()))
+        return frozen
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum over the shares of the rows; the processes of a tensor-parallel group have the same ones."""
+        total = values.to(self.mesh.device)
+        distributed.all_reduce(total, group=self.mesh.dp_group)
+        return total.cpu()
+
+    def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
+        """FSDP2 has added the gradients over the column; what the row holds alike is still to be made alike."""
+        named = [(name, self.local(_grad(parameter))) for name, parameter in parameters.items()]
+        self._even(named)
+        squares = torch.zeros((), device=self.mesh.device)
+        for name, gradient in named:
+            copies = 1 if self._axis(name) is not None else self.mesh.layout.tp
+            squares += gradient.float().square().sum() / copies
+        distributed.all_reduce(squares)
+        norm = float(squares.sqrt())
+        for _, gradient in named:
+            gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
+        return norm, self.add(sums)
+
+    def _even(self, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Sum over the row what each has a part of, and take the mean of what each has whole: it then stays alike."""
+        group, alike = self.mesh.tp_group, [(name, g) for name, g in named if self._axis(name) is None]
+        if group is None or not alike:
+            return
+        message = torch.cat([gradient.flatten() for _, gradient in alike])
+        distributed.all_reduce(message, group=group)
+        parts = torch.split(message, [gradient.numel() for _, gradient in alike])
+        for (name, gradient), part in zip(alike, parts, strict=True):
+            share = 1.0 if name in self._splits.partial else 1.0 / self.mesh.layout.tp
+            gradient.copy_(part.view_as(gradient)).mul_(share)
+
+    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:  # noqa: ARG002
+        """Which part of the parameter `name` this process holds, and the shape of the whole."""
+        shape = self._shapes[name]
+        return self.mesh.layout.box(shape, self._axis(name), self.mesh.rank), shape
+
+    def keeps(self, name: str) -> bool:
+        """What a row holds alike is saved by its first process."""
+        return self.mesh.layout.keeps(self._axis(name), self.mesh.rank)
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """The memory of this process's part."""
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def gathered(self, name: str, tensor: Tensor) -> Tensor:
+        """The whole parameter, on every process."""
+        part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        axis, group = self._axis(name), self.mesh.tp_group
+        if axis is None or group is None:
+            return part
+        length = self._shapes[name][axis]
+        padded = part.new_zeros([*part.shape[:axis], -(-length // self.mesh.layout.tp), *part.shape[axis + 1 :]])
+        padded.narrow(axis, 0, part.shape[axis]).copy_(part)
+        parts = [torch.empty_like(padded) for _ in range(self.mesh.layout.tp)]
+        distributed.all_gather(parts, padded, group=group)
+        return torch.cat(parts, dim=axis).narrow(axis, 0, length)
+
+    def _axis(self, name: str) -> int | None:
+        return self._splits.axes.get(name)
+
+    def _built(self, values: bool, frozen: bool) -> Scorer:
+        """A scorer of this process's shards; only a value head is filled: it begins at zero."""
+        assert self._made is not None
+        config, learner = self._made
+        tp, group = self.mesh.layout.tp, self.mesh.tp_group
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION).eval()
+            adapt(model, learner)
+            scorer = Scorer(model, values)
+        named = scorer.named_parameters(remove_duplicate=False)
+        self._shapes = {own_name(name): tuple(parameter.shape) for name, parameter in named}
+        if group is not None:
+            self._splits = split(model, tp, self.mesh.tp_rank, group)
+            scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, self.mesh.tp_rank)[0])
+        if frozen:
+            scorer.requires_grad_(False)
+        elif learner.recompute:
+            recompute(model)
+        self._shard(scorer, learner, frozen)
+        _make_buffers(model, self.mesh.device)
+        return scorer
+
+    def _shard(self, scorer: Scorer, learner: LearnerConfig, frozen: bool) -> None:
+        """FSDP2 on every layer, and on what is around them; then real memory."""
+        narrow = learner.dtype == "bfloat16"
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if narrow else MixedPrecisionPolicy()
+        hosted = frozen and learner.offload and self.mesh.device.type != "cpu"
+        offload = CPUOffloadPolicy() if hosted else OffloadPolicy()
+        for module in (*layers(scorer.model), scorer):
+            fully_shard(
+                module, mesh=self.mesh.grid["dp"], reshard_after_forward=True, mp_policy=policy, offload_policy=offload
+            )
+        for module in scorer.modules():
+            if isinstance(module, FSDPModule):  # gradients are summed: the loss is a share of the mean over all tokens
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        scorer.to_empty(device="cpu" if hosted else self.mesh.device)
+        scorer.device = self.mesh.device
+        if scorer.value_head is not None:
+            for parameter in scorer.value_head.parameters():
+                self.local(parameter.detach()).zero_()
+
+    def _fill(self, name: str, parameter: Tensor, weights: Mapping[str, Tensor]) -> None:
+        box, shape = self.box(name, parameter)
+        if box.numbers:
+            part = drawn(name, shape)[box.slices] if is_factor(name) else self._part(plain(name), box, weights)
+            self.local(parameter.detach()).copy_(part)
+
+    def _part(self, name: str, box: Box, weights: Mapping[str, Tensor]) -> Tensor:
+        return self._stored.read(name, box) if self._stored else weights[name][box.slices]
+
+
+def _grad(parameter: nn.Parameter) -> Tensor:
+    if parameter.grad is None:  # it had no part in the loss
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def _make_buffers(model: Any, device: torch.device) -> None:
+    """Tables that a model computes from its configuration, such as the frequencies of rotary positions."""
+    for module in model.modules():
+        if [*module.buffers(recurse=False)]:
+            made = type(module)(config=model.config.get_text_config())
+            for name, buffer in made.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(device))
