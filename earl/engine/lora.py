@@ -62,7 +62,8 @@ def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
     if name.endswith(FACTORS[1]):
         return torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive(0, name) % (1 << 63))
-    return (2 * torch.rand(shape, generator=generator) - 1) / shape[1] ** 0.5
+    drawn_factor: Tensor = (2 * torch.rand(shape, generator=generator) - 1) / shape[1] ** 0.5
+    return drawn_factor
 
 
 def factors(name: str) -> tuple[str, str] | None:

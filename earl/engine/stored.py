@@ -33,7 +33,9 @@ class Part:
 def write(path: Path, parts: Mapping[str, Part]) -> None:
     """Write parts, each with its place in the whole."""
     places = {name: json.dumps({"shape": part.shape, "offset": part.box.offset}) for name, part in parts.items()}
-    save_file({name: part.numbers.contiguous() for name, part in parts.items()}, path, metadata={"format": "pt", **places})
+    save_file(
+        {name: part.numbers.contiguous() for name, part in parts.items()}, path, metadata={"format": "pt", **places}
+    )
 
 
 class Stored:
