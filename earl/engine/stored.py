@@ -1,8 +1,8 @@
 """Tensors in safetensors files, of which any part can be read, whoever wrote which part.
 
-    learner/rank-00000.safetensors …    a header beside each part: {"model.norm.weight": "{shape, offset}"}
+    learner/rank-00000.safetensors …    its header says {"places": {"exp_avg/model.norm.weight": {shape, offset}, …}}
 
-A tensor without such a header is there as a whole: the weights of a Hugging Face folder are read by the same code.
+A tensor without a place is there as a whole: the weights of a Hugging Face folder are read by the same code.
 """
 
 import json
@@ -19,6 +19,9 @@ from torch import Tensor
 from earl.engine.sharding.layout import Box, whole
 from earl.errors import EarlError
 
+PLACES = "places"
+"""The key of a file's metadata with the place of each of its tensors."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -31,11 +34,10 @@ class Part:
 
 
 def write(path: Path, parts: Mapping[str, Part]) -> None:
-    """Write parts, each with its place in the whole."""
-    places = {name: json.dumps({"shape": part.shape, "offset": part.box.offset}) for name, part in parts.items()}
-    save_file(
-        {name: part.numbers.contiguous() for name, part in parts.items()}, path, metadata={"format": "pt", **places}
-    )
+    """Write parts, and of each its place in the whole."""
+    places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
+    numbers = {name: part.numbers.contiguous() for name, part in parts.items()}
+    save_file(numbers, path, metadata={PLACES: json.dumps(places)})  # of one key alone: the order of several is random
 
 
 class Stored:
@@ -51,10 +53,10 @@ class Stored:
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             with self._opened(path) as file:
-                headers = file.metadata() or {}
+                places = json.loads((file.metadata() or {}).get(PLACES, "{}"))
                 for name in file.keys():  # noqa: SIM118
                     own = tuple(file.get_slice(name).get_shape())
-                    place = json.loads(headers[name]) if name in headers else {"shape": own, "offset": [0] * len(own)}
+                    place = places.get(name, {"shape": own, "offset": [0] * len(own)})
                     self._places[name].append((path, Box(tuple(place["offset"]), own)))
                     self.shapes[name] = tuple(place["shape"])
 
