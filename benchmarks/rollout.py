@@ -80,7 +80,7 @@ def run(
     passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
     for number in range(-1, repeats):  # the first pair warms up
         for name, sampler in samplers.items():
-            measured = _pass(placement, sampler, episodes, number)
+            measured = one_pass(placement, sampler, episodes, number)
             if number >= 0:
                 passes[name].append(measured)
     return {
@@ -90,7 +90,7 @@ def run(
         "parameters": sum(parameter.numel() for parameter in policy.model.parameters()),
         "threads": torch.get_num_threads(),
         "turns_per_episode": median(p["turns"] / episodes for p in passes["embedded"]),
-        **{name: _rates(own) for name, own in passes.items()},
+        **{name: rates(own) for name, own in passes.items()},
         "ratio": spread([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
         "seconds": _parts(placement, embedded_sampler, episodes),
     }
@@ -104,16 +104,17 @@ def warmed(config: Config, policy: Policy) -> Stages:
     return placement
 
 
-def _episodes(placement: Stages, count: int, number: int) -> list[Episode]:
+def episodes_of(placement: Stages, count: int, number: int) -> list[Episode]:
+    """New games; another number, other games."""
     seed = derive("benchmark", number)
     tasks = draw_tasks(placement.world.env, placement.config.env.opponents, count, seed)
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def _pass(placement: Stages, sampler: Completes, count: int, number: int) -> dict[str, float]:
+def one_pass(placement: Stages, sampler: Completes, count: int, number: int) -> dict[str, float]:
     """One rollout from the making of the environments to the last trajectory."""
     began = time.perf_counter()
-    played = play(_episodes(placement, count, number), sampler)
+    played = play(episodes_of(placement, count, number), sampler)
     seconds = time.perf_counter() - began
     return {
         "seconds": seconds,
@@ -127,7 +128,8 @@ def _sampled(trajectory: Trajectory) -> int:
     return int((trajectory.authors >= FIRST_POLICY_AUTHOR).sum())
 
 
-def _rates(passes: list[dict[str, float]]) -> dict[str, Any]:
+def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
+    """Episodes and tokens per second over the repeats."""
     return {f"{what}_per_second": spread([own[what] for own in passes]) for what in ("episodes", "tokens")}
 
 
@@ -143,7 +145,7 @@ def _parts(placement: Stages, sampler: Completes, count: int) -> dict[str, float
     kept = {name: getattr(chat, name) for name in ("opening", "reply", "decode")}
     began = time.perf_counter()
     with clock("setup"):
-        episodes = _episodes(placement, count, number=-2)
+        episodes = episodes_of(placement, count, number=-2)
     for episode in episodes:
         for name in ("rule", "step"):
             setattr(episode.env, name, _clocked(clock, "environment", getattr(episode.env, name)))

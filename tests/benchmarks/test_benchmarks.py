@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from earl.benchmarks import rollout, step
+from earl.benchmarks import rollout, sampler, step
 from earl.benchmarks.generate import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
@@ -44,6 +44,27 @@ def test_what_the_rollout_benchmark_tells(monkeypatch):
     assert spread(result["ratio"])
     assert set(result["seconds"]) == {"setup", "sampler", "environment", "chat", "python"}
     assert all(seconds >= 0 for seconds in result["seconds"].values())
+
+
+@pytest.mark.slow
+def test_what_the_sampler_benchmark_tells(monkeypatch):
+    pytest.importorskip("vllm", reason="vLLM is an extra")
+    monkeypatch.setattr(rollout, "WARM_STEPS", 1)
+    shape = ("model.hidden=32", "model.layers=1", "model.heads=1", "model.intermediate=32")
+    monkeypatch.setattr(sampler, "MODELS", {"small": shape})
+    result = sampler.run("tictactoe", repeats=1, concurrent=(1, 4))["models"]["small"]
+    assert result["turns_per_episode"] > 0
+    assert set(result["concurrent"]) == {"1", "4"}
+    for told in result["concurrent"].values():
+        samplers = {name: told[name] for name in ("embedded", "generate", "vllm_eager", "vllm_compiled")}
+        for rates in samplers.values():
+            assert spread(rates["episodes_per_second"])
+            assert spread(rates["tokens_per_second"])
+        rate = {name: own["episodes_per_second"]["median"] for name, own in samplers.items()}
+        assert told["fastest"] == max(rate, key=rate.get)
+        assert told["auto"] != told["best"]
+        # One repeat: the ratio is that of the two medians.
+        assert told["auto_over_best"]["median"] == pytest.approx(rate[told["auto"]] / rate[told["best"]])
 
 
 @pytest.mark.slow

@@ -1,0 +1,120 @@
+"""The samplers against each other: models of two sizes, few and many episodes at once, all in one run, turn about.
+
+for each model: warm start (so that games last) ─▶ all samplers ─▶ for each number of episodes: repeats in turns
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+from earl.benchmarks import rollout
+from earl.benchmarks.generate import GenerateSampler
+from earl.benchmarks.rollout import one_pass, rates, recipe, spread
+from earl.config import Config, SamplerConfig
+from earl.engine.choice import choose
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy, make, shape_of
+from earl.engine.samplers import longest_context
+from earl.placement.stages import Stages
+from earl.rollout.lockstep import Completes
+
+CONCURRENT = (1, 16, 64, 128)
+MODELS = {
+    "1M": ("model.hidden=128", "model.layers=4", "model.heads=4", "model.intermediate=512"),
+    "5M": ("model.hidden=256", "model.layers=6", "model.heads=8", "model.intermediate=768"),
+}
+WARM = ("warm_start.episodes=128", "warm_start.minibatches=8")
+FEWEST = 8
+"""Episodes of one pass, where fewer run at once: one after the other then."""
+CHOICES = {"local": "embedded", "vllm": "vllm_eager"}
+"""What the engines that `auto` chooses from are called here."""
+
+
+def run(
+    env: str = "tictactoe", repeats: int = 5, assignments: Sequence[str] = (), concurrent: Sequence[int] = CONCURRENT
+) -> dict[str, Any]:
+    """Measure all samplers.
+
+    Returns:
+        by model: its `parameters`, `turns_per_episode`, and by number of concurrent episodes: every sampler's episodes
+        and sampled tokens per second as median, min and max; `fastest`, by the median episodes per second; `auto`,
+        what `[sampler] engine = "auto"` takes; `auto_over_best`: of their episodes per second, pair by pair of repeats,
+        where `best` is the fastest of the others, so that 1 and more means that auto is right.
+    """
+    return {
+        "env": env,
+        "repeats": repeats,
+        "models": {
+            name: _model(recipe(env, (*WARM, *shape, *assignments)), repeats, concurrent)
+            for name, shape in MODELS.items()
+        },
+    }
+
+
+def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str, Any]:
+    policy = make(config.model, config.run.seed)
+    placement = rollout.warmed(config, policy)
+    parameters = shape_of(policy.model).parameters
+    with ExitStack() as engines:
+        samplers = _samplers(config, policy, engines.callback)
+        measured = {count: _passes(placement, samplers, count, repeats) for count in concurrent}
+    turns = [own["turns"] / own["count"] for own in measured[concurrent[0]]["embedded"]]
+    return {
+        "parameters": parameters,
+        "turns_per_episode": median(turns),
+        "concurrent": {str(count): _told(passes, parameters, count) for count, passes in measured.items()},
+    }
+
+
+def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], None]], Any]) -> dict[str, Completes]:
+    from earl.engine.vllm.sampler import VllmSampler
+
+    temperature = config.rollout.temperature
+    samplers: dict[str, Completes] = {
+        "embedded": LocalSampler(policy, temperature),
+        "generate": GenerateSampler(policy, temperature),
+    }
+    for name, compiled in (("vllm_eager", False), ("vllm_compiled", True)):
+        settings = SamplerConfig(engine="vllm", compiled=compiled, kv_cache_gib=0.25)
+        engine = VllmSampler(policy, settings, temperature, longest_context(config, shape_of(policy.model)))
+        at_end(engine.close)
+        samplers[name] = engine
+    return samplers
+
+
+def _passes(
+    placement: Stages, samplers: dict[str, Completes], count: int, repeats: int
+) -> dict[str, list[dict[str, float]]]:
+    """Every sampler's passes with `count` episodes at once."""
+    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
+    for number in range(-1, repeats):  # the first round warms up
+        for name, sampler in samplers.items():
+            waves = [one_pass(placement, sampler, count, 1000 * number + wave) for wave in range(-(-FEWEST // count))]
+            if number >= 0:
+                passes[name].append(_whole(waves, count))
+    return passes
+
+
+def _whole(waves: Sequence[dict[str, float]], count: int) -> dict[str, float]:
+    """Waves one after the other as one pass."""
+    seconds = sum(wave["seconds"] for wave in waves)
+    tokens = sum(wave["tokens"] * wave["seconds"] for wave in waves)
+    episodes = count * len(waves)
+    turns = sum(wave["turns"] for wave in waves)
+    return {"episodes": episodes / seconds, "tokens": tokens / seconds, "turns": turns, "count": episodes}
+
+
+def _told(passes: dict[str, list[dict[str, float]]], parameters: int, count: int) -> dict[str, Any]:
+    """What one number of concurrent episodes came to."""
+    medians = {name: median(own["episodes"] for own in ours) for name, ours in passes.items()}
+    auto = CHOICES[choose(parameters, count)]
+    best = max((name for name in medians if name != auto), key=lambda name: medians[name])
+    ratios = [ours["episodes"] / theirs["episodes"] for ours, theirs in zip(passes[auto], passes[best], strict=True)]
+    return {
+        **{name: rates(own) for name, own in passes.items()},
+        "fastest": max(medians, key=lambda name: medians[name]),
+        "auto": auto,
+        "best": best,
+        "auto_over_best": spread(ratios),
+    }
