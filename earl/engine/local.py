@@ -59,6 +59,11 @@ class LocalSampler:
         self._version = version
         self._forget()
 
+    @property
+    def version(self) -> int:
+        """Of the weights that sample now."""
+        return self._version
+
     def sleep(self) -> None:
         """Nothing to free."""
 

@@ -89,10 +89,6 @@ class EngineLoop:
         self._put(enter)
         return self._wait(done)
 
-    def waiting_tokens(self) -> int:
-        """Tokens that are still to be sampled at most."""
-        return sum(reply.prompt.max_tokens - len(reply.tokens) for reply in [*self._replies.values()])
-
     def close(self) -> None:
         """End the engine and its processes."""
         atexit.unregister(self.close)

@@ -89,11 +89,6 @@ class VllmSampler:
         return self._loop.version
 
     @property
-    def waiting_tokens(self) -> int:
-        """Tokens still to be sampled for the prompts on their way, at most."""
-        return self._loop.waiting_tokens()
-
-    @property
     def cached_tokens(self) -> int:
         """Tokens of all prompts so far that came from the prefix cache."""
         return self._loop.cached_tokens
