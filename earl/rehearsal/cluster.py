@@ -139,6 +139,7 @@ def _port() -> int:
     """Ray's usual port for a head, or another that is free."""
     for port in (RAY_PORT, 0):
         with socket.socket() as listener, suppress(OSError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a head that has just gone still counts
             listener.bind(("", port))
             return int(listener.getsockname()[1])
     raise EarlError("no TCP port is free on this machine; end what holds them")
