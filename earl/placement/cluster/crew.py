@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ class Member:
     """The question that it has not answered yet."""
 
 
+Asked = Callable[[str, Sequence[Member]], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What came of one call to several members, by their numbers."""
@@ -52,12 +55,20 @@ class Crew:
         patience: seconds without a sign of life after which a process is taken for dead.
         longest: seconds that a call may take.
         bound: whether members wait for each other, so that one lost is a call lost.
+        asked: is told of every call once it was made: the stage, and the members.
     """
 
     def __init__(
-        self, name: str, size: int, make: Callable[[int], Any], patience: float, longest: float, bound: bool
+        self,
+        name: str,
+        size: int,
+        make: Callable[[int], Any],
+        patience: float,
+        longest: float,
+        bound: bool,
+        asked: Asked | None = None,
     ) -> None:
-        self._name, self._make, self._bound = name, make, bound
+        self._name, self._make, self._bound, self._asked = name, make, bound, asked
         self._patience, self._longest = patience, longest
         self.members = [self._start(number) for number in range(size)]
 
@@ -81,6 +92,8 @@ class Crew:
         ends = time.monotonic() + self._longest
         for number in waiting.values():
             self.members[number].heard = time.monotonic()
+        if self._asked:
+            self._asked(stage, [self.members[number] for number in waiting.values()])
         while waiting and not lost:
             done, _ = ray.wait([*waiting], num_returns=len(waiting), timeout=POLL_SECONDS)
             for reference in done:

@@ -1,5 +1,6 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,12 @@ class Workers:
 
     Args:
         setup: given an actor, make it ready.
-        tell: is told of every replacement; raises when there were too many.
+        failed: is told of every loss; raises when there were too many.
+        mended: is told of every replacement.
     """
 
-    def __init__(self, crew: Crew, setup: Call, tell: Callable[[str], None]) -> None:
-        self._crew, self._setup, self._tell = crew, setup, tell
+    def __init__(self, crew: Crew, setup: Call, failed: Callable[[str], None], mended: Callable[[str], None]) -> None:
+        self._crew, self._setup, self._failed, self._mended = crew, setup, failed, mended
         self._limit: int | None = None
         self._weights: tuple[Any, int] | None = None
         self._ready(range(len(crew)))
@@ -81,11 +83,15 @@ class Workers:
 
     def _replace(self, stage: str, lost: Mapping[int, str]) -> None:
         """Put a new worker in the place of each that was lost, and bring it to where the others are."""
+        if not lost:
+            return
+        began = time.perf_counter()
         for number, why in lost.items():
-            self._tell(f"{why} during {stage}: replaced")
+            self._failed(f"{why} during {stage}")
             self._crew.replace(number)
-        if lost:
-            self._ready([*lost])
+        self._ready([*lost])
+        for why in lost.values():
+            self._mended(f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
 
     def _ready(self, numbers: Sequence[int]) -> None:
         """Make workers ready: fragment, context limit and weights as the others have them."""

@@ -19,7 +19,7 @@ from earl.config import Config
 from earl.engine.model import shape, tokenizer_of
 from earl.errors import EarlError
 from earl.placement.cluster.actors import RankActor, WorkerActor
-from earl.placement.cluster.crew import Crew
+from earl.placement.cluster.crew import Asked, Crew
 from earl.placement.cluster.learner import Ranks, ask_all
 from earl.placement.cluster.players import Workers
 from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
@@ -33,7 +33,15 @@ START_SECONDS = 120
 class Cluster:
     """The actors of a run: a place to run it in, and to mend it."""
 
-    def __init__(self, config: Config, policy: Policy, slots: Slots, devices: PlacementGroup, gpus: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        slots: Slots,
+        devices: PlacementGroup,
+        gpus: bool,
+        asked: Asked | None = None,
+    ) -> None:
         self._config, self._policy, self._slots = config, policy, slots
         self._devices, self._gpus = devices, gpus
         self._recipe = config.model_dump()
@@ -41,8 +49,8 @@ class Cluster:
         self._failures = 0
         self._notes: list[tuple[str, str]] = []
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
-        self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True)
-        self._workers = Crew("rollout worker", len(slots.workers), self._worker, *bounds, bound=False)
+        self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True, asked=asked)
+        self._workers = Crew("rollout worker", len(slots.workers), self._worker, *bounds, bound=False, asked=asked)
 
     def open(self, saved: Path | None) -> Stages:
         """The stages of the run over these actors.
@@ -55,7 +63,7 @@ class Cluster:
         if self._source:
             model = model.model_copy(update={"path": self._source})
         self._start_ranks()
-        workers = Workers(self._workers, self._set_up_worker, self._replaced)
+        workers = Workers(self._workers, self._set_up_worker, self._failed, self._mended)
         world = world_of(self._config, tokenizer_of(model))
         return Stages(self._config, world, shape(model), Ranks(self._ranks), workers)
 
@@ -69,7 +77,7 @@ class Cluster:
         self._failed(str(lost))
         self._ranks.replace_all()
         self._start_ranks()
-        self._notes.append(("recovered", f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s"))
+        self._mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
 
     def notes(self) -> list[tuple[str, str]]:
         """What was mended since this was last asked: kinds of events and messages."""
@@ -104,8 +112,7 @@ class Cluster:
     def _set_up_worker(self, actor: Any, _: int) -> Any:
         return actor.setup.remote(self._recipe, self._source)
 
-    def _replaced(self, message: str) -> None:
-        self._failed(message)
+    def _mended(self, message: str) -> None:
         self._notes.append(("recovered", message))
 
     def _failed(self, message: str) -> None:
@@ -139,8 +146,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster(config: Config) -> Iterator[Cluster]:
+def cluster(config: Config, asked: Asked | None = None) -> Iterator[Cluster]:
     """Hold the devices that a recipe's placement asks for, and end everything that was started on them.
+
+    Args:
+        asked: is told of every call to an actor.
 
     Raises:
         EarlError: when there is no such cluster, or it has too few devices.
@@ -150,7 +160,7 @@ def cluster(config: Config) -> Iterator[Cluster]:
     with connected(config.placement.address, sum(slots.bundles)):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(slots.bundles)
         devices = _reserved(slots.bundles, gpus)
-        held = Cluster(config, policy, slots, devices, gpus)
+        held = Cluster(config, policy, slots, devices, gpus, asked)
         try:
             yield held
         finally:
