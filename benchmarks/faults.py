@@ -11,18 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from earl.benchmarks.rollout import spread
 from earl.config import Config
 from earl.errors import EarlError
-from earl.placement.cluster.crew import Member
-from earl.placement.cluster.session import cluster
 from earl.placement.peers import Peers
+from earl.placement.place import on_cluster
 from earl.recipe import build, dump, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
 from earl.train import StopRequest, train
+
+if TYPE_CHECKING:
+    from earl.placement.cluster.crew import Member
 
 RECIPE: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
@@ -68,7 +70,7 @@ class Saboteur:
     struck: list[Blow] = field(default_factory=list)
     _calls: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def asked(self, stage: str, members: Sequence[Member]) -> None:
+    def asked(self, stage: str, members: Sequence["Member"]) -> None:
         """A call was made."""
         role = members[0].name.rpartition(" ")[0]
         count = self._calls[role, stage] = self._calls.get((role, stage), 0) + 1
@@ -132,7 +134,7 @@ def run(root: Path, seed: int = 0, rounds: int = 2, assignments: Sequence[str] =
 def _run(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFolder:
     """One run to its end."""
     folder = create(root, name, dump(config))
-    with lock(folder), cluster(config, saboteur.asked) as place:
+    with lock(folder), on_cluster(config, saboteur.asked) as place:
         progress = train(folder, config, place, Peers(), StopRequest(), None)
     if not progress.finished:
         raise EarlError(f"run {name!r} stopped at step {progress.step} of {config.total_steps}")

@@ -3,7 +3,6 @@
 rollout ─▶ experience preparation ─▶ model update ─▶ weights back to the sampler ─▶ journal
 """
 
-import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +22,9 @@ from earl.observer import Observer
 from earl.parallel.load import load_of, memory_metrics
 from earl.placement import peers as peer_processes
 from earl.placement.peers import Lost, Peers
-from earl.placement.place import Here, Place
+from earl.placement.place import Here, Place, on_cluster
 from earl.placement.stages import Stages
 from earl.recipe import build, load_toml
-from earl.rehearsal.state import attach
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs import checkpoint
@@ -296,11 +294,7 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
     """Train where the recipe says; the caller holds the run's lock."""
     with stopping_on_signals(observer) as stop:
         if config.placement.kind in ("colocated", "disaggregated"):
-            if config.placement.address:
-                os.environ.update(attach(config.placement.address))  # which Ray reads as it is imported
-            from earl.placement.cluster.session import cluster
-
-            with cluster(config) as place:
+            with on_cluster(config) as place:
                 return train(folder, config, place, Peers(), stop, observer)
         command = ["-m", "earl.train", str(folder.path)]
         rendezvous = folder.path.resolve() / ".peers.tmp"

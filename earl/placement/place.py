@@ -1,15 +1,22 @@
 """Where a run's stages are: in this process and its peers, or on a cluster."""
 
-from collections.abc import Iterable
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from earl.config import Config
 from earl.engine.model import load
 from earl.placement.embedded import embedded
 from earl.placement.peers import Lost, Peers
 from earl.placement.stages import Stages
+from earl.rehearsal.state import attach
+
+if TYPE_CHECKING:
+    from earl.placement.cluster.crew import Asked
 
 
 class Place(Protocol):
@@ -43,3 +50,22 @@ class Here:
     def notes(self) -> Iterable[tuple[str, str]]:
         """None."""
         return ()
+
+
+@contextmanager
+def on_cluster(config: Config, asked: "Asked | None" = None) -> Iterator[Place]:
+    """The Ray cluster that a recipe's placement asks for; what is started there ends with the context.
+
+    Args:
+        asked: is told of every call to an actor.
+
+    Raises:
+        EarlError: when there is no such cluster, or it has too few devices.
+    """
+    address = config.placement.address
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # for nobody else's processes
+    os.environ |= attach(address) if address else own  # Ray reads them when it is imported
+    from earl.placement.cluster.session import cluster
+
+    with cluster(config, asked) as place:
+        yield place

@@ -1,9 +1,10 @@
 """What runs inside Ray's processes. Constructors do nothing, so that heartbeats are answered while models load."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import ray
@@ -16,13 +17,35 @@ from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, load, make
+from earl.engine.rank import join, sharded_learner
+from earl.engine.sharding.layout import Layout
 from earl.evaluate import Match
+from earl.placement.cluster.network import free_port, interface_of
 from earl.placement.exchange import rows_to_bytes
 from earl.placement.fragment import RolloutFragment
 from earl.recipe import build
 from earl.runs.records import matches_to_bytes
 from earl.runs.trajectories import to_bytes
 from earl.trajectory import Task
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out waiting")
+"""What a collective says when another process is gone; torch has no class of errors for it."""
+
+
+def _losing_others(method: Method) -> Method:
+    """Say in one line that it was another process that failed."""
+
+    @wraps(method)
+    def called(*arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except RuntimeError as error:
+            if any(word in str(error) for word in BROKEN):
+                raise ConnectionError("another rank is gone") from None
+            raise
+
+    return cast(Method, called)
 
 
 class Alive:
@@ -66,47 +89,68 @@ class WorkerActor(Alive):
         """Measure matches."""
         return matches_to_bytes(self._fragment.evaluate(matches))
 
+    def rest(self) -> None:
+        """Leave the device to others."""
+        self._fragment.sampler.sleep()
+
+    def wake(self) -> None:
+        """Take the device again."""
+        self._fragment.sampler.wake()
+
 
 class RankActor(Alive):
     """One rank of the learner."""
 
     def address(self) -> tuple[str, int]:
         """Where the ranks meet: this node's address and a free port."""
-        from earl.placement.cluster.network import free_port
-
         host = ray.util.get_node_ip_address()
         return host, free_port(host)
 
+    @_losing_others
     def setup(self, recipe: Mapping[str, Any], source: str | None, rank: int, meeting: tuple[str, int]) -> None:
         """Join the other ranks and make the learner."""
         config = build(recipe)
         self._rank = rank
         self._learner = joined(config, source, rank, meeting)
 
+    @_losing_others
     def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from a batch."""
         return self._learner.update(batch, algorithm, update)
 
+    @_losing_others
     def logprobs(self, rows: Rows, reference: bool) -> NDArray[np.float32]:
         """Log-probs [T]."""
         return self._learner.logprobs(rows, reference)
 
+    @_losing_others
     def values(self, rows: Rows) -> NDArray[np.float32]:
         """Values [T]."""
         return self._learner.values(rows)
 
+    @_losing_others
     def weights(self) -> list[Any]:
         """A reference to the model's weights, whole; from the first rank alone, but gathered by all."""
         weights = self._learner.weights()
         return [ray.put(arrays_of(weights))] if self._rank == 0 else []
 
+    @_losing_others
     def save(self, folder: str) -> None:
         """Write this rank's part of a checkpoint."""
         self._learner.save(Path(folder))
 
+    @_losing_others
     def restore(self, folder: str) -> None:
         """Continue from a checkpoint."""
         self._learner.restore(Path(folder))
+
+    def rest(self) -> None:
+        """Leave the device to others."""
+        self._learner.offload()
+
+    def wake(self) -> None:
+        """Take the device again."""
+        self._learner.reload()
 
 
 def policy_of(config: Config, source: str | None) -> Policy:
@@ -126,10 +170,6 @@ def tensors_of(weights: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
 def joined(config: Config, source: str | None, rank: int, meeting: tuple[str, int]) -> Learner:
     """Meet the other ranks and make this one's part of the learner; they stay joined until the process ends."""
-    from earl.engine.rank import join, sharded_learner
-    from earl.engine.sharding.layout import Layout
-    from earl.placement.cluster.network import interface_of
-
     host, port = meeting
     os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
     placement = config.placement

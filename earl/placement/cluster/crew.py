@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
@@ -172,7 +172,7 @@ class Crew:
         except RayTaskError as error:
             if isinstance(error.cause, ObjectLostError | RayActorError):
                 raise Lost("what one process held for another is gone, and its node with it") from error
-            if not isinstance(error.cause, ConnectionError):
+            if not isinstance(error.cause, ConnectionError | Lost):
                 raise error.cause from None
             lost[number] = LEFT
 
@@ -193,6 +193,19 @@ class Crew:
             if now - member.heard > self._patience:
                 silent[number] = f"has given no sign of life for {self._patience:.0f} s"
         return silent
+
+
+class Keeper(Protocol):
+    """Who holds the crews of a run, as far as these need to know."""
+
+    def turn(self, crew: Crew) -> None:
+        """A crew is about to be called: where it shares its devices, they are made free for it."""
+
+    def failed(self, message: str) -> None:
+        """Somebody was lost. Raises EarlError when there were too many."""
+
+    def mended(self, message: str) -> None:
+        """Somebody was replaced."""
 
 
 @ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]

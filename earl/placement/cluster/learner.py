@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch, Rows
 from earl.engine.learner import Update
-from earl.placement.cluster.crew import Call, Crew
+from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.peers import Lost
 
 
@@ -23,8 +23,8 @@ class Ranks:
         Lost: from every method, when a rank has died or hangs: all that was not saved is lost with it.
     """
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, crew: Crew, keeper: Keeper) -> None:
+        self._crew, self._keeper = crew, keeper
 
     def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from a batch; the mean of each statistic."""
@@ -54,6 +54,7 @@ class Ranks:
         self._first("restoring", "restore", str(folder.resolve()))
 
     def _first(self, stage: str, method: str, *arguments: Any) -> Any:
+        self._keeper.turn(self._crew)
         return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))[0]
 
 

@@ -1,7 +1,7 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from earl.batch import Rows
 from earl.evaluate import Match
 from earl.matches import MatchResult
-from earl.placement.cluster.crew import Call, Crew
+from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.exchange import joined, rows_from_bytes
 from earl.placement.players import in_order, share
 from earl.rollout.tasks import Draw
@@ -22,13 +22,11 @@ class Workers:
     """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it.
 
     Args:
-        setup: given an actor, make it ready.
-        failed: is told of every loss; raises when there were too many.
-        mended: is told of every replacement.
+        setup: given an actor and its number, make it ready.
     """
 
-    def __init__(self, crew: Crew, setup: Call, failed: Callable[[str], None], mended: Callable[[str], None]) -> None:
-        self._crew, self._setup, self._failed, self._mended = crew, setup, failed, mended
+    def __init__(self, crew: Crew, setup: Call, keeper: Keeper) -> None:
+        self._crew, self._setup, self._keeper = crew, setup, keeper
         self._limit: int | None = None
         self._weights: tuple[Any, int] | None = None
         self._ready(range(len(crew)))
@@ -74,6 +72,7 @@ class Workers:
 
     def _all(self, stage: str, call: Call) -> list[Any]:
         """Every worker's answer, by number."""
+        self._keeper.turn(self._crew)
         results: dict[int, Any] = {}
         while missing := [number for number in range(len(self._crew)) if number not in results]:
             answers = self._crew.ask(stage, call, missing)
@@ -87,11 +86,11 @@ class Workers:
             return
         began = time.perf_counter()
         for number, why in lost.items():
-            self._failed(f"{why} during {stage}")
+            self._keeper.failed(f"{why} during {stage}")
             self._crew.replace(number)
         self._ready([*lost])
         for why in lost.values():
-            self._mended(f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
+            self._keeper.mended(f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
 
     def _ready(self, numbers: Sequence[int]) -> None:
         """Make workers ready: fragment, context limit and weights as the others have them."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.ray_logging import global_worker_stdstream_dispatcher
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -47,6 +48,7 @@ class Cluster:
         self._recipe = config.model_dump()
         self._source: str | None = None
         self._failures = 0
+        self._awake: Crew | None = None
         self._notes: list[tuple[str, str]] = []
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
         self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True, asked=asked)
@@ -63,9 +65,9 @@ class Cluster:
         if self._source:
             model = model.model_copy(update={"path": self._source})
         self._start_ranks()
-        workers = Workers(self._workers, self._set_up_worker, self._failed, self._mended)
+        workers = Workers(self._workers, self._set_up_worker, self)
         world = world_of(self._config, tokenizer_of(model))
-        return Stages(self._config, world, shape(model), Ranks(self._ranks), workers)
+        return Stages(self._config, world, shape(model), Ranks(self._ranks, self), workers)
 
     def mend(self, lost: Lost) -> None:
         """Replace all ranks of the learner after one was lost; their state has to be restored.
@@ -74,10 +76,10 @@ class Cluster:
             EarlError: when there were too many failures.
         """
         began = time.perf_counter()
-        self._failed(str(lost))
+        self.failed(str(lost))
         self._ranks.replace_all()
         self._start_ranks()
-        self._mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
+        self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
 
     def notes(self) -> list[tuple[str, str]]:
         """What was mended since this was last asked: kinds of events and messages."""
@@ -91,7 +93,7 @@ class Cluster:
 
     def _start_ranks(self) -> None:
         while lost := self._join():
-            self._failed(lost)
+            self.failed(lost)
             self._ranks.replace_all()
 
     def _join(self) -> str:
@@ -109,13 +111,24 @@ class Cluster:
             return str(error)
         return ""
 
+    def turn(self, crew: Crew) -> None:
+        """Give shared devices to a crew: the other one rests first."""
+        if not self._policy.turns or self._awake is crew:
+            return
+        if self._awake is not None:
+            self._awake.ask("rest", lambda actor, _: actor.rest.remote(), range(len(self._awake)))
+            crew.ask("wake", lambda actor, _: actor.wake.remote(), range(len(crew)))
+        self._awake = crew
+
     def _set_up_worker(self, actor: Any, _: int) -> Any:
         return actor.setup.remote(self._recipe, self._source)
 
-    def _mended(self, message: str) -> None:
+    def mended(self, message: str) -> None:
+        """Note what was replaced; see `Keeper`."""
         self._notes.append(("recovered", message))
 
-    def _failed(self, message: str) -> None:
+    def failed(self, message: str) -> None:
+        """Count a loss; see `Keeper`."""
         self._failures += 1
         most = self._config.placement.max_recoveries
         if self._failures > most:
@@ -177,6 +190,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         ray.init(num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, **quiet)
     else:
         ray.init(address=address, **quiet)
+    # Ray prints on standard output what befalls its processes; the crew says it, and in one line.
+    global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
     try:
         yield
     finally:
