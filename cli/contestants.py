@@ -9,6 +9,7 @@ from earl.config import Config
 from earl.engine.model import load
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
+from earl.parallel.catalogue import known
 from earl.placement.judge import Judge, judge
 from earl.preflight import check_player
 from earl.recipe import build, load_toml
@@ -37,7 +38,7 @@ def contestant(
         if rules is not None:
             raise EarlError(f"{player!r} is a run and plays by its own recipe; leave out --config and --set")
         return of_run(folder, env, checkpoint)
-    if not Path(player).exists() and not HUB_ID.fullmatch(player):
+    if not Path(player).exists() and not HUB_ID.fullmatch(player) and known(player) is None:
         try:
             need_run(root, player)
         except EarlError as error:

@@ -10,7 +10,7 @@ from earl import preflight
 from earl.cli import plans
 from earl.cli.options import print_json
 from earl.cli.players import need_run, same_env
-from earl.cli.recipes import resolve
+from earl.cli.recipes import differences, elsewhere, resolve
 from earl.cli.text import clean
 from earl.config import Config
 from earl.errors import EarlError
@@ -32,32 +32,58 @@ class Job:
     """Of a new run; None: the next free one."""
     folder: RunFolder | None = None
     """Of a run that is continued."""
+    moved: str = ""
+    """Of a run that goes on elsewhere: what of its recipe has changed."""
 
 
 def new(
-    env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str], root: Path, name: str | None
+    env: str,
+    file: Path | None,
+    flags: Mapping[str, object],
+    assignments: Sequence[str],
+    root: Path,
+    name: str | None,
+    dry: bool,
 ) -> Job:
     """Resolve and check the recipe of a new run."""
     config = resolve(env, file, flags, assignments)
     if name is not None:
         free(root, name)
-    plan = preflight.preflight(config, root)
+    plan = preflight.preflight(config, root, dry)
     return Job(preflight.settled(config, plan), root, plan, name)
 
 
-def continued(root: Path, run: str, env: str | None, changes: Sequence[str]) -> Job:
-    """Take a run up again. `changes` are the options given that would change its recipe."""
+def continued(
+    root: Path,
+    run: str,
+    env: str | None,
+    changes: Sequence[str],
+    where: Mapping[str, object],
+    assignments: Sequence[str],
+    dry: bool,
+) -> Job:
+    """Take a run up again, here or elsewhere.
+
+    Args:
+        changes: options given that would change more of its recipe than where it runs.
+        where: settings of [placement] by their path; those that are None were not given.
+        assignments: what --set says.
+    """
     folder = need_run(root, run)
     if changes:
         raise EarlError(
             f"--resume continues {folder.name!r} with its own recipe; leave out {' '.join(changes)}, "
             "or start a new run without --resume"
         )
-    config, root = build(load_toml(folder.config)), folder.path.parent
-    same_env(folder, config, env)
+    before, root = build(load_toml(folder.config)), folder.path.parent
+    same_env(folder, before, env)
     if summarize(folder).state == "finished":
-        return Job(config, root, None, folder=folder)
-    return Job(config, root, preflight.preflight(_as_it_stands(folder, config), root), folder=folder)
+        return Job(before, root, None, folder=folder)
+    config = elsewhere(load_toml(folder.config), where, assignments)
+    plan = preflight.preflight(_as_it_stands(folder, config), root, dry)
+    moved = config != before
+    config = preflight.settled(config, plan)
+    return Job(config, root, plan, folder=folder, moved=", ".join(differences(before, config)) if moved else "")
 
 
 def _as_it_stands(folder: RunFolder, config: Config) -> Config:

@@ -1,8 +1,9 @@
 """The recipe of a command: the packaged one or a file, then flags, then --set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from earl.config import Config
 from earl.envs import registry
@@ -10,6 +11,10 @@ from earl.errors import EarlError
 from earl.recipe import build, load_toml, override
 
 FOLDER = Path(str(files("earl") / "configs"))
+MOVABLE = ("placement", "sampler")
+"""What may change when a run is continued: checkpoints do not depend on where they were written."""
+DECIDED = {"placement": {"address", "gpus", "dp", "tp", "samplers"}, "sampler": {"engine", "tp"}}
+"""What is decided anew when a run is placed anew."""
 
 
 def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str] = ()) -> Config:
@@ -38,6 +43,42 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
             "name the environment that it is for, or give another recipe with --config"
         )
     return config
+
+
+def elsewhere(tree: dict[str, Any], where: Mapping[str, object], assignments: Sequence[str]) -> Config:
+    """A run's recipe, changed in nothing but where it runs.
+
+    Placed anew, it is as open as a new recipe: how often learner and samplers are copied and split is decided again,
+    unless it is named too.
+
+    Raises:
+        EarlError: for an assignment to another section.
+    """
+    given = {path: value for path, value in where.items() if value is not None}
+    changed = override({}, assignments)
+    for section, table in changed.items():
+        if section not in MOVABLE:
+            key = f"{section}.{next(iter(table))}"
+            raise EarlError(
+                f"--set {key}: a run is continued with its own recipe, and only [placement] and [sampler] may change; "
+                "leave it out, or start a new run without --resume"
+            )
+    if given or "kind" in changed.get("placement", {}):
+        for section, keys in DECIDED.items():
+            tree[section] = {key: value for key, value in tree.get(section, {}).items() if key not in keys}
+    for path, value in given.items():
+        section, key = path.split(".")
+        tree.setdefault(section, {})[key] = value
+    return build(override(tree, assignments))
+
+
+def differences(before: Config, after: Config) -> Iterator[str]:
+    """What differs, as `section.key = value` of the later one."""
+    for section in type(after).model_fields:
+        old, new = getattr(before, section), getattr(after, section)
+        for key in type(new).model_fields:
+            if getattr(old, key) != getattr(new, key):
+                yield f"{section}.{key} = {getattr(new, key)!r}"
 
 
 def _packaged(env: str) -> Path:

@@ -9,8 +9,21 @@ from earl.cli.options import json_option, recipe_options, runs_option
 
 @click.command()
 @click.argument("env", required=False)
-@click.option("--model", metavar="FOLDER_OR_HUB_ID", help="Train this model instead of a new small one.")
+@click.option(
+    "--model",
+    metavar="FOLDER_OR_NAME",
+    help="Train this model instead of a new small one: a folder, a hub id, or a name such as Qwen2.5-7B.",
+)
 @recipe_options
+@click.option(
+    "--placement",
+    type=click.Choice(["auto", "embedded", "colocated", "disaggregated"]),
+    help="Where the fragments of a step run: here in a few processes; on Ray in turns on the same devices, or apart.",
+)
+@click.option(
+    "--address", metavar="HOST:PORT", help="Run on this Ray cluster; auto: on the one this machine is part of."
+)
+@click.option("--gpus", metavar="16x8xH100", help="Hosts x GPUs x kind that the run may use; 8xH100 is one host.")
 @click.option("--steps", type=int, help="Steps of reinforcement learning.")
 @click.option("--seed", type=int, help="Seed of the whole run.")
 @click.option("--name", help="Name of the run; without it ENV-1, ENV-2 and so on.")
@@ -25,6 +38,9 @@ def command(
     model: str | None,
     config: Path | None,
     assignments: tuple[str, ...],
+    placement: str | None,
+    address: str | None,
+    gpus: str | None,
     steps: int | None,
     seed: int | None,
     name: str | None,
@@ -36,20 +52,21 @@ def command(
     """Train an agent in an environment.
 
     The recipe that earl brings for ENV says how; options change it, and --set changes any key of it. Ctrl-C stops
-    after the step; --resume goes on from there. The results come at the end, with a report to open in a browser.
+    after the step; --resume goes on from there, elsewhere too: --placement, --address, --gpus and --set of [placement]
+    and [sampler] may differ then. The results come at the end, with a report to open in a browser.
     """
     from earl.cli import jobs, training  # they load torch, which --help and a misspelt option do not need
 
-    flags = {"model.path": model, "run.steps": steps, "run.seed": seed}
+    where = {"placement.kind": placement, "placement.address": address, "placement.gpus": gpus}
+    flags = {"model.path": model, "run.steps": steps, "run.seed": seed, **where}
     if resume is not None:
-        given = {"--model": model, "--config": config, "--set": assignments or None, "--steps": steps}
-        given |= {"--seed": seed, "--name": name}
+        given = {"--model": model, "--config": config, "--steps": steps, "--seed": seed, "--name": name}
         changes = [option for option, value in given.items() if value is not None]
-        job = jobs.continued(root, resume, env, changes)
+        job = jobs.continued(root, resume, env, changes, where, assignments, dry_run)
     elif env is None:
         raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
     else:
-        job = jobs.new(env, config, flags, assignments, root, name)
+        job = jobs.new(env, config, flags, assignments, root, name, dry_run)
     if dry_run:
         jobs.show(job, as_json)
     else:

@@ -20,8 +20,9 @@ from earl.errors import EarlError
 from earl.observer import Observers
 from earl.recipe import dump
 from earl.runs import checkpoint
-from earl.runs.folder import RunFolder, create, fresh_name, lock
+from earl.runs.folder import RunFolder, create, fresh_name, lock, rewrite
 from earl.runs.storage import storage
+from earl.runs.store import Store
 from earl.runs.summary import chosen_checkpoint, summarize
 from earl.trackers import Tracking
 from earl.trackers.base import NOWHERE, Run
@@ -39,6 +40,10 @@ def carry_out(job: Job, as_json: bool) -> int:
     folder = job.folder or _created(job)
     with lock(folder), _nothing_unbegun(folder):
         begun = chosen_checkpoint(folder, "last").step if checkpoint.all_steps(folder.checkpoints) else NOWHERE
+        if job.moved:
+            rewrite(folder, dump(job.config))
+            with Store(folder.database) as store:
+                store.event(max(begun, 0), "moved", f"continued with {job.moved}")
         with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
             for line in _introduction(folder, job.plan, begun):
                 watch.say(line)

@@ -11,7 +11,7 @@ class ModelConfig(Section):
     """[model]: an existing model by `path`, or the shape of a small Qwen3 trained from scratch."""
 
     path: str | None = None
-    """A folder or hub id of a transformers causal language model; absent: a new small model."""
+    """A folder, a hub id or a well-known name such as `Qwen2.5-7B`; absent: a new small model."""
     hidden: int = Field(64, ge=8, le=65536)
     """Width of the residual stream."""
     layers: int = Field(3, ge=1, le=256)
@@ -111,7 +111,7 @@ class LearnerConfig(Section):
     beta2: float = Field(0.99, ge=0, lt=1)
     """AdamW's decay of its square's mean."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the computation; the weights that are trained stay float32."""
+    """Of the computation; the weights that are trained stay float32. Not set, on GPUs: bfloat16."""
     recompute: bool = False
     """Recompute activations in the backward pass instead of keeping them."""
     offload: bool = False

@@ -13,7 +13,7 @@ class SamplerConfig(Section):
     engine: Literal["auto", "local", "vllm"] = "auto"
     """`local`: earl's own, on CPU. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
     tp: int = Field(1, ge=1)
-    """vLLM: devices that one copy of the model is split over."""
+    """vLLM: devices that one copy of the model is split over. Not set, on GPUs: as few as memory allows."""
     compiled: bool = False
     """vLLM: compile the model; takes longer to start."""
     memory_share: float = Field(0.85, gt=0, lt=1)
@@ -27,15 +27,18 @@ class PlacementConfig(Section):
 
     kind: Literal["auto", "embedded", "colocated", "disaggregated"] = "auto"
     """`embedded`: in `run.processes` processes, without Ray. `colocated`: rollout and learner take turns on the same
-    devices. `disaggregated`: each has its own. `auto`: embedded without GPUs, else colocated."""
+    devices. `disaggregated`: each has its own. `auto`: colocated with GPUs and Ray, or where an address or GPUs are
+    named; else embedded."""
     address: str | None = None
     """Of a Ray cluster: HOST:PORT, or `auto` for the one that this machine is part of; absent: an own one, here."""
+    gpus: str | None = None
+    """What of it may be used: HOSTSxGPUSxKIND such as `16x8xH100`, or GPUSxKIND on one host; absent: all GPUs."""
     dp: int = Field(1, ge=1)
-    """Learner: data-parallel copies, over which parameters are sharded (FSDP2)."""
+    """Learner: data-parallel copies, over which parameters are sharded (FSDP2). Not set, on GPUs: as many as fit."""
     tp: int = Field(1, ge=1)
-    """Learner: tensor-parallel devices of one copy."""
+    """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as few as memory allows."""
     samplers: int = Field(1, ge=1)
-    """Copies of the sampler, each of sampler.tp devices."""
+    """Copies of the sampler, each of sampler.tp devices. Not set, on GPUs: as many as there are prompts and GPUs."""
     max_staleness: int = Field(0, ge=0)
     """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
     heartbeat_seconds: float = Field(10.0, gt=0)

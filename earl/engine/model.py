@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
-from earl.engine.source import folder_of
+from earl.engine.source import folder_of, known_shape
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
@@ -48,6 +48,8 @@ def shape(config: ModelConfig) -> ModelShape:
     """
     if config.path is None:
         described = _small(config, character_tokenizer())
+    elif (well_known := known_shape(config.path)) is not None:
+        return well_known
     else:
         folder = folder_of(config.path, weights=False)
         with _loading(config.path):

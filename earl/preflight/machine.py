@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from earl.config import Config
-from earl.engine.source import folder_of
+from earl.engine.source import folder_of, is_here, known_shape
 from earl.errors import EarlError
 from earl.parallel.memory import ModelShape, kv_bytes
 
@@ -39,10 +39,11 @@ def check_memory(config: Config, shape: ModelShape) -> None:
         )
 
 
-def check_ceiling(config: Config, shape: ModelShape) -> int | None:
+def check_ceiling(config: Config, shape: ModelShape, room: int) -> int | None:
     """How far `context.limit = "auto"` may rise, in tokens: what positions, micro-batch and memory allow.
 
-    The keys and values of a step's episodes may take half of the machine's memory.
+    Args:
+        room: what memory allows.
 
     Returns:
         None where the limit is fixed.
@@ -55,7 +56,7 @@ def check_ceiling(config: Config, shape: ModelShape) -> int | None:
     bounds = {
         "the model's length": shape.max_positions,
         "learner.micro_batch_tokens": config.learner.micro_batch_tokens,
-        "memory": memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape)),
+        "memory": room,
     }
     narrowest = min(bounds, key=lambda name: bounds[name])
     for name, value in (("ceiling", config.context.ceiling), ("initial", config.context.first_limit)):
@@ -70,10 +71,11 @@ def check_ceiling(config: Config, shape: ModelShape) -> int | None:
 def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
     """About what a checkpoint takes: weights, two moments, the reference, the tokenizer."""
     copies = 3 + (config.algorithm.kl > 0)
-    if config.model.path is None:
+    path = config.model.path
+    if path is None or (known_shape(path) is not None and not is_here(path)):
         beside = SMALL_TOKENIZER_BYTES
     else:
-        folder = folder_of(config.model.path, weights=False)
+        folder = folder_of(path, weights=False)
         beside = sum(path.stat().st_size for path in folder.glob("*token*") if path.is_file())
     return shape.parameters * FLOAT_BYTES * copies + beside
 

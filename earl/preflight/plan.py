@@ -7,8 +7,13 @@ from pathlib import Path
 from earl import trackers
 from earl.config import Config
 from earl.engine import model
+from earl.engine.source import is_here, known_shape
 from earl.engine.tokenizer import character_tokenizer
+from earl.preflight import placement
 from earl.preflight.machine import check_ceiling, check_disk, check_memory, checkpoint_bytes
+from earl.preflight.options import check_options
+from earl.preflight.placement import Placed, check_placement, context_room
+from earl.preflight.site import Site, survey
 from earl.preflight.speech import check_speech
 from earl.preflight.world import check_batches, check_world, setting
 
@@ -40,30 +45,38 @@ class Plan:
     """Of the first step."""
     context_ceiling: int | None
     """How far an automatic limit may rise; None: the limit is fixed."""
-    first_prompt_tokens: int
-    """The longest first prompt met."""
+    first_prompt_tokens: int | None
+    """The longest first prompt met; None: the tokenizer is not here, so that what is said was not checked."""
     checkpoint_bytes: int
+    placed: Placed
 
 
-def preflight(config: Config, root: Path) -> Plan:
+def preflight(config: Config, root: Path, dry: bool = False) -> Plan:
     """Check a recipe before its run is created in the folder `root`. Nothing is written but copies of hub models.
+
+    Args:
+        dry: whether the run is only planned: then GPUs that the recipe names may be elsewhere, and a well-known model's
+            words are checked only where its tokenizer is here.
 
     Raises:
         EarlError: for the first rule that the recipe breaks.
     """
     check_world(config)
-    check_batches(config)
+    site = survey(config, dry)
+    check_batches(config, site.kind == "embedded")
     with setting("track"):
         trackers.check(config.track.to, config.track.prometheus_port)
+    check_options(config, site)
     shape = model.shape(config.model)
-    check_memory(config, shape)
-    size = checkpoint_bytes(config, shape)
-    check_disk(root, size)
+    placed = check_placement(config, shape, site)
+    if site.kind == "embedded":
+        check_memory(config, shape)
     path = config.model.path
-    # Weights made from scratch cannot fail; those of a folder may be missing or broken, so they are read.
-    policy = model.load(path) if path else model.Policy(None, character_tokenizer())
-    ceiling = check_ceiling(config, shape)
-    first = check_speech(config, policy, shape.max_positions)
+    size = checkpoint_bytes(config, shape)
+    if not site.on_paper:
+        check_disk(root, size)
+    ceiling = check_ceiling(config, shape, context_room(config, shape, placed))
+    first = check_speech(config, _speaker(config, site), shape)
     total = sum(config.env.opponents.values())
     return Plan(
         env=config.env.name,
@@ -81,11 +94,25 @@ def preflight(config: Config, root: Path) -> Plan:
         context_ceiling=ceiling,
         first_prompt_tokens=first,
         checkpoint_bytes=size,
+        placed=placed,
     )
 
 
+def _speaker(config: Config, site: Site) -> model.Policy | None:
+    """Who speaks: whole in an embedded run, which loads the model here; else its tokenizer. None: it is not here."""
+    path = config.model.path
+    if path is None:
+        return model.Policy(None, character_tokenizer())
+    if site.on_paper and known_shape(path) is not None and not is_here(path):
+        return None
+    if site.kind == "embedded":
+        return model.load(path)  # weights may be missing or broken, so they are read
+    return model.Policy(None, model.tokenizer_of(config.model))
+
+
 def settled(config: Config, plan: Plan) -> Config:
-    """The recipe with the ceiling of an automatic context limit written out, so that a run goes on alike elsewhere."""
+    """The recipe with what the preflight decided written out, so that a run goes on alike elsewhere."""
+    config = placement.settled(config, plan.placed)
     if plan.context_ceiling is None:
         return config
     context = config.context.model_copy(update={"ceiling": plan.context_ceiling})
@@ -99,4 +126,4 @@ def check_player(config: Config, policy: model.Policy) -> None:
         EarlError: for the first rule that the recipe breaks.
     """
     check_world(config)
-    check_speech(config, policy, policy.model.config.get_text_config().max_position_embeddings)
+    check_speech(config, policy, model.shape_of(policy.model))

@@ -14,6 +14,7 @@ from earl.envs.base import TextEnv
 from earl.envs.random_play import play
 from earl.errors import EarlError
 from earl.evaluate import ANY, matches
+from earl.parallel.memory import ModelShape
 from earl.placement.world import world_of
 from earl.preflight.world import outside, setting
 from earl.rollout.tasks import EVALUATION, World
@@ -24,27 +25,28 @@ SEEDS = 64
 """Episodes begun or played for each opponent and seat to see what may come."""
 
 
-def check_speech(config: Config, policy: Policy, max_positions: int) -> int:
+def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> int | None:
     """Check what is said between the environment and a model.
 
     Args:
-        policy: of a new small model only the tokenizer.
-        max_positions: tokens of the longest context that the model was made for.
+        policy: where its weights are not needed only the tokenizer; None: neither is here.
 
     Returns:
-        the length of the longest first prompt met, in tokens.
+        the length of the longest first prompt met, in tokens; None without a tokenizer.
 
     Raises:
         EarlError: for a limit that is too short, an action that cannot be written, or an unfit chat template.
     """
-    limit = config.context.first_limit
+    limit, max_positions = config.context.first_limit, shape.max_positions
     if limit > max_positions:
         raise EarlError(
             f"context.limit = {limit} is longer than the {max_positions} tokens the model was made for; "
             f"set context.limit to at most {max_positions}"
             + ("" if config.model.path else f", or model.max_positions to at least {limit}")
         )
-    _check_ids(policy)
+    if policy is None:
+        return None
+    _check_tokenizer(config, policy, shape)
     world = world_of(config, policy.tokenizer)
     with setting("evaluate"):
         matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
@@ -62,11 +64,14 @@ def check_speech(config: Config, policy: Policy, max_positions: int) -> int:
     return first
 
 
-def _check_ids(policy: Policy) -> None:
-    """Every token id has its row of embeddings."""
-    if policy.model is None:
-        return
-    named, known = len(policy.tokenizer), policy.model.get_input_embeddings().num_embeddings
+def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
+    """It can chat, and every token id has its row of embeddings."""
+    if not policy.tokenizer.chat_template:
+        raise EarlError(
+            f"the tokenizer of {config.model.path!r} has no chat template; choose an instruction-tuned model"
+        )
+    named = len(policy.tokenizer)
+    known = policy.model.get_input_embeddings().num_embeddings if policy.model is not None else shape.vocab
     if named > known:
         raise EarlError(
             f"the tokenizer has {named} ids, its model knows {known}; give a model with the tokenizer it was made with"

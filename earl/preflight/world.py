@@ -54,22 +54,26 @@ def check_world(config: Config) -> None:
     _check_algorithm(config.algorithm, config.rollout.group_size)
 
 
-def check_batches(config: Config) -> None:
+def check_batches(config: Config, embedded: bool) -> None:
     """Whether every process, update and micro-batch has something to work on.
+
+    Args:
+        embedded: whether the run has `run.processes` processes.
 
     Raises:
         EarlError: for sizes that contradict each other.
     """
     rollout, learner, warm = config.rollout, config.learner, config.warm_start
+    processes = config.run.processes if embedded else 1
     pairs = [
         ("learner.minibatches", learner.minibatches, "rollout.episodes", rollout.episodes),
-        ("run.processes", config.run.processes, "rollout.episodes / rollout.group_size", rollout.prompts),
+        ("run.processes", processes, "rollout.episodes / rollout.group_size", rollout.prompts),
         ("context.limit", config.context.first_limit, "learner.micro_batch_tokens", learner.micro_batch_tokens),
     ]
     if warm.steps:
         pairs += [
             ("warm_start.minibatches", warm.minibatches, "warm_start.episodes", warm.episodes),
-            ("run.processes", config.run.processes, "warm_start.episodes", warm.episodes),
+            ("run.processes", processes, "warm_start.episodes", warm.episodes),
         ]
     for part, size, whole, room in pairs:
         if size > room:

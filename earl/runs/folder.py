@@ -97,6 +97,16 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
     return folder
 
 
+def rewrite(folder: RunFolder, config: str) -> None:
+    """Replace a run's resolved recipe (TOML text), whole or not at all; the caller holds the run's lock."""
+    partial = temporary(folder.config)
+    with storage(folder.config):
+        partial.write_text(config, encoding="utf-8")
+        sync(partial)
+        partial.rename(folder.config)
+        sync(folder.path)
+
+
 def free(root: Path, name: str) -> RunFolder:
     """Where a new run of that name would lie. Raises EarlError when the name is taken or is no plain name."""
     if not _NAME.fullmatch(name):

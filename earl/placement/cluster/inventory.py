@@ -76,7 +76,7 @@ def inventory(address: str) -> Cluster:
     environment = {**os.environ, **attach(address), **IMPATIENT}
     found = _own(environment) if address == "auto" else address
     _knock(found)
-    return _of_nodes(f"the Ray cluster at {found}", _nodes(found, environment))
+    return of_nodes(f"the Ray cluster at {found}", _nodes(found, environment))
 
 
 def _own(environment: Mapping[str, str]) -> str:
@@ -148,7 +148,7 @@ def _node(resources: dict[str, float]) -> Node:
     return Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), memory or None, kind)
 
 
-def _of_nodes(where: str, nodes: list[Node]) -> Cluster:
+def of_nodes(where: str, nodes: list[Node]) -> Cluster:
     """The sum of all nodes; where they differ, the least memory and the smallest kind of GPU count."""
     with_gpus = [node for node in nodes if node.gpus]
     kinds = [device_of(node.kind) for node in with_gpus]

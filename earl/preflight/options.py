@@ -1,0 +1,90 @@
+"""No option is silently ignored: every setting that only some runs read, and which runs these are.
+
+A setting that differs from its default where nobody reads it is refused. One is told of instead, so that a recipe for a
+laptop runs on a cluster as it is: `run.processes`, which the embedded placement alone reads.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from earl.config import Config
+from earl.errors import EarlError
+from earl.preflight.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Which runs read a setting."""
+
+    by: Callable[[Config, Site], bool]
+    rule: str
+    """Said after "KEY = VALUE"."""
+
+
+def _on_ray(_: Config, site: Site) -> bool:
+    return site.kind != "embedded"
+
+
+def _by_vllm(_: Config, site: Site) -> bool:
+    return site.engine == "vllm"
+
+
+ON_RAY = Read(
+    _on_ray, "is read by the placements on Ray alone: leave it out, or set placement.kind to colocated or disaggregated"
+)
+OF_VLLM = Read(_by_vllm, "is read by vLLM alone: leave it out, or set sampler.engine to vllm")
+
+OPTIONS: Mapping[str, Read] = {
+    "placement.address": ON_RAY,
+    "placement.gpus": ON_RAY,
+    "placement.dp": ON_RAY,
+    "placement.tp": ON_RAY,
+    "placement.samplers": ON_RAY,
+    "placement.heartbeat_seconds": ON_RAY,
+    "placement.stage_seconds": ON_RAY,
+    "placement.max_recoveries": ON_RAY,
+    "placement.max_staleness": Read(
+        lambda _, site: site.kind == "disaggregated",
+        "needs rollout and learner apart: leave it out, or set placement.kind to disaggregated",
+    ),
+    "sampler.tp": OF_VLLM,
+    "sampler.compiled": OF_VLLM,
+    "sampler.memory_share": Read(
+        lambda _, site: site.engine == "vllm" and site.cluster.gpus > 0, "is read by vLLM on GPUs alone: leave it out"
+    ),
+    "sampler.kv_cache_gib": Read(
+        lambda _, site: site.engine == "vllm" and not site.cluster.gpus, "is read by vLLM on CPUs alone: leave it out"
+    ),
+    "learner.dtype": ON_RAY,
+    "learner.offload": Read(
+        lambda _, site: site.gpus, "moves tensors between GPUs and host memory, and here are no GPUs: leave it out"
+    ),
+    "learner.lora_alpha": Read(
+        lambda config, _: config.learner.lora_rank > 0, "scales adapters: leave it out, or set learner.lora_rank too"
+    ),
+    "algorithm.correction": Read(
+        lambda config, site: (
+            config.placement.max_staleness > 0 or site.engine == "vllm" or config.learner.dtype != "float32"
+        ),
+        "weighs what sampler and learner see differently, and here they compute alike and take turns: leave it out",
+    ),
+    "algorithm.correction_cap": Read(
+        lambda config, _: config.algorithm.correction != "none",
+        "caps the weights of a correction: leave it out, or set algorithm.correction to token or sequence",
+    ),
+    "env.delay_seconds": ON_RAY,
+}
+
+
+def check_options(config: Config, site: Site) -> None:
+    """Refuse what nobody would read.
+
+    Raises:
+        EarlError: for the first setting that differs from its default and has no reader.
+    """
+    for key, read in OPTIONS.items():
+        section, name = key.split(".")
+        table = getattr(config, section)
+        value, default = getattr(table, name), type(table).model_fields[name].default
+        if value != default and not read.by(config, site):
+            raise EarlError(f"{key} = {value!r} {read.rule}")

@@ -1,0 +1,223 @@
+"""Whether learner and samplers find room: enough GPUs or processors, heads that can be shared, memory for each."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+from earl.config import Config
+from earl.errors import EarlError
+from earl.parallel.arrangement import Arrangement, check_split, splits
+from earl.parallel.footprint import LearnerBytes, SamplerBytes
+from earl.parallel.hardware import GIB
+from earl.parallel.memory import ModelShape, kv_bytes
+from earl.placement.cluster.policies import Fragment, policy_of, slots_of
+from earl.preflight.choice import FLOAT_BYTES, arrange, dtype_of, of_learner, of_sampler, sampler_room
+from earl.preflight.machine import memory_bytes, size
+from earl.preflight.site import Site
+
+PROCESS_BYTES = 200 << 20
+"""Of a Python process that has loaded torch and Ray, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the fragments of a step run, and what they take.
+
+    Example:
+        kind "colocated", dp 128 x tp 1, samplers 24 x sampler_tp 4, on 128 H100
+    """
+
+    kind: str
+    where: str
+    gpus: int
+    """That the run may use."""
+    gpu: str | None
+    """Their kind; None: there are none, or they are not listed."""
+    dp: int
+    tp: int
+    samplers: int
+    sampler_tp: int
+    engine: str
+    dtype: str
+    fragments: tuple[Fragment, ...]
+    """Empty in the embedded placement, where every process holds both."""
+    update: Mapping[str, int]
+    """Bytes of one rank of the learner while it learns, by what they are for."""
+    rollout: Mapping[str, int]
+    """Bytes of one device of a sampler while it samples."""
+    device_bytes: int | None
+    """Memory of a GPU; None: not known, or there are none."""
+    on_paper: bool
+
+    @property
+    def chosen(self) -> dict[str, dict[str, object]]:
+        """What a recipe may leave open, by section, as it was decided."""
+        place: dict[str, object] = {"kind": self.kind}
+        if self.kind != "embedded":
+            place |= {"dp": self.dp, "tp": self.tp, "samplers": self.samplers}
+        sampler = {"engine": self.engine, "tp": self.sampler_tp}
+        return {"placement": place, "sampler": sampler, "learner": {"dtype": self.dtype}}
+
+
+def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
+    """Arrange learner and samplers and see whether they fit.
+
+    Raises:
+        EarlError: when they surely do not.
+    """
+    found = arrange(config, shape, site)
+    check_split(shape, "placement.tp", found.tp, replicated=False)
+    check_split(shape, "sampler.tp", found.sampler_tp, replicated=True)
+    learner = of_learner(config, shape, site, found.dp, found.tp)
+    players = config.run.processes if site.kind == "embedded" else found.samplers
+    sampler = of_sampler(config, shape, site, found.sampler_tp, players)
+    placed = _placed(config, site, found, learner, sampler)
+    if site.kind != "embedded":
+        if found.samplers > config.rollout.prompts:
+            raise EarlError(
+                f"placement.samplers = {found.samplers} must not be larger than rollout.episodes / rollout.group_size "
+                f"= {config.rollout.prompts}; lower it or raise the other"
+            )
+        _check_devices(config, site, found, placed)
+        if site.gpus:
+            _check_gpu(config, shape, site, found, learner, sampler)
+        else:
+            _check_hosts(config, site, found, learner, sampler)
+    return placed
+
+
+def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
+    """Tokens of the longest context that memory allows.
+
+    On GPUs a copy of vLLM holds one at least, earl's own sampler all of its share; on CPUs the keys and values of a
+    step's episodes may take half of the machine's memory.
+    """
+    if placed.device_bytes is None:
+        return memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
+    vllm = placed.engine == "vllm"
+    room = int(placed.device_bytes * config.sampler.memory_share) if vllm else placed.device_bytes
+    held = 1 if vllm else -(-config.rollout.episodes // placed.samplers)
+    of_kind = replace(shape, float_bytes=FLOAT_BYTES[placed.dtype] if vllm else FLOAT_BYTES["float32"])
+    return max(0, room - placed.rollout["weights"]) // (held * kv_bytes(of_kind, placed.sampler_tp))
+
+
+def settled(config: Config, placed: Placed) -> Config:
+    """The recipe with what was decided written out, so that a run finds nothing open and goes on alike elsewhere."""
+    tables = {section: getattr(config, section).model_copy(update=keys) for section, keys in placed.chosen.items()}
+    return config.model_copy(update=tables)
+
+
+def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes) -> Placed:
+    cluster = site.cluster
+    update = {name: count for name, count in asdict(learner).items() if name != "offload"}
+    placed = Placed(
+        kind=site.kind,
+        where=cluster.where,
+        gpus=cluster.gpus if site.gpus else 0,
+        gpu=cluster.device.kind if site.gpus and cluster.device else None,
+        dp=found.dp,
+        tp=found.tp,
+        samplers=found.samplers,
+        sampler_tp=found.sampler_tp,
+        engine=site.engine,
+        dtype=dtype_of(config, site),
+        fragments=(),
+        update={**update, "peak": learner.peak},
+        rollout={"weights": sampler.weights, "contexts": sampler.context * sampler.contexts, "peak": sampler.wanted},
+        device_bytes=cluster.device.memory_bytes if site.gpus and cluster.device else None,
+        on_paper=site.on_paper,
+    )
+    if site.kind == "embedded":
+        return placed
+    policy = policy_of(settled(config, placed))
+    return replace(placed, fragments=(policy.learner, policy.rollout))
+
+
+def _check_devices(config: Config, site: Site, found: Arrangement, placed: Placed) -> None:
+    """Enough GPUs, or on somebody's cluster enough processors: Ray would wait for them without end."""
+    if site.gpus:
+        have, device, host = site.cluster.gpus, "GPUs", site.cluster.gpus_per_host
+    elif config.placement.address is not None and site.cluster.cpus is not None:
+        have, device, host = site.cluster.cpus, "CPUs", site.cluster.cpus
+    else:
+        return  # on one machine its owner says how many processes share the cores
+    bundles = slots_of(policy_of(settled(config, placed))).bundles
+    need, widest = sum(bundles), max(bundles)
+    if need > have:
+        raise EarlError(
+            f"{_asked(found)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower placement.dp, "
+            "placement.tp, placement.samplers or sampler.tp, or add hosts"
+        )
+    if widest > host:
+        raise EarlError(
+            f"sampler.tp = {widest}: one copy of the sampler lies on one host, and a host of {site.cluster.where} has "
+            f"{host} {device}; set sampler.tp to at most {host}"
+        )
+
+
+def _asked(found: Arrangement) -> str:
+    learner, sampler = f"placement.dp {found.dp} x placement.tp {found.tp}", f"placement.samplers {found.samplers}"
+    return f"{learner} {'and in turns' if found.shared else 'and'} {sampler} x sampler.tp {found.sampler_tp}"
+
+
+def _check_gpu(
+    config: Config, shape: ModelShape, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes
+) -> None:
+    """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
+    device = site.cluster.device
+    if device is None:
+        return
+    if learner.peak > device.memory_bytes:
+        raise EarlError(
+            f"the learner needs {size(learner.peak)} on each GPU under dp {found.dp} x tp {found.tp} "
+            f"({_parts(learner)}), one {device.kind} has {size(device.memory_bytes)}; "
+            f"{' or '.join(_cures(config, shape, site, found, device.memory_bytes))}"
+        )
+    room = sampler_room(config, site, device.memory_bytes)
+    needs = sampler.least if site.engine == "vllm" else sampler.wanted
+    if needs > room:
+        raise EarlError(
+            f"the sampler needs {size(needs)} on each GPU under sampler.tp {found.sampler_tp} (weights "
+            f"{size(sampler.weights)}, one context {size(sampler.context)}), and may take {size(room)} of one "
+            f"{device.kind}; try a larger sampler.tp, a larger sampler.memory_share or a lower context.limit"
+        )
+
+
+def _cures(config: Config, shape: ModelShape, site: Site, found: Arrangement, room: int) -> list[str]:
+    """Each change that would make the learner fit by itself; where none does, all of them."""
+
+    def fits(dp: int, tp: int, **learner: object) -> bool:
+        changed = config.model_copy(update={"learner": config.learner.model_copy(update=learner)})
+        return of_learner(changed, shape, site, dp, tp).peak <= room
+
+    host = site.cluster.gpus_per_host
+    keys: list[tuple[str, object]] = [("recompute", True), ("offload", True)]
+    keys += [("micro_batch_tokens", config.learner.micro_batch_tokens >> by) for by in (1, 2)]
+    cures = [
+        f"set learner.{key} to {str(value).lower()}" for key, value in keys if fits(found.dp, found.tp, **{key: value})
+    ]
+    cures += [
+        f"set placement.tp to {tp}" for tp in splits(shape, host) if fits(found.ranks // tp, tp) and tp > found.tp
+    ][:1]
+    more = next((found.dp << by for by in range(1, 13) if fits(found.dp << by, found.tp)), None)
+    cures += [f"take {more * found.tp} GPUs for it, placement.dp = {more}"] if more else []
+    return cures or ["choose a smaller model, or more GPUs with learner.recompute and learner.offload"]
+
+
+def _check_hosts(config: Config, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes) -> None:
+    """All processes together fit into the memory of all hosts."""
+    if site.cluster.memory_bytes is None:
+        return
+    cache = int(config.sampler.kv_cache_gib * GIB) if site.engine == "vllm" else sampler.context * sampler.contexts
+    held = sampler.weights + cache
+    need = found.ranks * (learner.peak + PROCESS_BYTES) + found.sampling * (held + PROCESS_BYTES)
+    have = site.cluster.memory_bytes * site.cluster.hosts
+    if need > have:
+        raise EarlError(
+            f"{_asked(found)} = {found.ranks} + {found.sampling} processes need {size(need)} of memory, "
+            f"{site.cluster.where} has {size(have)}; choose a smaller model or fewer of them"
+        )
+
+
+def _parts(learner: LearnerBytes) -> str:
+    parts = [(name, count) for name, count in asdict(learner).items() if name != "offload" and count]
+    return ", ".join(f"{name} {size(count)}" for name, count in sorted(parts, key=lambda part: -part[1])[:4])

@@ -1,0 +1,99 @@
+"""Where a run is to take place: the kind of placement, what there is of processors and GPUs, and which sampler.
+
+What a recipe leaves open is decided here once, and written into it, so that the run finds nothing open.
+"""
+
+from dataclasses import dataclass, replace
+
+from earl.config import Config
+from earl.errors import EarlError
+from earl.parallel.hardware import Cluster, of_gpus
+from earl.placement.cluster.inventory import here, installed, inventory
+from earl.preflight.machine import memory_bytes
+from earl.preflight.world import setting
+
+LIBRARIES = {"ray": "ray", "vllm": "vllm", "peft": "lora"}
+"""What some settings need, and the extra that brings it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a run is to take place.
+
+    Example:
+        kind "colocated", engine "vllm", cluster --gpus 16x8xH100, on_paper
+    """
+
+    kind: str
+    """embedded, colocated or disaggregated."""
+    engine: str
+    """local or vllm."""
+    cluster: Cluster
+    on_paper: bool
+    """Whether the cluster is only described, not there: the plan of a run elsewhere."""
+
+    @property
+    def gpus(self) -> bool:
+        """Whether learner and samplers are on GPUs."""
+        return self.kind != "embedded" and self.cluster.gpus > 0
+
+
+def survey(config: Config, dry: bool) -> Site:
+    """Find out where a recipe would run.
+
+    Args:
+        dry: whether it is only planned; GPUs that --gpus names then need not be there.
+
+    Raises:
+        EarlError: when what it asks for is not there, or does not answer.
+    """
+    place = config.placement
+    with setting("placement.gpus"):
+        asked = of_gpus(place.gpus) if place.gpus else None
+    kind = _kind(config)
+    on_paper = dry and asked is not None and place.address is None
+    engine = config.sampler.engine
+    if not on_paper:
+        _need("ray", kind != "embedded", f"placement.kind = {kind!r}")
+        _need("vllm", engine == "vllm", "sampler.engine = 'vllm'")
+        _need("peft", config.learner.lora_rank > 0, f"learner.lora_rank = {config.learner.lora_rank}")
+    if on_paper and asked:
+        cluster = asked
+    elif kind == "embedded":
+        cluster = here(memory_bytes())
+    else:
+        cluster = _allowed(inventory(place.address) if place.address else here(memory_bytes()), asked)
+    if engine == "auto":
+        engine = "vllm" if kind != "embedded" and cluster.gpus and (on_paper or installed("vllm")) else "local"
+    return Site(kind, engine, cluster, on_paper)
+
+
+def _kind(config: Config) -> str:
+    place = config.placement
+    if place.kind != "auto":
+        return place.kind
+    named = place.address is not None or place.gpus is not None
+    return "colocated" if named or (here(0).gpus and installed("ray")) else "embedded"
+
+
+def _need(library: str, needed: bool, what: str) -> None:
+    if needed and not installed(library):
+        raise EarlError(f"{what} needs {library}, which is not installed; pip install 'earl[{LIBRARIES[library]}]'")
+
+
+def _allowed(found: Cluster, asked: Cluster | None) -> Cluster:
+    """The part of a cluster that `--gpus` allows. Raises EarlError when there is less, or another kind."""
+    if asked is None:
+        return found
+    if asked.gpus > found.gpus or asked.gpus_per_host > found.gpus_per_host:
+        raise EarlError(
+            f"placement.gpus asks for {asked.hosts} x {asked.gpus_per_host} = {asked.gpus} GPUs, {found.where} has "
+            f"{found.holds}; name what there is, or another cluster with --address; --dry-run alone plans for GPUs "
+            "that are elsewhere"
+        )
+    if found.device and asked.device and found.device != asked.device:
+        raise EarlError(
+            f"placement.gpus asks for {asked.device.kind}, the GPUs of {found.where} are {found.device.kind}; "
+            f"set it to {asked.hosts}x{asked.gpus_per_host}x{found.device.kind}"
+        )
+    return replace(found, hosts=asked.hosts, gpus=asked.gpus, gpus_per_host=asked.gpus_per_host, device=asked.device)

@@ -1,0 +1,43 @@
+"""How devices are shared: splits that heads allow, and the simple choice."""
+
+import pytest
+
+from earl.errors import EarlError
+from earl.parallel.arrangement import Arrangement, check_split, shares, smallest, splits
+from earl.parallel.catalogue import known
+from earl.parallel.hardware import of_gpus
+
+QWEN_7B = known("Qwen2.5-7B").shape  # 28 heads, 4 key-value heads
+
+
+def test_splits_divide_heads_and_key_value_heads() -> None:
+    assert splits(QWEN_7B, 8) == [1, 2, 4]
+    # vLLM may hold a key-value head twice: 28 = 4 x 7, so 28 devices are the next.
+    assert splits(QWEN_7B, 28, replicated=True) == [1, 2, 4, 28]
+
+
+def test_a_split_that_heads_do_not_allow_is_refused() -> None:
+    check_split(QWEN_7B, "placement.tp", 4, replicated=False)
+    with pytest.raises(EarlError, match=r"placement.tp = 8: the model has 28 attention heads.* set .* one of 1, 2, 4$"):
+        check_split(QWEN_7B, "placement.tp", 8, replicated=False)
+    with pytest.raises(EarlError, match=r"placement.tp = 7: the model has 4 key-value heads"):
+        check_split(QWEN_7B, "placement.tp", 7, replicated=False)
+
+
+def test_the_smallest_that_fits_else_the_last() -> None:
+    assert smallest([1, 2, 4, 8], lambda size: size >= 3) == 4
+    assert smallest([1, 2], lambda size: False) == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "apart"), [("16x8xH100", (64, 64)), ("3x8xH100", (16, 8)), ("8xH100", (4, 4)), ("1xH100", (1, 0))]
+)
+def test_shares(gpus: str, apart: tuple[int, int]) -> None:
+    cluster = of_gpus(gpus)
+    assert shares(cluster, shared=False) == apart
+    assert shares(cluster, shared=True) == (cluster.gpus, cluster.gpus)
+
+
+def test_devices() -> None:
+    assert Arrangement(4, 2, 3, 2, shared=True).devices == 8  # 4 x 2 learn, 3 x 2 of them sample
+    assert Arrangement(4, 2, 3, 2, shared=False).devices == 14

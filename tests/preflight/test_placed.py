@@ -1,0 +1,134 @@
+"""Where fragments are placed and what is refused there, on described hardware: no cluster is needed."""
+
+import pytest
+
+from earl.errors import EarlError
+from earl.parallel.catalogue import known
+from earl.parallel.hardware import GIB, Cluster, of_gpus
+from earl.parallel.memory import ModelShape
+from earl.preflight.placement import check_placement, context_room, settled
+from earl.preflight.site import Site, survey
+from earl.recipe import build
+
+QWEN = known("Qwen2.5-72B").shape
+TINY = ModelShape(5248, 1, 16, 2, 2, 8, 16, 106, 1024)
+LAPTOP = Cluster("this machine", 1, 2, 8 * GIB)
+
+
+def recipe(**tables: dict):
+    game = {"env": {"name": "connect4"}, "rollout": {"episodes": 256, "group_size": 16}}
+    return build({**game, **{section: {**game.get(section, {}), **table} for section, table in tables.items()}})
+
+
+def on(gpus: str, kind: str = "colocated", engine: str = "vllm") -> Site:
+    return Site(kind, engine, of_gpus(gpus), on_paper=True)
+
+
+def test_a_large_model_on_128_gpus() -> None:
+    config = recipe()
+    placed = check_placement(config, QWEN, on("16x8xH100"))
+    # 16 bytes x 72.7 billion / 128 = 8.5 GiB for the learner: no split is needed. 145 GB of weights in 16 bits over 2
+    # GPUs are 67.7 GiB, just more than 0.85 x 79.6: so 4. 16 prompts: no more than 16 samplers.
+    assert (placed.dp, placed.tp, placed.samplers, placed.sampler_tp) == (128, 1, 16, 4)
+    assert (placed.engine, placed.dtype, placed.kind) == ("vllm", "bfloat16", "colocated")
+    assert [(part.name, part.actors, part.devices, part.pool) for part in placed.fragments] == [
+        ("learner", 128, 1, "shared"),
+        ("rollout", 16, 4, "shared"),
+    ]
+    assert placed.update["peak"] < placed.device_bytes
+    written = settled(config, placed)
+    assert (written.placement.dp, written.sampler.tp, written.learner.dtype) == (128, 4, "bfloat16")
+    assert check_placement(written, QWEN, on("16x8xH100")) == placed  # what is decided stays
+
+
+def test_apart_each_has_half_of_the_hosts() -> None:
+    placed = check_placement(recipe(), QWEN, on("16x8xH100", "disaggregated"))
+    assert (placed.dp * placed.tp, placed.samplers * placed.sampler_tp) == (64, 64)
+    placed = check_placement(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
+    assert (placed.dp, placed.samplers) == (112, 4)  # 4 x tp 4 of 128
+
+
+def test_what_a_recipe_sets_is_kept() -> None:
+    config = recipe(placement={"dp": 4, "tp": 8}, sampler={"tp": 8}, learner={"dtype": "float32"})
+    placed = check_placement(config, QWEN, on("16x8xH100"))
+    assert (placed.dp, placed.tp, placed.sampler_tp, placed.dtype) == (4, 8, 8, "float32")
+
+
+def test_without_gpus_nothing_is_chosen() -> None:
+    placed = check_placement(recipe(), TINY, Site("colocated", "local", LAPTOP, on_paper=False))
+    assert (placed.dp, placed.tp, placed.samplers, placed.sampler_tp) == (1, 1, 1, 1)
+    assert (placed.dtype, placed.device_bytes) == ("float32", None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tables", "words"),
+    [
+        ("2xH100", {}, ["the learner needs", "under dp 1 x tp 2", "one H100 has 79.6 GiB", "take 32 GPUs"]),
+        ("16x8xH100", {"learner": {"micro_batch_tokens": 8192}, "placement": {"tp": 1}}, ["learner.recompute to true"]),
+        ("16x8xH100", {"sampler": {"tp": 1}}, ["the sampler needs 135.5 GiB", "may take 67.7 GiB", "sampler.tp"]),
+        ("16x8xH100", {"placement": {"dp": 64, "tp": 4}}, ["= 256 GPUs", "has 128 H100 GPUs", "lower placement.dp"]),
+        ("16x8xH100", {"placement": {"tp": 3}}, ["placement.tp = 3: the model has 64 attention heads"]),
+        ("16x8xH100", {"placement": {"tp": 16}}, ["placement.tp = 16: the model has 8 key-value heads"]),
+        ("16x8xH100", {"sampler": {"tp": 5}}, ["sampler.tp = 5: the model has 64 attention heads"]),
+        ("16x8xH100", {"sampler": {"tp": 16}}, ["sampler.tp = 16: one copy of the sampler lies on one host", "has 8"]),
+        ("16x8xH100", {"placement": {"samplers": 17}}, ["placement.samplers = 17", "= 16; lower it or raise"]),
+    ],
+)
+def test_what_does_not_fit_is_refused(gpus: str, tables: dict, words: list[str]) -> None:
+    with pytest.raises(EarlError) as refusal:
+        check_placement(recipe(**tables), QWEN, on(gpus))
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_one_gpu_is_not_two() -> None:
+    with pytest.raises(EarlError, match="= 2 GPUs, --gpus 1xH100 has 1 H100 GPU;"):
+        check_placement(recipe(), TINY, on("1xH100", "disaggregated"))
+
+
+def test_every_cure_that_is_named_cures() -> None:
+    tables = {"learner": {"micro_batch_tokens": 8192}, "placement": {"tp": 1, "dp": 128}}
+    with pytest.raises(EarlError) as refusal:
+        check_placement(recipe(**tables), QWEN, on("16x8xH100"))
+    cures = str(refusal.value).rpartition("; ")[2].split(" or ")
+    assert cures[0] == "set learner.recompute to true"
+    check_placement(recipe(learner={"micro_batch_tokens": 8192, "recompute": True}), QWEN, on("16x8xH100"))
+    assert any(cure.startswith("set learner.micro_batch_tokens to ") for cure in cures)
+    for cure in cures:
+        if cure.startswith("set learner.micro_batch_tokens"):
+            fewer = {"learner": {"micro_batch_tokens": int(cure.split()[-1])}, "placement": tables["placement"]}
+            check_placement(recipe(**fewer), QWEN, on("16x8xH100"))
+
+
+def test_processes_need_the_processors_of_somebody_s_cluster_and_memory_everywhere() -> None:
+    many = {"placement": {"dp": 6, "address": "10.0.0.1:6379"}}
+    site = Site("disaggregated", "local", Cluster("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False)
+    with pytest.raises(EarlError, match=r"= 7 CPUs, the Ray cluster at 10.0.0.1:6379 has 4 CPUs and no GPU"):
+        check_placement(recipe(**many), TINY, site)
+    here = Site("disaggregated", "local", LAPTOP, on_paper=False)
+    check_placement(recipe(placement={"dp": 6}), TINY, here)  # on one machine processes may share cores
+    with pytest.raises(EarlError, match=r"= 1000 \+ 1 processes need .* of memory, this machine has 8.0 GiB"):
+        check_placement(recipe(placement={"dp": 1000}), TINY, here)
+
+
+def test_memory_bounds_the_context() -> None:
+    config = recipe()
+    site = on("16x8xH100")
+    placed = check_placement(config, QWEN, site)
+    # 0.85 x 79.6 GiB less 33.9 GiB of weights, by 80 KiB a token.
+    room = int(int(79.6 * GIB) * 0.85) - 72_706_203_648 // 2
+    assert context_room(config, QWEN, placed) == room // (80 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("tables", "kind"),
+    [
+        ({}, "embedded"),
+        ({"placement": {"gpus": "8xH100"}}, "colocated"),
+        ({"placement": {"kind": "disaggregated", "gpus": "8xH100"}}, "disaggregated"),
+    ],
+)
+def test_the_kind_that_auto_is(tables: dict, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as on a machine without GPUs
+    site = survey(recipe(**tables), dry=True)
+    assert (site.kind, site.on_paper) == (kind, kind != "embedded")
