@@ -89,13 +89,23 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
     if as_json:
         assert (said.json["prompts"], said.json["episodes"], said.json["steps"]) == (4, 8, 300)
     else:
-        assert said.out.splitlines() == [
+        *lines, learner, sampler, end = said.out.splitlines()
+        assert lines == [
             "tictactoe: 4 prompts x 2 = 8 episodes per step; 1 step of imitation, then 300 steps of grpo",
             "a new model of 5,248 parameters, 1 process; opponents: random 50%, perfect 50%",
             "context: first prompt 16 of at most 120 tokens",  # 13 characters of board, user, end, assistant
             "disk: 125.5 KiB for each checkpoint",  # 3 x 4 x 5,248 bytes, and 64 KiB for the tokenizer
-            "nothing was written",
+            "placement: embedded on this machine; sampler local, float32",
+            "  1 x learner and sampler, in turns",
+            "memory of each process, at least",
         ]
+        # 4 x 5,248 bytes of weights and of gradients, twice that of moments
+        assert learner.startswith(
+            "  update   weights 20.5 KiB + gradients 20.5 KiB + optimizer 41.0 KiB + activations "
+        )
+        # 8 contexts of 120 tokens of 2 x 1 layer x 2 heads x 8 x 4 bytes
+        assert sampler == "  rollout  weights 20.5 KiB + contexts 120.0 KiB; at once 140.5 KiB"
+        assert end == "nothing was written"
     assert everything(tmp_path) == before
 
 
