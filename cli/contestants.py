@@ -7,12 +7,15 @@ from earl.cli.players import find_run, need_run, same_env
 from earl.cli.recipes import resolve
 from earl.config import Config
 from earl.engine.model import load
+from earl.engine.served import served
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.placement.judge import Judge, judge
+from earl.placement.world import world_of
 from earl.preflight import check_player
 from earl.recipe import build, load_toml
+from earl.rollout.lockstep import Greedy
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
 
@@ -51,6 +54,23 @@ def contestant(
     policy = load(player)
     check_player(config, policy)
     return config, judge(config, policy)
+
+
+def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> tuple[Config, Judge]:
+    """A model behind a server, ready to play by the recipe of an environment.
+
+    Args:
+        name: a folder or hub id, for its tokenizer; else the name that the server knows.
+        model: the name that the server knows, where `name` is not that.
+
+    Raises:
+        EarlError: when the server does not answer or knows no such model.
+    """
+    if env is None:
+        raise EarlError(f"{name!r} is a model; say with --env where it plays")
+    config = resolve(env, (rules or (None, ()))[0], {}, (rules or (None, ()))[1])
+    sampler = served(url, name, model)
+    return config, Judge(world_of(config, sampler.tokenizer), Greedy(sampler))
 
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, Judge]:

@@ -16,6 +16,8 @@ from earl.cli.options import json_option, print_json, recipe_options, runs_optio
     "--episodes", type=click.IntRange(min=1), help="Games per opponent and seat, or tasks; else the recipe's."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the games or tasks.")
+@click.option("--server", metavar="URL", help="Ask an OpenAI-compatible server for MODEL's replies, up to /v1.")
+@click.option("--model", metavar="NAME", help="What the server calls MODEL, where that is not its name.")
 @click.option("--checkpoint", metavar="best|last|STEP", help="Of a run; the best unless given.")
 @recipe_options
 @runs_option
@@ -27,6 +29,8 @@ def command(
     exact: bool,
     episodes: int | None,
     seed: int,
+    server: str | None,
+    model: str | None,
     checkpoint: str | None,
     config: Path | None,
     assignments: tuple[str, ...],
@@ -39,9 +43,13 @@ def command(
     and plays by the recipe of --env, which --config and --set may change. Both play greedily, from both seats;
     results of samples come with Wilson 95 % intervals. With --exact every reply of the opponent is tried: the result
     holds, it is no estimate; against `any`, which may make every legal move, it counts the leaves of the tree.
+
+    With --server, MODEL runs elsewhere. Where it is a folder or hub id, vLLM's server is asked with token ids by its
+    tokenizer. Where it is only a name, any server is asked in text, and a token of the recipe is a character. A key,
+    where the server wants one, is read from the environment variable EARL_API_KEY.
     """
     from earl import evaluate
-    from earl.cli.contestants import contestant
+    from earl.cli.contestants import behind, contestant
     from earl.cli.tables import as_objects, match_table
     from earl.cli.text import console
 
@@ -49,8 +57,15 @@ def command(
         raise click.UsageError("--opponent names somebody twice; name each opponent once.")
     if exact and episodes is not None:
         raise click.UsageError("--exact plays every game there is; leave out --episodes.")
+    if server is None and model is not None:
+        raise click.UsageError("--model names what a server serves; add --server.")
+    if server is not None and checkpoint is not None:
+        raise click.UsageError("--checkpoint is of a run, and a server has none; leave it out.")
     rules = None if config is None and not assignments else (config, assignments)
-    config_, judge = contestant(root, player, env, checkpoint, rules)
+    if server is None:
+        config_, judge = contestant(root, player, env, checkpoint, rules)
+    else:
+        config_, judge = behind(server, player, model, env, rules)
     planned = evaluate.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
     results = [evaluate.evaluate(judge.world, judge.sampler, match, seed) for match in planned]
     if as_json:
