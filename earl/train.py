@@ -161,9 +161,10 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
     else:
         journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
     with clock("record"):
-        # After a checkpoint too: it holds the very weights that sampled these episodes, so that they can be audited.
+        # After a checkpoint too: it holds the very weights that sampled these tokens, so that they can be audited.
         run = placement.config.run
-        if progress.saved == step - 1 or _due(step - warm, run.keep_trajectories_every, run.steps):
+        recent = 0 <= step - 1 - progress.saved <= placement.config.placement.max_staleness
+        if recent or _due(step - warm, run.keep_trajectories_every, run.steps):
             journal.episodes(step, groups, placement.experiences(groups, batch))
     return StepRecord({**record.metrics, **stats}, record.contexts)
 

@@ -46,7 +46,9 @@ class Sampled:
     draws: NDArray[np.float64]
     """The uniform numbers that the episodes' seeds give there."""
     contexts: list[bytes]
-    """Digest of what the policy saw before the token."""
+    """Digest of what the policy saw before the token, and of its version."""
+    versions: NDArray[np.int64]
+    """Of the weights that are said to have sampled the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,14 @@ class Evidence:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     """Draws from `low` to `high` give the token."""
+
+    def known(self) -> NDArray[np.bool_]:
+        """Tokens that somebody knows of."""
+        return ~np.isnan(self.logprobs)
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Evidence":
+        """The same of chosen tokens alone."""
+        return Evidence(*(np.where(chosen, values, np.nan) for values in (self.logprobs, self.low, self.high)))
 
     def off(self, sampled: Sampled) -> NDArray[np.bool_]:
         """Tokens whose stored log-prob is another."""
@@ -73,7 +83,7 @@ class Evidence:
 
 def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
     """The sampled tokens of episodes, given with their places in the file."""
-    places, tokens, logprobs, draws, seen = [], [], [], [], []
+    places, tokens, logprobs, draws, seen, versions = [], [], [], [], [], []
     for index, trajectory in episodes:
         for number, turn in enumerate(trajectory.turns):
             seed = np.array([derive(trajectory.seed, turn.action_start)], np.uint64)
@@ -83,9 +93,11 @@ def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
                 tokens.append(int(trajectory.tokens[place]))
                 logprobs.append(float(trajectory.logprobs[place]))
                 draws.append(float(uniforms(seed, place - turn.action_start)[0]))
-                seen.append(prefix.digest())
+                versions.append(int(trajectory.versions[place]))
+                seen.append(prefix.digest() + b"%d" % versions[-1])
                 prefix.update(trajectory.tokens[place : place + 1].tobytes())
-    return Sampled(places, np.array(tokens, np.int64), np.array(logprobs), np.array(draws), seen)
+    numbers = np.array(versions, np.int64)
+    return Sampled(places, np.array(tokens, np.int64), np.array(logprobs), np.array(draws), seen, numbers)
 
 
 def by_weights(model: Any, episodes: Sequence[tuple[int, Trajectory]], temperature: float) -> Evidence:

@@ -26,7 +26,9 @@ CHECKS = {
     "rewards": Entry(episodes.about(*episodes.REWARDS), "the environment, replayed, gives the same rewards"),
     "endings": Entry(episodes.about(*episodes.ENDINGS), "episodes end as stored; no reply breaks off unseen"),
     "mask": Entry(mask.check, "learned from is what was sampled: no template, no environment"),
-    "versions": Entry(versions.versions, "the weights of the step before sampled every token"),
+    "versions": Entry(
+        versions.versions, "the weights of the step before sampled every token, or as old ones as may be"
+    ),
     "places": Entry(versions.shape, "log-probs stand at sampled tokens, at most 0"),
     "log-probs": Entry(logprobs.check, "log-probs and draws are those of the stored weights"),
     "learned": Entry(learned.check, "the learner's log-probs are those of the weights that it left"),

@@ -75,11 +75,17 @@ class Run:
         return world_of(self.config, policy.tokenizer)
 
     def world_at(self, step: int) -> World:
-        """The same with the context limit that held in a step."""
-        limit = self.number("context/limit", step)
+        """The same with the context limit that held when the episodes of a step began."""
+        began = max(step - self.config.placement.max_staleness, min(step, self.config.warm_start.steps + 1))
+        limit = self.number("context/limit", began)
         if limit is None:
             return self.world
         return replace(self.world, rules=replace(self.world.rules, context_limit=int(limit)))
+
+    def versions(self, step: int) -> range:
+        """The weights that may have sampled a step's episodes: one version where rollout and learner take turns."""
+        ahead = self.config.placement.max_staleness
+        return range(max(step - 1 - ahead, min(step - 1, self.config.warm_start.steps)), step)
 
     def number(self, name: str, step: int) -> float | None:
         """A metric of a step, if it was recorded."""

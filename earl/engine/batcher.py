@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 from torch import Tensor
 
+from earl.engine.probe import Probe
 from earl.engine.sampler import Sampler
 from earl.errors import boundary
 from earl.rollout.episode import Completion, Prompt
@@ -42,9 +43,17 @@ class Batcher:
         """Forget what was kept for these episodes, soon."""
         self._thread.submit(self._sampler.release, sessions)
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights between two batches; replies to come are sampled with these."""
-        self._thread.submit(self._sampler.load, weights, version).result()
+        self._thread.submit(self._sampler.load, weights, version, probe).result()
+
+    def sleep(self) -> None:
+        """Free the device's memory between two batches."""
+        self._thread.submit(self._sampler.sleep).result()
+
+    def wake(self) -> None:
+        """Take it back."""
+        self._thread.submit(self._sampler.wake).result()
 
     def _flush(self) -> None:
         """Complete all prompts that wait; those that came with an earlier batch do not any more."""

@@ -1,6 +1,7 @@
 """The sampler that a recipe asks for."""
 
 from earl.config import Config
+from earl.engine.batcher import Batcher
 from earl.engine.choice import choose
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, shape_of
@@ -12,12 +13,16 @@ from earl.parallel.memory import ModelShape
 def make_sampler(config: Config, policy: Policy) -> Sampler:
     """A sampler with the policy's weights; without any where the policy's model is on the meta device.
 
+    Where episodes go at their own pace, since environments are slow or rollout goes on while the learner learns, it
+    takes single prompts too.
+
     Raises:
         EarlError: when [sampler] asks for what there is not, or what cannot run here.
     """
     shape = shape_of(policy.model)
     if engine_of(config, shape) == "local":
-        return LocalSampler(policy, config.rollout.temperature)
+        local = LocalSampler(policy, config.rollout.temperature)
+        return Batcher(local) if config.env.delay_seconds or config.placement.max_staleness else local
     from earl.engine.vllm.sampler import VllmSampler
 
     return VllmSampler(policy, config.sampler, config.rollout.temperature, longest_context(config, shape))

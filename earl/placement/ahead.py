@@ -97,5 +97,9 @@ class Ahead(Generic[Played]):
         return self._ended
 
     def restore(self, limits: Mapping[int, int], ended: Mapping[Ticket, Played]) -> None:
-        """Continue where `limits` and `ended` were read; what was in play then starts again with the next `advance`."""
+        """Go on, or back, to where `limits` and `ended` were read.
+
+        What was in play then starts again with the next `advance`, which says where that was; all else is forgotten.
+        """
         self._limits, self._ended, self._playing = dict(limits), dict(ended), set()
+        self._taken = self._first - 1

@@ -29,7 +29,7 @@ class Slow:
     def release(self, sessions):
         self.released += sessions
 
-    def load(self, weights, version):
+    def load(self, weights, version, probe):
         self.version = version
 
 

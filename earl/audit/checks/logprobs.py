@@ -1,10 +1,15 @@
-"""Stored log-probs are those of the weights of the step before: not of older ones, not altered, of the same tokens."""
+"""Stored log-probs are those of the weights that are said to have sampled the tokens: not altered, of the same tokens.
+
+Where rollout and learner take turns these are the weights of the step before. In an asynchronous run each token names
+its own, of several versions in one episode; those that are kept are asked for their tokens.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.audit.case import Case
 from earl.audit.checks.versions import shape
@@ -25,19 +30,51 @@ def check(case: Case) -> Iterator[Said]:
     if not any(trajectory.turns for _, trajectory in episodes):
         yield Unchecked("not one episode can be told")
         return
-    sampled, version = gather(episodes), case.step - 1
-    model = case.run.model(version)
-    if model is None:
-        evidence = by_siblings(sampled)
-        yield Unchecked("no weights of the step before are kept; compared among the step's episodes only")
-        yield from _findings(case, sampled, evidence, "in other episodes")
-        return
-    evidence = by_weights(model, episodes, case.run.config.rollout.temperature)
-    stale = list(_stale(case, episodes, sampled, evidence))
+    sampled = gather(episodes)
+    unknown = np.ones(len(sampled.places), np.bool_)
+    told: set[int | None] = set()
+    for version in case.run.versions(case.step):
+        own = _own(case, sampled, version)
+        if case.run.model(version) is not None and own.any():
+            unknown &= ~own
+            for finding in _by_version(case, episodes, sampled, version, told):
+                told.add(finding.episode)
+                yield finding
+    if unknown.any():
+        yield _unchecked(case, sampled, unknown)
+        yield from _findings(case, sampled, by_siblings(sampled).where(unknown), "in other episodes", told)
+
+
+def _own(case: Case, sampled: Sampled, version: int) -> NDArray[np.bool_]:
+    """Tokens that are said to be of a version's weights; all of them where only one version may have played."""
+    alone = len(case.run.versions(case.step)) == 1
+    return np.ones(len(sampled.places), np.bool_) if alone else sampled.versions == version
+
+
+def _unchecked(case: Case, sampled: Sampled, unknown: NDArray[np.bool_]) -> Unchecked:
+    if len(case.run.versions(case.step)) == 1:
+        return Unchecked("no weights of the step before are kept; compared among the step's episodes only")
+    steps = ", ".join(map(str, np.unique(sampled.versions[unknown]).tolist()))
+    said = f"{int(unknown.sum())} of {len(unknown)} tokens were sampled by weights that are not kept (of step {steps})"
+    return Unchecked(f"{said}; compared among the step's episodes only")
+
+
+def _by_version(
+    case: Case, episodes: Episodes, sampled: Sampled, version: int, told: set[int | None]
+) -> Iterator[Finding]:
+    """What the weights of a version say of the tokens that are said to be theirs."""
+    evidence = _evidence(case, episodes, sampled, version, version)
+    stale = list(_stale(case, episodes, sampled, evidence, version))
     yield from stale
-    told = {finding.episode for finding in stale}
-    if None not in told:
-        yield from _findings(case, sampled, evidence, f"by the weights of step {version}", told)
+    known = told | {finding.episode for finding in stale}
+    if None not in known:
+        yield from _findings(case, sampled, evidence, f"by the weights of step {version}", known)
+
+
+def _evidence(case: Case, episodes: Episodes, sampled: Sampled, version: int, weights: int) -> Evidence:
+    """What the weights of a step say of the tokens of a version."""
+    evidence = by_weights(case.run.model(weights), episodes, case.run.config.rollout.temperature)
+    return evidence.where(_own(case, sampled, version))
 
 
 def _episodes(case: Case) -> Episodes:
@@ -45,14 +82,14 @@ def _episodes(case: Case) -> Episodes:
     return [(index, replace(played, logprobs=case.replays[index].stored.logprobs)) for index, played in case.sound()]
 
 
-def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence) -> Iterator[Finding]:
+def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence, version: int) -> Iterator[Finding]:
     """Episodes, or all of the step, that other weights explain; and a step that no stored weights explain."""
-    version, strange = case.step - 1, _off(sampled, evidence)
+    strange = _off(sampled, evidence)
     asked = [(index, episode) for index, episode in episodes if index in strange]
     most = len(strange) > max(1, len(episodes) // 2)
     for other in [step for step in case.run.checkpoints if step != version] if asked else []:
         others = gather(asked)
-        unexplained = _off(others, by_weights(case.run.model(other), asked, case.run.config.rollout.temperature))
+        unexplained = _off(others, _evidence(case, asked, others, version, other))
         explained = strange - unexplained
         whose = f"log-probs are those of the weights of step {other}, not of step {version}"
         if most and len(explained) > len(strange) // 2:
@@ -61,7 +98,8 @@ def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence)
         for index in sorted(explained):
             yield case.finding(Fault.STALE_WEIGHTS, f"the {whose}", index)
         strange -= explained
-    if most and float(evidence.misdrawn(sampled).mean()) > MISDRAWN:
+    misdrawn = evidence.misdrawn(sampled)[evidence.known()]
+    if most and float(misdrawn.mean()) > MISDRAWN:
         said = f"{len(strange)} of {len(episodes)} episodes were not sampled by the weights of step {version}"
         yield case.finding(Fault.STALE_WEIGHTS, f"{said}, nor by others that are kept")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from earl.audit.case import Case
 from earl.audit.findings import Fault, Said, Unchecked
-from earl.rollout.metrics import episode_metrics
+from earl.rollout.metrics import episode_metrics, staleness_metrics
 
 CLOSE = 1e-9
 
@@ -20,7 +20,7 @@ def check(case: Case) -> Iterator[Said]:
     if groups is None:
         yield Unchecked("not all episodes of the step can be told")
         return
-    for name, value in episode_metrics(groups).items():
+    for name, value in (episode_metrics(groups) | staleness_metrics(groups, case.step - 1)).items():
         if name in recorded and not math.isclose(recorded[name], value, rel_tol=CLOSE, abs_tol=CLOSE):
             cut = name.startswith("truncation/") or name in ("stop/context_limit", "stop/truncated_turn")
             said = f"{name} is recorded as {recorded[name]:g}, the stored episodes give {value:g}"

@@ -1,4 +1,4 @@
-"""Log-probs and versions stand at the sampled tokens only, and every token was sampled by the latest weights."""
+"""Log-probs and versions stand at the sampled tokens only, and every token was sampled by weights new enough."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,18 +25,22 @@ def shape(case: Case) -> Iterator[Finding]:
 
 
 def versions(case: Case) -> Iterator[Said]:
-    """Every token was sampled by the weights of the step before."""
-    expected, found = case.step - 1, {}
+    """Every token was sampled by the weights of the step before; in asynchronous runs by older ones up to the bound."""
+    allowed, found = case.run.versions(case.step), {}
+    those = f"those of step {allowed[-1]}" if len(allowed) == 1 else f"those of the steps {allowed[0]} to {allowed[-1]}"
     for replay in case.replays:
         own = replay.stored.versions[replay.stored.sampled]
-        wrong = own[own != expected]
+        wrong = own[(own < allowed[0]) | (own > allowed[-1])]
         if len(wrong):
             found[replay.index] = int(wrong[0])
+        elif (np.diff(own) < 0).any():
+            said = "tokens were sampled by older weights than tokens before them in the episode"
+            yield case.finding(Fault.STALE_WEIGHTS, said, replay.index)
     if len(found) > max(1, len(case.replays) // 2):
         version, count = Counter(found.values()).most_common(1)[0]
-        said = f"{count} episodes were sampled by the weights of step {version}, not by those of step {expected}"
+        said = f"{count} episodes were sampled by the weights of step {version}, not by {those}"
         yield case.finding(Fault.STALE_WEIGHTS, said)
         return
     for index, version in found.items():
-        said = f"tokens were sampled by the weights of step {version}, not by those of step {expected}"
+        said = f"tokens were sampled by the weights of step {version}, not by {those}"
         yield case.finding(Fault.STALE_WEIGHTS, said, index)

@@ -20,7 +20,9 @@ from earl.engine.model import Policy, load, make
 from earl.engine.rank import join, sharded_learner
 from earl.engine.sharding.layout import Layout
 from earl.evaluate import Match
+from earl.placement.ahead import Ticket
 from earl.placement.cluster.network import free_port, interface_of
+from earl.placement.continuous import ContinuousFragment
 from earl.placement.exchange import rows_to_bytes
 from earl.placement.fragment import RolloutFragment
 from earl.recipe import build
@@ -96,6 +98,30 @@ class WorkerActor(Alive):
     def wake(self) -> None:
         """Take the device again."""
         self._fragment.sampler.wake()
+
+
+class ContinuousActor(WorkerActor):
+    """A rollout fragment that plays on between calls, in a process of its own."""
+
+    _fragment: ContinuousFragment
+
+    def setup(self, recipe: Mapping[str, Any], source: str | None) -> None:
+        """Make the fragment."""
+        config = build(recipe)
+        self._fragment = ContinuousFragment(config, policy_of(config, source))
+
+    def start(self, orders: Sequence[tuple[int, Mapping[int, Task], int, int]]) -> None:
+        """Let groups begin: step, tasks by number, seed and context limit of each order."""
+        for order in orders:
+            self._fragment.start(*order)
+
+    def ended(self, step: int, seconds: float) -> dict[Ticket, bytes]:
+        """The groups that have ended; see `ContinuousFragment.ended`."""
+        return {ticket: to_bytes([group], ticket.step) for ticket, group in self._fragment.ended(step, seconds).items()}
+
+    def abandon(self) -> None:
+        """Forget all groups."""
+        self._fragment.abandon()
 
 
 class RankActor(Alive):

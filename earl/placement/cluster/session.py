@@ -19,7 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from earl.config import Config
 from earl.engine.model import shape, tokenizer_of
 from earl.errors import EarlError
-from earl.placement.cluster.actors import RankActor, WorkerActor
+from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActor
+from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.crew import Asked, Crew
 from earl.placement.cluster.learner import Ranks, ask_all
 from earl.placement.cluster.players import Workers
@@ -65,9 +66,14 @@ class Cluster:
         if self._source:
             model = model.model_copy(update={"path": self._source})
         self._start_ranks()
-        workers = Workers(self._workers, self._set_up_worker, self)
+        workers = self._players()
         world = world_of(self._config, tokenizer_of(model))
         return Stages(self._config, world, shape(model), Ranks(self._ranks, self), workers)
+
+    def _players(self) -> Workers:
+        if self._config.placement.max_staleness:
+            return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
+        return Workers(self._workers, self._set_up_worker, self)
 
     def mend(self, lost: Lost) -> None:
         """Replace all ranks of the learner after one was lost; their state has to be restored.
@@ -142,7 +148,8 @@ class Cluster:
 
     def _worker(self, number: int) -> Any:
         devices = 0 if self._policy.turns else self._policy.rollout.devices
-        return self._actor(WorkerActor, self._slots.workers[number], devices)
+        kind = ContinuousActor if self._config.placement.max_staleness else WorkerActor
+        return self._actor(kind, self._slots.workers[number], devices)
 
     def _actor(self, kind: type, bundle: int, devices: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self._devices, placement_group_bundle_index=bundle)

@@ -1,0 +1,108 @@
+"""Rollout workers that play ahead of the learner: its groups are asked for, and those of later steps are in play.
+
+load ─▶ what may start now ─▶ dealt to the workers ─▶ … ─▶ play: wait for the step's groups, take them
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from earl.config import Config
+from earl.placement import buffer
+from earl.placement.ahead import Ahead, Ticket
+from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.players import Workers
+from earl.rollout.tasks import Draw, draw
+from earl.runs.trajectories import from_bytes
+from earl.trajectory import Group
+
+ASK_SECONDS = 1.0
+"""A worker answers when a step's groups have ended, or after so long with those that have."""
+
+
+class AheadWorkers(Workers):
+    """Rollout workers whose episodes go on while the learner learns. See `Ahead` for when they start."""
+
+    def __init__(self, crew: Crew, setup: Call, keeper: Keeper, config: Config) -> None:
+        self._config = config
+        first = config.warm_start.steps + 1
+        prompts, staleness = config.rollout.prompts, config.placement.max_staleness
+        self._ahead: Ahead[Group] = Ahead(first, config.total_steps, prompts, staleness)
+        self._owners: dict[Ticket, int] = {}  # the worker of each group in play
+        super().__init__(crew, setup, keeper)
+
+    def play(self, draw: Draw) -> list[Group]:
+        """The groups of a step, in order, once all of them have ended."""
+        ends = time.monotonic() + self._config.placement.stage_seconds
+        while missing := self._ahead.playing(draw.step):
+            self._collect(draw.step, ASK_SECONDS)
+            if time.monotonic() > ends:
+                late = {self._owners[ticket] for ticket in missing if ticket in self._owners}
+                self._replace(
+                    "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
+                )
+                ends = time.monotonic() + self._config.placement.stage_seconds
+        return self._ahead.take(draw.step)
+
+    def load(self, weights: Any, version: int) -> None:
+        """Play on with these weights, and start what may be played with them."""
+        super().load(weights, version)
+        assert self._limit is not None, "the limit is set before the first weights"
+        starting = self._ahead.advance(version, self._limit)
+        busy = Counter(self._owners.values())
+        for ticket in starting:
+            self._owners[ticket] = number = min(range(len(self._crew)), key=lambda worker: busy[worker])
+            busy[number] += 1
+        self._start(starting)
+
+    def save(self, folder: Path) -> None:
+        """Write the groups that wait; those in play start again from their seeds."""
+        self._collect(0, 0.0)
+        buffer.save(folder, self._ahead.limits, self._ahead.ended)
+
+    def restore(self, folder: Path) -> None:
+        """Continue from what `save` wrote; whatever else was played is forgotten."""
+        self._owners = {}
+        self._all("abandon", lambda actor, _: actor.abandon.remote())
+        self._ahead.restore(*buffer.load(folder))
+
+    def _collect(self, step: int, seconds: float) -> None:
+        """Take in the groups that have ended."""
+        answers = self._crew.ask("rollout", partial(_ended, step=step, seconds=seconds), range(len(self._crew)))
+        for number, groups in answers.results.items():
+            for ticket, data in groups.items():
+                assert self._owners.pop(ticket) == number, "a group is played by one worker"
+                self._ahead.end(ticket, from_bytes(data)[1][0])
+        self._replace("rollout", answers.lost)
+
+    def _ready(self, numbers: Sequence[int]) -> None:
+        """Make workers ready. What those in whose place they are had in play starts again."""
+        super()._ready(numbers)
+        self._start(sorted(ticket for ticket, owner in self._owners.items() if owner in numbers))
+
+    def _start(self, tickets: Iterable[Ticket]) -> None:
+        """Let workers play the groups that were dealt to them."""
+        shares: dict[int, list[Ticket]] = {}
+        for ticket in tickets:
+            shares.setdefault(self._owners[ticket], []).append(ticket)
+        orders = {number: [self._order(step, own) for step, own in _by_step(share)] for number, share in shares.items()}
+        answers = self._crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
+        self._replace("start", answers.lost)
+
+    def _order(self, step: int, tickets: Iterable[Ticket]) -> tuple[Any, ...]:
+        """What `ContinuousFragment.start` is told."""
+        drawn = draw(self._config, step)
+        tasks = {ticket.number: drawn.tasks[ticket.number] for ticket in tickets}
+        return step, tasks, drawn.seed, self._ahead.limit_of(step)
+
+
+def _by_step(tickets: Iterable[Ticket]) -> Iterable[tuple[int, Iterable[Ticket]]]:
+    return groupby(sorted(tickets), key=lambda ticket: ticket.step)
+
+
+def _ended(actor: Any, _: int, step: int, seconds: float) -> Any:
+    return actor.ended.remote(step, seconds)

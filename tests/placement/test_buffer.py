@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from earl.errors import EarlError
+from earl.placement import buffer
+from earl.placement.ahead import Ticket
+from earl.placement.embedded import embedded
+from earl.placement.peers import Peers
+
+
+@pytest.fixture
+def groups(tiny):
+    placement = embedded(tiny(), Peers())
+    return [*placement.rollout(4), *placement.rollout(5)]
+
+
+def tokens(group):
+    return [(t.task, t.seed, t.tokens.tolist(), t.versions.tolist(), t.turns) for t in group.trajectories]
+
+
+def test_groups_that_wait_survive_in_a_checkpoint(groups, tmp_path):
+    ended = {Ticket(4, 1): groups[1], Ticket(4, 0): groups[0], Ticket(5, 3): groups[7]}
+    limits = {4: 72, 5: 120, 6: 120}  # nothing of step 6 has ended
+    buffer.save(tmp_path, limits, ended)
+    again, found = buffer.load(tmp_path)
+    assert again == limits
+    assert sorted(found) == sorted(ended)
+    assert all(tokens(found[ticket]) == tokens(ended[ticket]) for ticket in ended)
+
+
+def test_a_checkpoint_without_any_holds_nothing_ahead(tmp_path):
+    assert buffer.load(tmp_path) == ({}, {})
+
+
+def test_a_damaged_buffer_is_named(groups, tmp_path):
+    buffer.save(tmp_path, {4: 72}, {Ticket(4, 0): groups[0]})
+    assert json.loads((tmp_path / "ahead/ahead.json").read_bytes()) == [{"step": 4, "limit": 72, "ended": [0]}]
+    (tmp_path / "ahead/step-000004.parquet").write_bytes(b"PAR1")
+    with pytest.raises(EarlError, match="step-000004"):
+        buffer.load(tmp_path)

@@ -1,0 +1,254 @@
+"""Asynchronous training: rollout workers that play ahead, here in this process, and real learning between them."""
+
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from earl.audit import audit
+from earl.audit.slots import Slot, slots_of
+from earl.engine.model import load
+from earl.placement import buffer
+from earl.placement.cluster.actors import ContinuousActor, arrays_of
+from earl.placement.cluster.ahead import AheadWorkers
+from earl.placement.cluster.crew import Answers
+from earl.placement.embedded import embedded
+from earl.placement.peers import Lost, Peers
+from earl.placement.stages import Stages
+from earl.runs import checkpoint, trajectories
+from earl.runs.folder import lock
+from earl.runs.store import Store
+from earl.train import StopRequest, train
+from earl.trajectory import Group
+
+torch.set_num_threads(1)
+
+STEPS = range(4, 12)  # after a warm start of 3
+RECIPE = {
+    "env": {"delay_seconds": 0.01},
+    "agent": {"retries": 4},
+    "algorithm": {"correction": "token"},
+    "run": {"steps": len(STEPS), "checkpoint_every": 3, "keep_trajectories_every": 1},
+    "evaluate": {"every": 3},
+}
+
+
+class RemoteActor:
+    """An actor of this process: what is asked of it is done when the answer is taken."""
+
+    def __init__(self, recipe):
+        self.actor = ContinuousActor()
+        self.recipe = recipe
+
+    def __getattr__(self, name):
+        method = getattr(self.actor, name)
+        return type("Method", (), {"remote": staticmethod(lambda *given: lambda: method(*given))})
+
+
+class Crew:
+    """Actors without processes. Each call loses some worker with a probability."""
+
+    def __init__(self, recipe, size, losing=0.0):
+        self.recipe, self.losing, self.rng, self.losses = recipe, losing, random.Random(1), 0
+        self.actors = [RemoteActor(recipe) for _ in range(size)]
+
+    def __len__(self):
+        return len(self.actors)
+
+    def ask(self, stage, call, numbers):
+        results, lost = {}, {}
+        for number in numbers:
+            if self.rng.random() < self.losing:
+                lost[number] = "has died"
+            else:
+                results[number] = call(self.actors[number], number)()
+        self.losses += len(lost)
+        return Answers(results, lost)
+
+    def replace(self, number):
+        if hasattr(self.actors[number].actor, "_fragment"):
+            self.actors[number].abandon.remote()()
+        self.actors[number] = RemoteActor(self.recipe)
+
+    def introduce(self):
+        return {}
+
+
+class Place:
+    """A learner of this process, and workers that play ahead of it."""
+
+    def __init__(self, config, losing=0.0, lost_at=None):
+        self.config, self.crew, self.lost_at = config, Crew(config.model_dump(), 2, losing), lost_at
+
+    def open(self, saved):
+        here = embedded(self.config, Peers(), load(saved) if saved else None)
+        weights, update, source = here.learner.weights, here.learner.update, str(saved) if saved else None
+        here.learner.weights = lambda: {name: array.copy() for name, array in arrays_of(weights()).items()}
+        here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
+        setup = lambda actor, _: actor.setup.remote(self.crew.recipe, source)  # noqa: E731
+        self.players = AheadWorkers(self.crew, setup, self, self.config)
+        return Stages(self.config, here.world, here.shape, here.learner, self.players)
+
+    def update(self, update, batch, algorithm, settings):
+        if self.lost_at is not None:
+            self.lost_at -= 1
+            if self.lost_at == 0:
+                raise Lost("learner rank 0 has died")
+        return update(batch, algorithm, settings)
+
+    def mend(self, lost):
+        pass
+
+    def turn(self, crew):
+        pass
+
+    def failed(self, message):
+        pass
+
+    def mended(self, message):
+        pass
+
+    def notes(self):
+        return ()
+
+
+def carry_on(folder, place, observer=None):
+    request = observer.request if observer else StopRequest()
+    with lock(folder):
+        return train(folder, place.config, place, Peers(), request, observer)
+
+
+def numbers(folder, name):
+    with Store(folder.database, read_only=True) as store:
+        return dict(store.metrics()[name])
+
+
+def assert_every_episode_was_learned_once(folder, config):
+    for step in STEPS:
+        _, groups = trajectories.read(trajectories.path_of(folder.trajectories, step))
+        played = [Slot(t.task, t.seed) for group in groups for t in group.trajectories]
+        assert played == [*slots_of(config, step)]
+        for experience in trajectories.read_experiences(trajectories.path_of(folder.trajectories, step)):
+            assert experience.mask.any()
+
+
+def assert_within_the_bound(folder, bound):
+    staleness = numbers(folder, "staleness/max")
+    assert [*staleness] == [*STEPS]
+    assert all(0 <= value <= bound for value in staleness.values())
+
+
+@pytest.fixture
+def recipe(tiny):
+    return lambda bound: tiny(placement={"kind": "disaggregated", "max_staleness": bound}, **RECIPE)
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_run_learns_every_episode_once_and_none_too_late(recipe, new_run, bound):
+    config = recipe(bound)
+    folder = new_run(config)
+    assert carry_on(folder, Place(config)).finished
+    assert_every_episode_was_learned_once(folder, config)
+    assert_within_the_bound(folder, bound)
+    assert max(numbers(folder, "staleness/max").values()) == bound  # rollout did run ahead
+    assert [*numbers(folder, "correction/weight")] == [*STEPS]
+    said = audit(folder)
+    assert [str(finding) for finding in said.findings] == []
+
+
+def test_lost_workers_cost_no_episode(recipe, new_run):
+    config = recipe(2)
+    folder, place = new_run(config), Place(config, losing=0.05)
+    assert carry_on(folder, place).finished
+    assert place.crew.losses
+    assert_every_episode_was_learned_once(folder, config)
+    assert_within_the_bound(folder, 2)
+    assert [str(finding) for finding in audit(folder).findings] == []
+
+
+def test_a_lost_learner_goes_back_to_its_checkpoint_and_so_does_what_was_played(recipe, new_run):
+    config = recipe(2)
+    folder = new_run(config)
+    assert carry_on(folder, Place(config, lost_at=3 + 5)).finished  # in the fifth step after the warm start
+    assert_every_episode_was_learned_once(folder, config)
+    assert_within_the_bound(folder, 2)
+    assert [str(finding) for finding in audit(folder).findings] == []
+
+
+def test_what_was_played_ahead_is_not_played_again_after_a_stop(recipe, new_run, stopping):
+    config = recipe(2)
+    folder, observer = new_run(config), stopping(7)
+    stop = observer.step
+
+    def slowly(step, *rest):
+        time.sleep(0.5 * (step == 7))  # groups end while nobody asks for them
+        stop(step, *rest)
+
+    observer.step = slowly
+    carry_on(folder, Place(config), observer)
+    saved = checkpoint.load(checkpoint.latest(folder.checkpoints))
+    limits, ended = buffer.load(saved.path)
+    assert saved.step == 7
+    assert sorted(limits) == [8, 9, 10]
+    assert {ticket.step for ticket in ended} >= {8}
+    assert carry_on(folder, Place(config)).finished
+    assert_every_episode_was_learned_once(folder, config)
+    assert_within_the_bound(folder, 2)
+    for ticket, group in ended.items():
+        _, learned = trajectories.read(trajectories.path_of(folder.trajectories, ticket.step))
+        for before, after in zip(group.trajectories, learned[ticket.number].trajectories, strict=True):
+            assert before.tokens.tolist() == after.tokens.tolist()
+            assert before.versions.tolist() == after.versions.tolist()
+    assert [str(finding) for finding in audit(folder).findings] == []
+
+
+def older(trajectory):
+    """As if weights had sampled it that are older than the bound allows."""
+    return replace(trajectory, versions=trajectory.versions - 3 * trajectory.sampled.astype(np.int32))
+
+
+def newest(trajectory):
+    """As if the newest weights had sampled all of it."""
+    return replace(trajectory, versions=np.where(trajectory.sampled, trajectory.versions.max(), -1).astype(np.int32))
+
+
+def louder(trajectory):
+    """With other log-probs where the newest weights sampled."""
+    latest = trajectory.versions == trajectory.versions.max()
+    return replace(trajectory, logprobs=trajectory.logprobs - 0.01 * latest.astype(np.float32))
+
+
+def backwards(trajectory):
+    """With the versions in another order."""
+    versions = trajectory.versions.copy()
+    versions[trajectory.sampled] = versions[trajectory.sampled][::-1]
+    return replace(trajectory, versions=versions)
+
+
+def test_the_audit_hears_of_weights_that_are_too_old_or_others_than_said(recipe, new_run):
+    config = recipe(1)
+    folder = new_run(config)
+    carry_on(folder, Place(config))
+    step = 10  # the weights of step 9 are kept, those of step 8 are not
+    path = trajectories.path_of(folder.trajectories, step)
+    _, groups = trajectories.read(path)
+    experiences = trajectories.read_experiences(path)
+    assert {9} < {v for group in groups for t in group.trajectories for v in t.versions.tolist()} <= {-1, 8, 9}
+
+    def faults(change):
+        """What the audit says when the episodes that two weights sampled are changed."""
+        changed = [
+            Group(tuple(change(t) if {8, 9} <= {*t.versions.tolist()} else t for t in group.trajectories))
+            for group in groups
+        ]
+        trajectories.write(path, trajectories.to_table(changed, step, experiences))
+        return {str(finding.fault) for finding in audit(folder, step).findings}
+
+    assert faults(lambda trajectory: trajectory) == set()
+    assert "stale weights" in faults(older)
+    assert "stale weights" in faults(backwards)
+    assert "altered log-prob" in faults(louder)
+    assert faults(newest)
