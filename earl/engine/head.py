@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
-SLICE_NUMBERS = 1 << 24
-"""Logits that exist at once, in two copies of 32 bits each: 64 MiB a copy."""
+from earl.parallel.memory import LOGITS_AT_ONCE
 
 
 def slice_positions(vocab: int) -> int:
     """How many positions' logits are made at once."""
-    return max(1, SLICE_NUMBERS // vocab)
+    return max(1, LOGITS_AT_ONCE // vocab)
 
 
 class TokenScores(torch.autograd.Function):

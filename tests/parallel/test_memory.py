@@ -1,5 +1,5 @@
 from earl.parallel.load import Load, load_of, memory_metrics
-from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes
+from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
 
 QWEN_7B = ModelShape(7_615_616_512, 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768, float_bytes=2)
 SMALL = ModelShape(186_240, 3, 64, 4, 4, 32, 128, 40, 1024)
@@ -13,9 +13,23 @@ def test_keys_and_values_of_one_token():
 
 
 def test_activations_of_a_pass():
-    # 34 x 3 layers x 100 tokens x 64 wide x 4 bytes / 2 = 1,305,600, and logits of 4 x 100 x 40 = 16,000.
-    assert activation_bytes(SMALL, 100) == 1_305_600 + 16_000
-    assert activation_bytes(SMALL, 100, tp=2) == (1_305_600 + 16_000) // 2
+    # A layer and token: 4 x 64 of the stream, 2 x (4 + 4) x 32 of attention and 4 x 128 of the feed-forward: 1,280.
+    assert activation_bytes(SMALL, 100) == 3 * 100 * 1280 * 4
+    # Of two ranks each has the stream and half of the rest: 256 + 512.
+    assert activation_bytes(SMALL, 100, tp=2) == 3 * 100 * 768 * 4
+    # Recomputed: the inputs of three layers, and one layer at a time.
+    assert activation_bytes(SMALL, 100, recompute=True) == 100 * (3 * 64 + 1280) * 4
+
+
+def test_logits_of_a_pass():
+    assert logit_bytes(SMALL, 100) == 2 * 4 * 100 * 40
+    assert logit_bytes(SMALL, 100, tp=2) == 2 * 4 * 100 * 20
+    # 32,768 x 152,064 words never exist together: two slices of 64 MiB do.
+    assert logit_bytes(QWEN_7B, 32_768) == 128 << 20
+
+
+def passes(tokens):
+    return activation_bytes(SMALL, tokens) + logit_bytes(SMALL, tokens)
 
 
 def test_what_a_step_implies():
@@ -23,5 +37,5 @@ def test_what_a_step_implies():
     assert load == Load(sequences=10, mean_tokens=50.0, longest_tokens=90, limit_tokens=120)
     numbers = memory_metrics(load, SMALL, micro_batch_tokens=64)
     assert numbers["memory/kv_bytes"] == 10 * 50 * 2 * 3 * 4 * 32 * 4
-    assert numbers["memory/activation_bytes"] == activation_bytes(SMALL, 90)  # the longest is a micro-batch alone
-    assert memory_metrics(load, SMALL, 2048)["memory/activation_bytes"] == activation_bytes(SMALL, 500)  # all there is
+    assert numbers["memory/activation_bytes"] == passes(90)  # the longest is a micro-batch alone
+    assert memory_metrics(load, SMALL, 2048)["memory/activation_bytes"] == passes(500)  # all there is
