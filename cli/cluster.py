@@ -59,7 +59,10 @@ def up(hosts: int, rate: str, cpus: int, memory_mib: int, name: str, as_json: bo
 @_name
 @json_option
 def status(name: str, as_json: bool) -> None:
-    """Show how every host is: its link, its processes, and whether Ray counts on it."""
+    """Show how every host is.
+
+    Its link, what its processes do, and whether Ray's head counts on it.
+    """
     from earl.rehearsal.cluster import status as look
     from earl.rehearsal.state import load
 
@@ -75,7 +78,10 @@ def status(name: str, as_json: bool) -> None:
 @command.command()
 @_name
 def down(name: str) -> None:
-    """Take a cluster down: its processes, its network and its files."""
+    """Take a cluster down.
+
+    Whatever state it is in: its processes, its network and its files.
+    """
     from earl.rehearsal.cluster import down as take_down
 
     click.echo(f"cluster {take_down(name).name!r} is down", err=True)
@@ -103,7 +109,10 @@ def fail(host: int, how: str, name: str) -> None:
 @_host
 @_name
 def heal(host: int, name: str) -> None:
-    """Restart a host: its link is up, what ran there is gone, and a fresh Ray node joins."""
+    """Restart a host.
+
+    As a machine that comes back: its link is up, what ran there is gone, and a fresh Ray node joins.
+    """
     from earl.rehearsal.faults import heal as restart
     from earl.rehearsal.state import load
 

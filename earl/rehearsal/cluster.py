@@ -30,7 +30,7 @@ class Host:
     processes: str
     """running, frozen or none"""
     in_ray: bool
-    """Whether Ray's head counts on it, as it said at most some seconds ago."""
+    """Whether Ray's head counts on it."""
 
 
 def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None]) -> Cluster:
