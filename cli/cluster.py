@@ -25,7 +25,7 @@ def command() -> None:
     """Rehearse a Ray cluster of several hosts on this machine.
 
     Every host is a network namespace with a Ray node of its own, on a link of a given rate. Ray's head runs beside
-    them, where a training with placement.address = "auto" finds it. Linux and root only.
+    them, where `earl train --address auto` finds it. Linux and root only.
     """
 
 
@@ -50,8 +50,7 @@ def up(hosts: int, rate: str, cpus: int, memory_mib: int, name: str, as_json: bo
     if as_json:
         return print_json(asdict(cluster))
     click.echo(cluster.address)
-    options = f"--set placement.kind=disaggregated --set placement.address={cluster.address}"
-    click.echo(f"train on it with: earl train ENV {options}", err=True)
+    click.echo(f"train on it with: earl train ENV --placement disaggregated --address {cluster.address}", err=True)
     return None
 
 

@@ -24,6 +24,8 @@ HEALTH = {
     "RAY_health_check_failure_threshold": "4",
 }
 """How fast Ray's head gives up a node: after 4 seconds when it refuses, 16 when it is silent."""
+IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
+"""Seconds that Ray waits for a head that is gone, in place of 20."""
 _WHO_IS_ALIVE = """
 import ray
 ray.init(logging_level="error", log_to_driver=False)
@@ -71,7 +73,7 @@ def stop(cluster: Cluster, host: int) -> None:
 
 def joined(cluster: Cluster) -> set[int]:
     """The hosts that Ray counts on, as its head sees it now. Empty when the head does not answer."""
-    variables = {**os.environ, **state.environment(cluster, 0), "RAY_ADDRESS": cluster.address}
+    variables = {**os.environ, **state.environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
     done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
     alive = done.stdout.split()
     return {host for host in cluster.workers if cluster.ip(host) in alive}
