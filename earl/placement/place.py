@@ -63,8 +63,10 @@ def on_cluster(config: Config, asked: "Asked | None" = None) -> Iterator[Place]:
         EarlError: when there is no such cluster, or it has too few devices.
     """
     address = config.placement.address
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # for nobody else's processes
-    os.environ |= attach(address) if address else own  # Ray reads them when it is imported
+    if address:
+        os.environ |= attach(address)  # Ray reads these when it is imported
+    elif "RAY_AUTH_MODE" not in os.environ:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # not for other users
     from earl.placement.cluster.session import cluster
 
     with cluster(config, asked) as place:

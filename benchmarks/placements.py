@@ -1,0 +1,85 @@
+"""One recipe and one seed under every placement and layout: how far apart are the numbers of their steps?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from earl.config import Config
+from earl.errors import EarlError
+from earl.placement.peers import Peers
+from earl.placement.place import Here, on_cluster
+from earl.recipe import build, dump, override
+from earl.runs.folder import RunFolder, create, lock
+from earl.runs.store import Store
+from earl.train import StopRequest, train
+
+RECIPE: dict[str, Any] = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
+    "agent": {"max_turn_tokens": 2},
+    "model": {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 64},
+    "warm_start": {"steps": 10, "teacher": "expert", "episodes": 96, "minibatches": 12, "learning_rate": 5e-3},
+    "rollout": {"episodes": 32, "group_size": 4},
+    "algorithm": {"kl": 0.01},
+    "learner": {"minibatches": 2},
+    "evaluate": {"every": 100, "opponents": ["random"], "episodes": 20, "final_episodes": 20},
+    "run": {"steps": 20, "processes": 1, "checkpoint_every": 100, "keep_trajectories_every": 100},
+}
+KINDS = ("colocated", "disaggregated")
+LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))
+"""(dp, tp)."""
+
+
+def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """Train under the embedded placement and under every other one.
+
+    Args:
+        root: where the runs lie; new names are taken.
+
+    Returns:
+        for each placement and layout the largest difference, over all steps, of the loss, of the reward and of any
+        number that was recorded (and which that was) from those of the embedded placement.
+    """
+    config = build(override(RECIPE, assignments))
+    expected = numbers(trained(root, "embedded", config))
+    rows = []
+    for kind in KINDS:
+        for dp, tp in LAYOUTS:
+            placement = config.placement.model_copy(update={"kind": kind, "dp": dp, "tp": tp, "samplers": 2})
+            placed = config.model_copy(update={"placement": placement})
+            found = numbers(trained(root, f"{kind}-{dp}-{tp}", placed))
+            rows.append({"placement": kind, "dp": dp, "tp": tp, **differences(expected, found)})
+    return {"steps": config.total_steps, "rows": rows}
+
+
+def trained(root: Path, name: str, config: Config) -> RunFolder:
+    """A run, from its beginning to its end."""
+    folder = create(root, name, dump(config))
+    with lock(folder):
+        if config.placement.kind in KINDS:
+            with on_cluster(config) as place:
+                progress = train(folder, config, place, Peers(), StopRequest(), None)
+        else:
+            progress = train(folder, config, Here(config, Peers()), Peers(), StopRequest(), None)
+    if not progress.finished:
+        raise EarlError(f"run {name!r} stopped at step {progress.step} of {config.total_steps}")
+    return folder
+
+
+def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:
+    """Everything that was recorded of the steps, by name and step."""
+    with Store(folder.database, read_only=True) as store:
+        return {(name, step): value for name, points in store.metrics().items() for step, value in points}
+
+
+def differences(one: dict[tuple[str, int], float], other: dict[tuple[str, int], float]) -> dict[str, Any]:
+    """The largest difference of the loss, of the reward and of anything.
+
+    Raises:
+        EarlError: when not the same numbers were recorded.
+    """
+    if one.keys() != other.keys():
+        raise EarlError(f"other numbers were recorded: {sorted(one.keys() ^ other.keys())[:3]}")
+    apart = {key: abs(value - other[key]) for key, value in one.items()}
+    worst = max(apart, key=lambda key: apart[key])
+    named = {word: max(d for (name, _), d in apart.items() if name.endswith(word)) for word in ("loss", "reward")}
+    return {**named, "any": apart[worst], "which": worst[0]}
