@@ -27,7 +27,7 @@ COMMANDS = {
     "runs": "List the runs.",
     "envs": "List, check or show environments.",
     "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
-    "bench": "Measure rollouts, samplers, training steps, forecasts, and what context limits cost.",
+    "bench": "Measure rollouts, samplers, training steps, placements, forecasts, and what context limits cost.",
 }
 """Every command with its summary, so that the help page loads none of them."""
 

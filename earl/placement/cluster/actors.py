@@ -66,8 +66,14 @@ class Alive:
 class WorkerActor(Alive):
     """A rollout fragment in a process of its own."""
 
-    def setup(self, recipe: Mapping[str, Any], source: str | None) -> None:
-        """Make the fragment."""
+    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
+        """Make the fragment.
+
+        Args:
+            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
+        """
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = build(recipe)
         self._fragment = RolloutFragment(config, policy_of(config, source))
 
@@ -105,8 +111,14 @@ class ContinuousActor(WorkerActor):
 
     _fragment: ContinuousFragment
 
-    def setup(self, recipe: Mapping[str, Any], source: str | None) -> None:
-        """Make the fragment."""
+    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
+        """Make the fragment.
+
+        Args:
+            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
+        """
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = build(recipe)
         self._fragment = ContinuousFragment(config, policy_of(config, source))
 
@@ -131,6 +143,10 @@ class RankActor(Alive):
         """Where the ranks meet: this node's address and a free port."""
         host = ray.util.get_node_ip_address()
         return host, free_port(host)
+
+    def devices(self) -> list[str]:
+        """The GPUs that Ray gave this rank, as CUDA names them."""
+        return [str(number) for number in ray.get_gpu_ids()]
 
     @_losing_others
     def setup(self, recipe: Mapping[str, Any], source: str | None, rank: int, meeting: tuple[str, int]) -> None:

@@ -50,6 +50,7 @@ class Cluster:
         self._source: str | None = None
         self._failures = 0
         self._awake: Crew | None = None
+        self._shown: list[list[str]] = []
         self._notes: list[tuple[str, str]] = []
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
         self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True, asked=asked)
@@ -113,6 +114,7 @@ class Cluster:
                 "start",
                 lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting),
             )
+            self._shown = ask_all(self._ranks, "start", lambda actor, _: actor.devices.remote())
         except Lost as error:
             return str(error)
         return ""
@@ -126,8 +128,11 @@ class Cluster:
             crew.ask("wake", lambda actor, _: actor.wake.remote(), range(len(crew)))
         self._awake = crew
 
-    def _set_up_worker(self, actor: Any, _: int) -> Any:
-        return actor.setup.remote(self._recipe, self._source)
+    def _set_up_worker(self, actor: Any, number: int) -> Any:
+        bundle = self._slots.workers[number] if self._policy.turns else None
+        neighbours = zip(self._slots.ranks, self._shown, strict=True)
+        devices = [device for own, shown in neighbours if own == bundle for device in shown]
+        return actor.setup.remote(self._recipe, self._source, devices)
 
     def mended(self, message: str) -> None:
         """Note what was replaced; see `Keeper`."""

@@ -1,0 +1,61 @@
+"""Benchmarks of the placements on Ray."""
+
+from pathlib import Path
+
+import click
+
+from earl.cli.bench.shared import show
+from earl.cli.options import json_option
+
+fresh_option = click.option(
+    "--runs",
+    "root",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A new folder for the runs.",
+)
+set_option = click.option(
+    "--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe."
+)
+
+
+@click.command()
+@fresh_option
+@set_option
+@json_option
+def placements(root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Compare the numbers of one run under every placement and layout.
+
+    Tic-Tac-Toe, one seed, 10 steps of imitation and 20 of reinforcement learning: embedded, then colocated and
+    disaggregated with dp × tp = 1 × 1, 2 × 1, 1 × 2 and 2 × 2 learner ranks and two samplers.
+
+    \b
+    loss, reward   largest difference over all steps from the embedded run
+    any, which     the same of whatever number differs most
+    """
+    from earl.benchmarks.placements import run
+
+    show(run(root, assignments), as_json)
+
+
+@click.command()
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Each strikes 20 times.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the blows and of the runs.")
+@fresh_option
+@set_option
+@json_option
+def faults(rounds: int, seed: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Kill and stop processes of runs on Ray, in every role and stage.
+
+    Short runs of Tic-Tac-Toe with two learner ranks and two rollout workers. In every round each role is killed
+    (SIGKILL) and stopped (SIGSTOP) once in each of its stages, a moment after the stage began. One run is left alone.
+
+    \b
+    blows                how many were struck, by role and by signal
+    runs                 same: those that ended with the numbers of the one left alone
+    episodes             learned from, in that one and in the others
+    seconds_to_recover   from where a loss was noticed to where the work went on
+    """
+    from earl.benchmarks.faults import run
+
+    show(run(root, seed, rounds, assignments), as_json)
