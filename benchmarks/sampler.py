@@ -25,7 +25,7 @@ MODELS = {
     "5M": ("model.hidden=256", "model.layers=6", "model.heads=8", "model.intermediate=768"),
 }
 WARM = ("warm_start.episodes=128", "warm_start.minibatches=8")
-FEWEST = 8
+FEWEST = 24
 """Episodes of one pass, where fewer run at once: one after the other then."""
 CHOICES = {"local": "embedded", "vllm": "vllm_eager"}
 """What the engines that `auto` chooses from are called here."""
@@ -38,7 +38,7 @@ def run(
 
     Returns:
         by model: its `parameters`, `turns_per_episode`, and by number of concurrent episodes: every sampler's episodes
-        and sampled tokens per second as median, min and max; `fastest`, by the median episodes per second; `auto`,
+        and sampled tokens per second as median, min and max; `fastest`, round by round; `auto`,
         what `[sampler] engine = "auto"` takes; `auto_over_best`: of their episodes per second, pair by pair of repeats,
         where `best` is the fastest of the others, so that 1 and more means that auto is right.
     """
@@ -105,15 +105,25 @@ def _whole(waves: Sequence[dict[str, float]], count: int) -> dict[str, float]:
     return {"episodes": episodes / seconds, "tokens": tokens / seconds, "turns": turns, "count": episodes}
 
 
+def _standing(rates: dict[str, list[float]]) -> list[str]:
+    """The samplers, the fastest first: by the median of what each made of the fastest's rate, round by round.
+
+    A machine that slows down for some rounds slows all samplers of these.
+    """
+    rounds = [max(of_round) for of_round in zip(*rates.values(), strict=True)]
+    shares = {name: median(own / top for own, top in zip(ours, rounds, strict=True)) for name, ours in rates.items()}
+    return sorted(shares, key=lambda name: -shares[name])
+
+
 def _told(passes: dict[str, list[dict[str, float]]], parameters: int, count: int) -> dict[str, Any]:
     """What one number of concurrent episodes came to."""
-    medians = {name: median(own["episodes"] for own in ours) for name, ours in passes.items()}
+    standing = _standing({name: [own["episodes"] for own in ours] for name, ours in passes.items()})
     auto = CHOICES[choose(parameters, count)]
-    best = max((name for name in medians if name != auto), key=lambda name: medians[name])
+    best = next(name for name in standing if name != auto)
     ratios = [ours["episodes"] / theirs["episodes"] for ours, theirs in zip(passes[auto], passes[best], strict=True)]
     return {
         **{name: rates(own) for name, own in passes.items()},
-        "fastest": max(medians, key=lambda name: medians[name]),
+        "fastest": standing[0],
         "auto": auto,
         "best": best,
         "auto_over_best": spread(ratios),

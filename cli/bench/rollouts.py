@@ -41,7 +41,7 @@ def sampler(env: str, repeats: int, assignments: tuple[str, ...], as_json: bool)
     \b
     embedded, generate, vllm_eager, vllm_compiled   episodes_per_second and (sampled)
                     tokens_per_second
-    fastest         by the median episodes per second
+    fastest         by episodes per second, round by round
     auto            what `sampler.engine = "auto"` takes in this case
     auto_over_best  its episodes per second over those of the fastest other, pair by
                     pair of repeats

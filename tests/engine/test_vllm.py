@@ -174,8 +174,11 @@ def test_weights_that_were_not_taken_are_caught(engines, monkeypatch, case):
     with pytest.raises(StaleWeights, match=r"log-prob -\d+\.\d+, the learner -\d+\.\d+"):
         sampler.load(policy.model.state_dict(), version + 1)
     assert sampler.version == version
+    with pytest.raises(StaleWeights):  # nobody knows what it would sample with
+        sampler.generate(prompts_of(1))
     monkeypatch.undo()
     sampler.load(policy.model.state_dict(), version + 1)
+    assert sampler.generate(prompts_of(1))[0].versions[0] == version + 1
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ class EngineLoop:
         self._names = map(str, count())
         self._engine: Any = None
         self._fault: str | None = None
+        self._unsound: EarlError | None = None
         self._closed = False
         self._thread = Thread(target=self._run, args=(build,), name="earl-vllm", daemon=True)
         self._thread.start()
@@ -72,7 +73,8 @@ class EngineLoop:
     def exclusively(self, work: Callable[[Any], R]) -> R:
         """Do something with the engine while no request is in it; unfinished replies go on afterwards.
 
-        They keep what was sampled, and begin again at their prompt and that.
+        They keep what was sampled, and begin again at their prompt and that. Where `work` raises an EarlError, the
+        engine is unsound: they end with it, and so do prompts to come until some `work` succeeds.
         """
         done: Future[R] = Future()
 
@@ -80,9 +82,13 @@ class EngineLoop:
             self._engine.abort_request([*self._replies])
             waiting, self._replies = [*self._replies.values()], {}
             try:
-                done.set_result(work(self._engine))
+                result = work(self._engine)
             except EarlError as error:
+                self._unsound = error
                 done.set_exception(error)
+            else:
+                self._unsound = None
+                done.set_result(result)
             for reply in waiting:
                 self._enter(reply)
 
@@ -132,6 +138,8 @@ class EngineLoop:
             pass
 
     def _enter(self, reply: Reply) -> None:
+        if self._unsound is not None:
+            return reply.done.set_exception(self._unsound)
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -154,6 +162,7 @@ class EngineLoop:
             reply.done.set_exception(error)
         else:
             self._replies[name] = reply
+        return None
 
     def _hand_out(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
