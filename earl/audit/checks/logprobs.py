@@ -98,7 +98,7 @@ def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence,
         for index in sorted(explained):
             yield case.finding(Fault.STALE_WEIGHTS, f"the {whose}", index)
         strange -= explained
-    misdrawn = evidence.misdrawn(sampled)[evidence.known()]
+    misdrawn = _misdrawn(case, sampled, evidence)[evidence.known()]
     if most and float(misdrawn.mean()) > MISDRAWN:
         said = f"{len(strange)} of {len(episodes)} episodes were not sampled by the weights of step {version}"
         yield case.finding(Fault.STALE_WEIGHTS, f"{said}, nor by others that are kept")
@@ -113,7 +113,7 @@ def _findings(
     case: Case, sampled: Sampled, evidence: Evidence, whose: str, told: set[int | None] | None = None
 ) -> Iterator[Finding]:
     """The first reply of each episode with a token that was not drawn, or with another log-prob."""
-    off, misdrawn = evidence.off(sampled), evidence.misdrawn(sampled)
+    off, misdrawn = evidence.off(sampled), _misdrawn(case, sampled, evidence)
     counts = Counter(sampled.places[number].episode for number in np.flatnonzero(off))
     drawn_wrong: dict[tuple[int, int], int] = {}
     for number in np.flatnonzero(misdrawn).tolist():
@@ -139,6 +139,12 @@ def _not_drawn(sampled: Sampled, evidence: Evidence, number: int, spoken: Spoken
     span = f"from {evidence.low[number]:.4f} to {evidence.high[number]:.4f}"
     draw = f"the draw {sampled.draws[number]:.4f} gives another token"
     return f"{token} is not what was sampled: {draw}, {token} stands {span} {whose}"
+
+
+def _misdrawn(case: Case, sampled: Sampled, evidence: Evidence) -> NDArray[np.bool_]:
+    """Tokens that their draws do not give; only earl's own sampler draws so that it can be told."""
+    misdrawn = evidence.misdrawn(sampled)
+    return misdrawn if case.run.config.sampler.engine != "vllm" else np.zeros_like(misdrawn)
 
 
 def _reply(place: Place) -> tuple[int, int]:

@@ -3,13 +3,12 @@
 submit ─▶ inbox ─▶ [take what waits · engine.step() · hand out new tokens] ─▶ futures
 """
 
-import atexit
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeVar
 
 from earl.errors import EarlError, boundary
@@ -56,7 +55,6 @@ class EngineLoop:
         self._closed = False
         self._thread = Thread(target=self._run, args=(build,), name="earl-vllm", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
         self.exclusively(lambda _: None)  # waits until there is one
 
     def submit(self, prompts: Sequence[Prompt]) -> "list[Future[Completion]]":
@@ -97,10 +95,10 @@ class EngineLoop:
 
     def close(self) -> None:
         """End the engine and its processes."""
-        atexit.unregister(self.close)
         self._closed = True
         self._inbox.put(lambda: None)
-        self._thread.join()
+        if current_thread() is not self._thread:  # where garbage is collected may be anywhere
+            self._thread.join()
 
     def _put(self, command: Callable[[], None]) -> None:
         if self._fault is not None or self._closed:

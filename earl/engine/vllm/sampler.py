@@ -4,7 +4,9 @@ import asyncio
 import copy
 import os
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -36,9 +38,10 @@ class VllmSampler:
         os.environ.update({**QUIET, **os.environ, **self._device.environment(config)})
         require_vllm()
         self._device.check(policy.model.config, config)
-        self._loop = EngineLoop(
-            lambda: _engine(policy.model, config, self._device, max_tokens), sorted(policy.stop_ids), temperature
-        )
+        build = partial(_engine, policy.model, config, self._device, max_tokens)
+        self._loop = EngineLoop(build, sorted(policy.stop_ids), temperature)
+        self.close = weakref.finalize(self, self._loop.close)
+        """Ends the engine and its processes; so does the end of this object, or of Python."""
         if not any(parameter.is_meta for parameter in policy.model.parameters()):
             self.load(policy.model.state_dict(), version=0)
 
@@ -92,10 +95,6 @@ class VllmSampler:
     def cached_tokens(self) -> int:
         """Tokens of all prompts so far that came from the prefix cache."""
         return self._loop.cached_tokens
-
-    def close(self) -> None:
-        """End the engine and its processes."""
-        self._loop.close()
 
 
 def _engine(model: Any, config: SamplerConfig, where: Device, max_tokens: int) -> Any:
