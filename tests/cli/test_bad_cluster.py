@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from earl.placement.cluster.inventory import installed
+
 HERE = ["--placement", "colocated"]
+on_ray = pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 
 
 def setting(*assignments: str) -> list[str]:
@@ -35,6 +38,7 @@ def refused(earl, tiny: Path, tmp_path: Path):
     return said
 
 
+@on_ray
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -71,7 +75,6 @@ def refused(earl, tiny: Path, tmp_path: Path):
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
 )
 def test_a_cluster_that_cannot_be(refused, arguments: list[str], words: list[str]) -> None:
-    pytest.importorskip("ray")
     line = refused(*arguments)
     for word in words:
         assert word in line
@@ -94,8 +97,8 @@ def test_a_library_that_is_not_installed(
     assert f"needs {library}, which is not installed; pip install 'earl[{extra}]'" in refused(*arguments)
 
 
+@on_ray
 def test_an_address_where_nobody_listens(refused) -> None:
-    pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert "no Ray cluster answers there (Connection refused)" in refused("--address", f"127.0.0.1:{port}")
@@ -126,7 +129,7 @@ def test_a_well_known_model_whose_weights_cannot_be_had(refused, tmp_path: Path,
     assert "check name and connection, or give a folder" in line
 
 
+@on_ray
 def test_a_recipe_for_a_laptop_says_what_a_cluster_does_not_read(earl, tiny: Path) -> None:
-    pytest.importorskip("ray")
     said = earl("train", "tictactoe", "--config", tiny, "--dry-run", *HERE)
     assert "5,248 parameters, colocated (which does not read run.processes = 1)" in said.out

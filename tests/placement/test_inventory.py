@@ -81,8 +81,8 @@ def test_a_port_that_says_nothing() -> None:
         inventory(address)
 
 
+@pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 def test_a_machine_that_is_part_of_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray notes the cluster that it started here
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -1,7 +1,8 @@
 """What there is to run on: this machine, or a Ray cluster. Asked before a run begins, and answered within seconds.
 
 Ray itself waits a minute and more for a cluster that does not answer and then ends the process, so it is asked last, in
-a process of its own: name ─▶ TCP port ─▶ whether HTTP/2 is spoken there, as Ray does ─▶ the nodes.
+a process of its own: name ─▶ TCP port ─▶ whether HTTP/2 is spoken there, as Ray does ─▶ the nodes. This process must not
+import Ray here: it would fix how it shows itself to a cluster before the placement has said it.
 """
 
 import json
@@ -30,6 +31,7 @@ MIB = 1 << 20
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """With which an HTTP/2 connection begins: the preface, and settings without a single one."""
 SETTINGS = 0x04
+WHERE = "from ray._private.utils import read_ray_address; print(read_ray_address() or '')"
 QUESTION = """
 import json, ray, sys
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR", configure_logging=False)
@@ -83,15 +85,16 @@ def _own(environment: Mapping[str, str]) -> str:
     """Where the cluster that this machine is part of answers."""
     if named := environment.get("RAY_ADDRESS"):
         return named
-    from ray._private.utils import read_ray_address
-
-    found = read_ray_address()
-    if found is None:
+    said = subprocess.run(
+        [sys.executable, "-c", WHERE], capture_output=True, text=True, check=False, env={**environment}
+    )
+    found = said.stdout.strip()
+    if not found:
         raise EarlError(
             "placement.address = 'auto', but this machine is part of no Ray cluster; start one with "
             "`ray start --head`, name HOST:PORT, or leave the address out"
         )
-    return str(found)
+    return found
 
 
 def _knock(address: str) -> None:
