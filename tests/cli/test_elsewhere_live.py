@@ -71,11 +71,11 @@ def test_a_run_goes_on_over_ray(earl, start, tiny: Path, tmp_path: Path) -> None
         "--steps",
         40,
         "--set",
-        "evaluate.every=50",
+        "evaluate.every=20",
     ]
     with start(*line, start_new_session=True) as process:
         for said in process.stderr:
-            if "step 2/41" in said:
+            if "step 20/41" in said:
                 os.killpg(process.pid, signal.SIGINT)
                 break
         process.communicate()

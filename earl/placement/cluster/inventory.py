@@ -1,8 +1,8 @@
 """What there is to run on: this machine, or a Ray cluster. Asked before a run begins, and answered within seconds.
 
 Ray itself waits a minute and more for a cluster that does not answer and then ends the process, so it is asked last, in
-a process of its own: name ─▶ TCP port ─▶ whether HTTP/2 is spoken there, as Ray does ─▶ the nodes. This process must not
-import Ray here: it would fix how it shows itself to a cluster before the placement has said it.
+a process of its own: name ─▶ TCP port ─▶ whether HTTP/2 is spoken there, as Ray does ─▶ the nodes. This process must
+not import Ray here: that would fix how it shows itself to a cluster before the placement has said it.
 """
 
 import json
