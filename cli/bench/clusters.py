@@ -40,22 +40,31 @@ def placements(root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Each strikes 20 times.")
+@click.option("--hosts", type=click.IntRange(min=3), help="Strike hosts of a rehearsed cluster of so many instead.")
+@click.option("--rate", default="500mbit", show_default=True, help="Of that cluster's links.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the blows and of the runs.")
 @fresh_option
 @set_option
 @json_option
-def faults(rounds: int, seed: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Kill and stop processes of runs on Ray, in every role and stage.
+def faults(
+    rounds: int, hosts: int | None, rate: str, seed: int, root: Path, assignments: tuple[str, ...], as_json: bool
+) -> None:
+    """Strike runs on Ray in every role and stage, and compare them with one left alone.
 
     Short runs of Tic-Tac-Toe with two learner ranks and two rollout workers. In every round each role is killed
-    (SIGKILL) and stopped (SIGSTOP) once in each of its stages, a moment after the stage began. One run is left alone.
+    (SIGKILL) and stopped (SIGSTOP) once in each of its stages, a moment after the stage began. With --hosts whole hosts
+    are lost, frozen and cut off, and the object store is filled; this takes root (see `earl cluster`).
 
     \b
-    blows                how many were struck, by role and by signal
+    blows                how many were struck, by role and by kind
     runs                 same: those that ended with the numbers of the one left alone
     episodes             learned from, in that one and in the others
     seconds_to_recover   from where a loss was noticed to where the work went on
     """
-    from earl.benchmarks.faults import run
+    from earl.benchmarks.faults import hosts as strike_hosts
+    from earl.benchmarks.faults import processes
 
-    show(run(root, seed, rounds, assignments), as_json)
+    if hosts is None:
+        show(processes(root, seed, rounds, assignments), as_json)
+    else:
+        show(strike_hosts(root, seed, hosts, rate, assignments), as_json)

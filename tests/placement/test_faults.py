@@ -1,0 +1,39 @@
+"""Whatever is killed, stopped or cut off in the middle of a run, its numbers are those of a run left alone."""
+
+import os
+
+import pytest
+
+from earl.benchmarks.faults import RECIPE, _signal, hosts
+from earl.benchmarks.sabotage import Blow, campaign
+from earl.recipe import build
+
+BLOWS = [
+    Blow("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),
+    Blow("learner rank", "update", "stop", member=1, call=2, delay=0.02),
+    Blow("learner rank", "saving", "kill", member=0, call=3, delay=0.01),
+    Blow("rollout worker", "weights", "stop", member=1, call=4, delay=0.0),
+]
+
+
+@pytest.mark.slow
+def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(tmp_path):
+    result = campaign(tmp_path, build(RECIPE), [BLOWS], _signal)
+    assert result["blows"]["all"] == len(BLOWS)
+    assert result["runs"] == {"all": 1, "same": 1}
+    # 6 steps of 32 episodes
+    assert result["episodes"] == {"left_alone": 192, "struck": [192]}
+    # A learner that is mended begins again, and so may be struck before its worker is replaced: but none goes unseen.
+    assert result["recoveries"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+def test_a_run_that_loses_hosts_ends_alike(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("earl.benchmarks.faults.HOST_FAULTS", {"host lost": "kill"})
+    result = hosts(tmp_path / "runs", number=3)
+    # One host of a learner rank, one of a rollout worker, and a full object store.
+    assert result["blows"]["all"] == 3
+    assert result["runs"] == {"all": 3, "same": 3}
+    assert result["recoveries"] >= 2
