@@ -72,7 +72,6 @@ OPTIONS: Mapping[str, Read] = {
         lambda config, _: config.algorithm.correction != "none",
         "caps the weights of a correction: leave it out, or set algorithm.correction to token or sequence",
     ),
-    "env.delay_seconds": ON_RAY,
 }
 
 

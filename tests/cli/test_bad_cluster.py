@@ -67,7 +67,6 @@ def refused(earl, tiny: Path, tmp_path: Path):
         (setting("learner.dtype=bfloat16"), ["learner.dtype = 'bfloat16' is read by the placements on Ray alone"]),
         (setting("learner.lora_alpha=2"), ["learner.lora_alpha = 2.0 scales adapters", "set learner.lora_rank too"]),
         (setting("algorithm.correction=token"), ["algorithm.correction = 'token' weighs", "leave it out"]),
-        (setting("env.delay_seconds=1"), ["env.delay_seconds = 1.0 is read by the placements on Ray alone"]),
         (["--model", "Qwen2.5-27B"], ["no model at 'Qwen2.5-27B'", "did you mean 'Qwen2.5-7B'?"]),
         (["--model", "Qwen2.5-72B"], ["a model of 72,706,203,648 parameters needs", "this machine has"]),
         ([*HERE, "--model", "Qwen2.5-72B"], ["= 1 + 1 processes need", "this machine has", "smaller model"]),

@@ -48,7 +48,7 @@ READERS = {
     "learner.lora_alpha": (4.0, set()),  # with a rank: everywhere, see below
     "algorithm.correction": ("token", OF_VLLM),
     "algorithm.correction_cap": (3.0, set()),
-    "env.delay_seconds": (0.1, ON_RAY),
+    "env.delay_seconds": (0.1, ALL),
 }
 # What every learner reads.
 OF_ADAMW = {
