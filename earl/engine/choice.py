@@ -8,7 +8,8 @@ compiled), by `earl bench sampler` on two CPU cores; docs/benchmarks.md has all 
     5M parameters         1.0    1.6    1.5    1.6
 
 So on CPUs it is earl's own: contexts that are alike are computed once, and nothing goes through a scheduler. The
-machine was busy; a second run had one of the eight at 0.93, within a spread of 0.34 to 5.84. On GPUs, where earl's own does not run, it is vLLM.
+machine was busy; a second run had one of the eight at 0.93, within a spread of 0.34 to 5.84. On GPUs, where earl's own
+does not run, it is vLLM.
 """
 
 import torch
