@@ -49,15 +49,9 @@ class TokenScores(torch.autograd.Function):
         log_sums, entropies, logprobs = (states.new_empty(len(states), dtype=torch.float32) for _ in range(3))
         for start in range(0, len(states), step):
             span = slice(start, start + step)
-            logits = _logits(states[span], weight, bias, temperature)
-            highest = _over(logits.amax(dim=-1), ReduceOp.MAX, group)
-            chosen, inside = _chosen(logits, targets[span])
-            chances = (logits - highest[:, None]).exp_()
-            parts = torch.stack([chances.sum(dim=-1), chosen * inside, chances.mul_(logits).sum(dim=-1)])
-            total, target, weighted = _over(parts, ReduceOp.SUM, group)
-            log_sums[span] = highest + total.log()
+            log_sums[span], target, mean = _summary(states[span], weight, bias, targets[span], temperature, group)
             logprobs[span] = target - log_sums[span]
-            entropies[span] = log_sums[span] - weighted / total
+            entropies[span] = log_sums[span] - mean
         ctx.save_for_backward(states, weight, bias, targets, log_sums, entropies)
         return logprobs, entropies
 
@@ -75,19 +69,16 @@ class TokenScores(torch.autograd.Function):
         step = slice_positions(weight.shape[0])
         for start in range(0, len(states), step):
             span = slice(start, start + step)
-            surprise = _logits(states[span], weight, bias, ctx.temperature).sub_(log_sums[span, None])
-            chances = surprise.exp()
-            surprise.add_(entropies[span, None]).mul_(-of_entropies[span, None]).sub_(of_logprobs[span, None])
-            of_logits = chances.mul_(surprise)
-            _, inside = _chosen(of_logits, targets[span])
-            places = targets[span].clamp(0, weight.shape[0] - 1)[:, None]
-            of_logits.scatter_add_(1, places, (of_logprobs[span] * inside)[:, None]).div_(ctx.temperature)
-            narrow = of_logits.to(weight.dtype)
+            logprobs = _logits(states[span], weight, bias, ctx.temperature).sub_(log_sums[span, None])
+            of_logits = _of_logits(logprobs, targets[span], entropies[span], of_logprobs[span], of_entropies[span])
+            del logprobs  # of a slice that is done nothing lives on into the next one
+            narrow = of_logits.div_(ctx.temperature).to(weight.dtype)
             of_states[span] = narrow @ weight
             if of_weight is not None:
                 _add_product(of_weight, narrow, states[span])
             if of_bias is not None:
                 of_bias += of_logits.sum(dim=0)
+            del of_logits, narrow
         of_weight = None if of_weight is None else of_weight.to(weight.dtype)
         return of_states, of_weight, None if of_bias is None else of_bias.to(bias.dtype), None, None, None
 
@@ -95,6 +86,35 @@ class TokenScores(torch.autograd.Function):
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
     logits = torch.nn.functional.linear(states, weight, bias).float()
     return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _summary(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    group: ProcessGroup | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each position: log-sum-exp, the target's logit, the mean logit under the distribution."""
+    logits = _logits(states, weight, bias, temperature)
+    highest = _over(logits.amax(dim=-1), ReduceOp.MAX, group)
+    chosen, inside = _chosen(logits, targets)
+    chances = (logits - highest[:, None]).exp_()
+    parts = torch.stack([chances.sum(dim=-1), chosen * inside, chances.mul_(logits).sum(dim=-1)])
+    total, target, weighted = _over(parts, ReduceOp.SUM, group)
+    return highest + total.log(), target, weighted / total
+
+
+def _of_logits(
+    logprobs: Tensor, targets: Tensor, entropies: Tensor, of_logprobs: Tensor, of_entropies: Tensor
+) -> Tensor:
+    """The gradient of a slice of logits [m, V'], from their log-probs, which are overwritten."""
+    chances = logprobs.exp()
+    _, inside = _chosen(chances, targets)
+    logprobs.add_(entropies[:, None]).mul_(-of_entropies[:, None]).sub_(of_logprobs[:, None])
+    places = targets.clamp(0, chances.shape[1] - 1)[:, None]
+    return chances.mul_(logprobs).scatter_add_(1, places, (of_logprobs * inside)[:, None])
 
 
 def _chosen(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

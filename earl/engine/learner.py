@@ -124,7 +124,7 @@ class Learner:
     def _minibatch(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """One optimiser step on the processes' summed gradients."""
         tokens, turns = max(1, int(batch.mask.sum())), max(1, int(batch.value_mask.sum()))
-        self._optimizer.zero_grad(set_to_none=False)
+        self._optimizer.zero_grad()
         sums: dict[str, Tensor] = {}
         for chunk in self._chunks(batch) or [silent(batch)]:
             loss, stats = self._loss(chunk, algorithm, update, tokens, turns)

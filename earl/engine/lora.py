@@ -27,7 +27,7 @@ def adapt(model: Any, learner: LearnerConfig) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise EarlError("learner.lora_rank needs peft, which is not installed: pip install 'earl[peft]'") from error
+        raise EarlError("learner.lora_rank needs peft, which is not installed: pip install 'earl[lora]'") from error
     targets = _linear_layers(model)
     inject_adapter_in_model(
         LoraConfig(r=learner.lora_rank, lora_alpha=learner.lora_alpha, target_modules=targets, lora_dropout=0.0), model
@@ -81,7 +81,7 @@ def merged(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig
 @contextmanager
 def frozen_base(model: Any) -> Iterator[None]:
     """The model without its adapters, until the context ends."""
-    adapted = [module for module in model.modules() if hasattr(module, "enable_adapters")]
+    adapted = [module for module in model.modules() if hasattr(module, "lora_A")]
     for layer in adapted:
         layer.enable_adapters(False)
     try:

@@ -34,6 +34,10 @@ class Mesh:
         """Which part of every layer this process holds."""
         return self.rank % self.layout.tp
 
+    def wait(self) -> None:
+        """Until every process has come here."""
+        distributed.barrier()
+
     @property
     def tp_group(self) -> ProcessGroup | None:
         """The processes that split layers with this one; None when there are no others."""

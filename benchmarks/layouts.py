@@ -1,0 +1,225 @@
+"""One seed under every layout: the losses of a learner that is spread over processes against those of a single one.
+
+parent ─┬─ the same updates in one process, without any exchange
+        └─ rank 0 … 3 (started here, joined by gloo): every layout in turn, then one run handed from layout to layout
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from earl.algorithms.registry import algorithm
+from earl.batch import Batch, offsets_of
+from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.attention import ATTENTION
+from earl.engine.learner import Learner, Update
+from earl.engine.model import Policy
+from earl.engine.ranks import Replicas
+from earl.engine.sharding.layout import Layout
+from earl.engine.sharding.mesh import joined_mesh
+from earl.engine.sharding.shards import Shards
+from earl.engine.tokenizer import character_tokenizer
+from earl.placement.peers import Peers
+
+LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))
+"""dp, tp."""
+HANDED = ((4, 1), (2, 2), (1, 4), (1, 1), (4, 1), (1, 4), (2, 2))
+"""A run's layouts in turn: six times it is resumed under another one."""
+STAGE = 3
+"""Updates between two resumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How a learner is made."""
+
+    tied: bool = False
+    """Whether the output layer is the embeddings' weights."""
+    learner: tuple[tuple[str, Any], ...] = ()
+    """Settings of [learner]."""
+
+
+VARIANTS = {
+    "untied": Case(),
+    "tied": Case(tied=True),
+    "recompute": Case(learner=(("recompute", True),)),
+    "lora": Case(learner=(("lora_rank", 4),)),
+}
+
+
+def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
+    """Train a small model with PPO: made-up rows, a value head, an entropy bonus, a KL divergence to a reference.
+
+    Returns:
+        `losses`: of each layout and variant the largest difference from one process over all updates, of loss,
+        value loss, entropy and KL divergence; `resumed`: the same of a run that changes its layout `STAGE` updates
+        apart, from each layout to the next, and at last to one process alone.
+    """
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with _ranks(folder, updates, variants) as results:
+            alone = {variant: trained(_alone(VARIANTS[variant]), range(updates)) for variant in variants}
+            uninterrupted = trained(_alone(Case()), range((len(HANDED) + 1) * STAGE))
+            measured = results()
+        handed = [np.array(part) for part in measured["handed"]]
+        last = _alone(Case())
+        last.restore(folder / str(len(HANDED) - 1))
+        handed.append(trained(last, range(len(HANDED) * STAGE, (len(HANDED) + 1) * STAGE)))
+    names = [f"dp {dp}, tp {tp}" for dp, tp in HANDED] + ["one process"]
+    return {
+        "updates": updates,
+        "losses": [
+            {**row["case"], "difference": _away(np.array(row["losses"]), alone[row["case"]["variant"]])}
+            for row in measured["losses"]
+        ],
+        "resumed": [
+            {
+                "from": names[stage - 1],
+                "to": names[stage],
+                "difference": _away(handed[stage], uninterrupted[stage * STAGE : (stage + 1) * STAGE]),
+            }
+            for stage in range(1, len(handed))
+        ],
+    }
+
+
+def trained(learner: Learner, updates: range) -> NDArray[np.float64]:
+    """Statistics of updates, [updates, 4]."""
+    rows = []
+    for number in updates:
+        drawn = batch(number)
+        reference = learner.logprobs(drawn, reference=True)
+        drawn.reference[drawn.mask] = reference[drawn.mask]
+        update = Update(1e-3, entropy=0.01, kl=0.1, minibatches=1, epochs=1, seed=number)
+        stats = learner.update(drawn, algorithm("ppo"), update)
+        rows.append([stats[name] for name in ("loss", "value_loss", "entropy", "kl_to_reference")])
+    return np.array(rows)
+
+
+def batch(seed: int) -> Batch:
+    """Made-up rows of 8 to 39 tokens, nearly on policy."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(8, 40, 16)
+    offsets, size = offsets_of(lengths), int(lengths.sum())
+    mask, ends, turns = np.zeros(size, bool), np.zeros(size, bool), np.full(size, -1, np.int32)
+    for row, (start, length) in enumerate(zip(offsets, lengths, strict=False)):
+        ends[start + 3], mask[start + 4 : start + length], turns[start + 4 : start + length] = True, True, row
+    tokens = rng.integers(0, 100, size).astype(np.int32)
+    noise, worth, returns = rng.normal(size=(3, size)).astype(np.float32)
+    return Batch(
+        offsets, tokens, mask, tokens, (-4.6 + 0.1 * noise) * mask, turns, ends, worth * mask, worth * 0, returns * ends
+    )
+
+
+def policy(tied: bool) -> Policy:
+    """A model of the seed 0 with four key-value heads, so that four processes can share them."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=106,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=8,
+        tie_word_embeddings=tied,
+        initializer_range=0.15,
+    )
+    return Policy(AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION), character_tokenizer())
+
+
+def _alone(case: Case) -> Learner:
+    return _learner(case, Replicas(Peers()))
+
+
+def _learner(case: Case, ranks: Any) -> Learner:
+    settings = LearnerConfig(micro_batch_tokens=150, **dict(case.learner))
+    return Learner(policy(case.tied), AlgorithmConfig(), settings, 1.0, ranks, True)
+
+
+def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    return float(np.abs(ours - theirs).max())
+
+
+@contextmanager
+def _ranks(folder: Path, updates: int, variants: Sequence[str]) -> Iterator[Any]:
+    """Start four processes; the context's value waits for what they measured."""
+    jobs = len(variants) * len(LAYOUTS) + len(HANDED)
+    plan = {"updates": updates, "variants": [*variants], "ports": free_ports(jobs)}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "earl.benchmarks.layouts", str(folder)]
+    ranks = [subprocess.Popen([*command, str(rank)], env=environment, stdout=2) for rank in range(4)]
+
+    def results() -> Any:
+        ended = [rank.wait() for rank in ranks]
+        if any(ended):
+            raise RuntimeError(f"a process of the benchmark ended with {max(ended, key=abs)}; its message stands above")
+        return json.loads((folder / "results.json").read_text())
+
+    try:
+        yield results
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for taken in sockets:
+            taken.bind(("127.0.0.1", 0))
+        return [taken.getsockname()[1] for taken in sockets]
+
+
+def _rank(folder: Path, rank: int) -> None:
+    """One process: it takes part in every layout that is large enough for it."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    plan = json.loads((folder / "plan.json").read_text())
+    ports = iter(plan["ports"])
+    results: dict[str, list[Any]] = {"losses": [], "handed": []}
+    for variant in plan["variants"]:
+        for layout, port in zip([Layout(*shape) for shape in LAYOUTS], ports, strict=False):
+            if rank < layout.size:
+                with joined_mesh(rank, layout, "127.0.0.1", port) as mesh:
+                    losses = trained(_learner(VARIANTS[variant], Shards(mesh)), range(plan["updates"]))
+                results["losses"].append({"case": {"variant": variant, **asdict(layout)}, "losses": losses.tolist()})
+    for stage, (shape, port) in enumerate(zip(HANDED, ports, strict=False)):
+        results["handed"].append(_stage(folder, rank, Layout(*shape), port, stage))
+    if rank == 0:
+        (folder / "results.json").write_text(json.dumps(results))
+
+
+def _stage(folder: Path, rank: int, layout: Layout, port: int, stage: int) -> Any:
+    """Go on from the last stage's checkpoint and write the next one. A process that is not needed waits in the next."""
+    if rank >= layout.size:
+        return None
+    with joined_mesh(rank, layout, "127.0.0.1", port) as mesh:
+        learner = _learner(Case(), Shards(mesh))
+        if stage:
+            learner.restore(folder / str(stage - 1))
+        losses = trained(learner, range(stage * STAGE, (stage + 1) * STAGE))
+        learner.save(folder / str(stage))
+        mesh.wait()
+    return losses.tolist()
+
+
+if __name__ == "__main__":
+    _rank(Path(sys.argv[1]), int(sys.argv[2]))
