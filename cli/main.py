@@ -25,9 +25,10 @@ COMMANDS = {
     "audit": "Check what a run stored of its episodes.",
     "replay": "Step through a stored episode.",
     "runs": "List the runs.",
+    "export": "Write a run's model as a plain Hugging Face folder.",
     "envs": "List, check or show environments.",
     "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
-    "bench": "Measure rollouts, samplers, training steps, placements, forecasts, and what context limits cost.",
+    "bench": "Measure rollouts, samplers, training steps, learners, placements, forecasts, and contexts' limits.",
 }
 """Every command with its summary, so that the help page loads none of them."""
 

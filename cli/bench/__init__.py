@@ -4,17 +4,18 @@ import click
 
 from earl.cli.bench.clusters import faults, placements
 from earl.cli.bench.contexts import ceiling, collapse, forecast
+from earl.cli.bench.learners import layouts, memory
 from earl.cli.bench.rollouts import rollout, sampler, step
 
 
 @click.group()
 def command() -> None:
-    """Measure rollouts, samplers, training steps, placements, forecasts, and what context limits cost.
+    """Measure rollouts, samplers, training steps, learners, placements, forecasts, and contexts' limits.
 
     Repeats take turns, so that whatever else the machine does falls on both sides alike. Wherever a number is repeated,
     its median, min and max are told.
     """
 
 
-for benchmark in (rollout, sampler, step, ceiling, collapse, forecast, placements, faults):
+for benchmark in (rollout, sampler, step, layouts, memory, ceiling, collapse, forecast, placements, faults):
     command.add_command(benchmark)

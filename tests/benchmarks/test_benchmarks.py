@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from earl.benchmarks import rollout, sampler, step
+from earl.benchmarks import memory, rollout, sampler, step
 from earl.benchmarks.generate import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
@@ -106,3 +106,14 @@ def test_the_command_prints_json_or_lines(monkeypatch, capsys):
 def test_bad_input_is_refused(capsys, arguments, complaint):
     assert command_line(["bench", *arguments]) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_the_memory_benchmark_tells():
+    # 256 positions of 2,000 words are one slice: 2 copies x 4 bytes x 128 learned ones at the least.
+    result = memory.run(tokens=256, vocab=2000, hidden=32, layers=1)
+    assert result["full_logits_bytes"] == 256 * 2000 * 4
+    for name in ("kept", "recompute"):
+        assert result[name]["floor_bytes"] > 2 * 64_000 * 4
+        assert result[name]["ratio"] == result[name]["peak_bytes"] / result[name]["floor_bytes"] > 0
+    assert result["recompute"]["floor_bytes"] <= result["kept"]["floor_bytes"]

@@ -116,3 +116,9 @@ def plain_logprobs(model, tokens, temperature=1.0):
 def plain():
     """`plain_logprobs`, what everything is compared with."""
     return plain_logprobs
+
+
+@pytest.fixture
+def architectures():
+    """Makes a policy of each architecture, by name."""
+    return ARCHITECTURES

@@ -1,0 +1,54 @@
+"""A checkpoint's model alone, as a plain Hugging Face folder for whoever serves it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from earl.errors import EarlError
+
+NOT_OF_THE_MODEL = "state.json"
+"""What a checkpoint has beside the model, at the top; its folders are the learner's."""
+
+
+def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> list[Path]:
+    """Copy a checkpoint's model, tokenizer and configuration into a new folder.
+
+    Args:
+        dtype: "float32", as it was trained, or "bfloat16", half the size, as it is mostly served.
+
+    Raises:
+        EarlError: when the folder holds something already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise EarlError(f"{folder} is there already; name a new or an empty folder")
+    partial = folder.parent / f".{folder.name}.tmp"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for path in sorted(checkpoint.iterdir()):
+        if path.is_file() and path.name != NOT_OF_THE_MODEL:
+            _copy(path, partial / path.name, getattr(torch, dtype))
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+    return sorted(folder.iterdir())
+
+
+def _copy(path: Path, to: Path, dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    if path.name == "config.json":
+        config = json.loads(path.read_text(encoding="utf-8"))
+        to.write_text(json.dumps({**config, "dtype": name}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    elif path.suffix == ".safetensors" and dtype != torch.float32:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key).to(dtype) for key in file.keys()}  # noqa: SIM118
+        save_file(tensors, to, metadata={"format": "pt"})
+    elif path.name.endswith(".index.json"):
+        index = json.loads(path.read_text(encoding="utf-8"))
+        total = index["metadata"]["total_size"] * dtype.itemsize // torch.float32.itemsize
+        to.write_text(json.dumps({**index, "metadata": {"total_size": total}}, indent=2, sort_keys=True) + "\n")
+    else:
+        shutil.copyfile(path, to)

@@ -1,0 +1,65 @@
+"""Adapters: they alone are trained, the weights that are handed on have them, the reference does not."""
+
+import numpy as np
+import pytest
+import torch
+
+from earl.algorithms.registry import algorithm
+from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.learner import Learner, Update
+from earl.engine.local import LocalSampler
+from earl.engine.lora import is_factor
+from earl.engine.ranks import Replicas
+from earl.placement.peers import Peers
+from earl.rollout.lockstep import play
+from earl.rollout.pack import complete, pack
+
+MOVING = Update(learning_rate=1e-2, entropy=0.01, kl=0.1, minibatches=2, epochs=2, seed=4)
+
+
+@pytest.fixture
+def batch(small, episodes):
+    policy = small()
+    rows = pack(play(episodes(policy, 6), LocalSampler(policy)))
+    turns = int(rows.turns.max()) + 1
+    worth = np.linspace(-1, 1, turns).astype(np.float32)
+    return complete(rows, worth, worth, rows.logprobs)
+
+
+def adapted(policy):
+    return Learner(policy, AlgorithmConfig(), LearnerConfig(lora_rank=2), 1.0, Replicas(Peers()), False)
+
+
+def test_at_first_nothing_changes(small, batch):
+    plain = small().model.state_dict()
+    weights = adapted(small()).weights()
+    assert weights.keys() == plain.keys()
+    assert all(torch.equal(weights[name], plain[name]) for name in plain)
+
+
+def test_only_adapters_are_trained_and_the_weights_have_them(small, batch):
+    learner, other = adapted(small()), small()
+    before = learner.logprobs(batch)
+    learner.update(batch, algorithm("grpo"), MOVING)
+    trained = [name for name, parameter in learner.scorer.model.named_parameters() if parameter.requires_grad]
+    assert trained
+    assert all(map(is_factor, trained))
+    other.model.load_state_dict(learner.weights())
+    merged = Learner(other, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), False)
+    after = learner.logprobs(batch)
+    assert np.abs(after - before).max() > 1e-3
+    assert np.allclose(merged.logprobs(batch), after, atol=1e-5)
+    assert np.array_equal(learner.logprobs(batch, reference=True), before)
+
+
+def test_a_resumed_learner_goes_on_to_the_bit(small, batch, tmp_path):
+    first = adapted(small())
+    first.update(batch, algorithm("grpo"), MOVING)
+    first.save(tmp_path)
+    first.update(batch, algorithm("grpo"), MOVING)
+    second = adapted(small(seed=1))
+    second.restore(tmp_path)
+    second.update(batch, algorithm("grpo"), MOVING)
+    ours, theirs = second.weights(), first.weights()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert np.array_equal(second.logprobs(batch, reference=True), first.logprobs(batch, reference=True))
