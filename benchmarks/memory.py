@@ -1,4 +1,4 @@
-"""Peak memory of an update on one long sample, measured in a process of its own, beside what it has to take at least."""
+"""Peak memory of an update on one long sample, in a process of its own, beside what it has to take at least."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def _measured(*arguments: int) -> dict[str, Any]:
     return result
 
 
-def _measure(tokens: int, vocab: int, hidden: int, layers: int, recompute: bool) -> dict[str, Any]:
+def _measure(tokens: int, vocab: int, hidden: int, layers: int, *, recompute: bool) -> dict[str, Any]:
     """In a fresh process: libraries are warm and the moments there before the sample comes."""
     _learner(64, 32, 1, False).update(_sample(64), algorithm("grpo"), _update())
     before = _resident("VmRSS")
@@ -107,5 +107,5 @@ def _resident(key: str) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    measure = [int(value) for value in sys.argv[1:]]
-    sys.stdout.write(json.dumps(_measure(*measure[:4], recompute=bool(measure[4]))))
+    numbers = [int(value) for value in sys.argv[1:]]
+    sys.stdout.write(json.dumps(_measure(*numbers[:4], recompute=bool(numbers[4]))))
