@@ -62,6 +62,12 @@ class Learner:
         self._optimizer = self._kept.optimizer
 
     @property
+    def vocab(self) -> int:
+        """How many tokens the model knows."""
+        size: int = self.scorer.model.config.get_text_config().vocab_size
+        return size
+
+    @property
     def has_reference(self) -> bool:
         """Whether a second model is held, to measure the KL divergence to."""
         return self._kept.frozen is not None
@@ -103,18 +109,20 @@ class Learner:
         return {name: float(np.mean([stats[name] for stats in collected])) for name in (collected or [{}])[0]}
 
     @torch.no_grad()
-    def logprobs(self, rows: Rows, reference: bool = False) -> NDArray[np.float32]:
+    def logprobs(self, rows: Rows, reference: bool = False, temperature: float | None = None) -> NDArray[np.float32]:
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
         Args:
             reference: under the model as it was when this was first asked for, instead of as it is now; with
                 adapters, under the model without them.
+            temperature: in place of the sampler's.
         """
+        heat = temperature or self._temperature
         if reference and self._config.lora_rank:
             with frozen_base(self.scorer.model):
-                return self.logprobs(rows)
+                return self.logprobs(rows, temperature=heat)
         scorer = self._kept.reference() if reference else self.scorer
-        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, self._temperature).logprobs)
+        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, heat).logprobs)
 
     @torch.no_grad()
     def values(self, rows: Rows) -> NDArray[np.float32]:

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from earl.engine.model import Policy, head, hidden_states
-from earl.engine.probe import Probe
+from earl.engine.probe import Probe, check
 from earl.engine.slots import SlotCache
 from earl.rollout.episode import Completion, Prompt
 from earl.seeds import uniforms
+
+TOLERANCE = 1e-3
+"""How far a probe's log-probs may lie from the learner's: both compute in float32, in another order."""
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -53,11 +56,19 @@ class LocalSampler:
         self._forget()
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Take new weights and drop every cached key and value. They are copied: there is nothing to check."""
-        del probe
+        """Take new weights and drop every cached key and value.
+
+        Args:
+            probe: what the learner's weights say of a prompt, where they came from another process; compared.
+
+        Raises:
+            StaleWeights: when these say something else.
+        """
         self._model.load_state_dict(weights)
         self._version = version
         self._forget()
+        if probe:
+            check(probe, Probe.of(self._model).logprobs, TOLERANCE, version)
 
     @property
     def version(self) -> int:

@@ -15,6 +15,7 @@ from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
 from earl.engine.model import Policy
+from earl.engine.probe import Probe
 from earl.engine.samplers import make_sampler
 from earl.evaluate import Match
 from earl.matches import MatchResult
@@ -62,9 +63,9 @@ class RolloutFragment:
         """Set the context limit of the episodes to come, in tokens."""
         self.world = limited(self.world, tokens)
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Play with these weights from now on."""
-        self.sampler.load(weights, version)
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        """Play with these weights from now on; see `Sampler.load`."""
+        self.sampler.load(weights, version, probe)
 
 
 def limited(world: World, tokens: int) -> World:

@@ -17,6 +17,7 @@ from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, load, make
+from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
 from earl.engine.sharding.layout import Layout
 from earl.evaluate import Match
@@ -77,9 +78,9 @@ class WorkerActor(Alive):
         config = build(recipe)
         self._fragment = RolloutFragment(config, policy_of(config, source))
 
-    def load(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
-        """Play with these weights from now on."""
-        self._fragment.load(tensors_of(weights), version)
+    def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
+        """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
+        self._fragment.load(tensors_of(weights), version, probe)
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come."""
@@ -152,7 +153,7 @@ class RankActor(Alive):
     def setup(self, recipe: Mapping[str, Any], source: str | None, rank: int, meeting: tuple[str, int]) -> None:
         """Join the other ranks and make the learner."""
         config = build(recipe)
-        self._rank = rank
+        self._rank, self._coarse = rank, config.learner.dtype == "bfloat16"
         self._learner = joined(config, source, rank, meeting)
 
     @_losing_others
@@ -172,9 +173,12 @@ class RankActor(Alive):
 
     @_losing_others
     def weights(self) -> list[Any]:
-        """A reference to the model's weights, whole; from the first rank alone, but gathered by all."""
+        """A reference to the model's weights, whole, and a probe of them; from the first rank, but gathered by all."""
         weights = self._learner.weights()
-        return [ray.put(arrays_of(weights))] if self._rank == 0 else []
+        tokens = probe_tokens(self._learner.vocab)
+        logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
+        probe = Probe(tokens, logprobs[1:].tolist(), self._coarse)
+        return [ray.put(arrays_of(weights)), probe] if self._rank == 0 else []
 
     @_losing_others
     def save(self, folder: str) -> None:

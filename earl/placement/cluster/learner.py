@@ -42,8 +42,8 @@ class Ranks:
         return values
 
     def weights(self) -> Any:
-        """A reference to the weights, which lie with the first rank; they do not come here."""
-        return self._first("weights", "weights")[0]
+        """A reference to the weights, which lie with the first rank and do not come here, and a probe of them."""
+        return self._first("weights", "weights")
 
     def save(self, folder: Path) -> None:
         """Let every rank write its part."""

@@ -109,4 +109,5 @@ def _limit(actor: Any, _: int, tokens: int) -> Any:
 
 
 def _load(actor: Any, _: int, given: tuple[Any, int]) -> Any:
-    return actor.load.remote(*given)
+    (weights, probe), version = given
+    return actor.load.remote(weights, probe, version)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.ray_logging import global_worker_stdstream_dispatcher
+from ray._private import worker as ray_worker
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -196,14 +196,14 @@ def cluster(config: Config, asked: Asked | None = None) -> Iterator[Cluster]:
 @contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
     """Be a driver of the Ray cluster at `address`, or of one of this process alone that ends with it."""
+    # Ray prints what befalls its processes on standard output, which is for results; the crew says it in one line.
+    ray_worker.print_to_stdstream = lambda *_, **__: None
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     if address is None:
         # As many slots as are asked for: on one machine its owner says how many processes share the cores.
         ray.init(num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, **quiet)
     else:
         ray.init(address=address, **quiet)
-    # Ray prints on standard output what befalls its processes; the crew says it, and in one line.
-    global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
     try:
         yield
     finally:
