@@ -45,23 +45,21 @@ def shake(policy, seed):
 
 
 @pytest.fixture(scope="module")
-def engines():
-    """Policies with their samplers, one engine for each case; they end with the module."""
+def engine(request):
+    """A policy with its sampler; tests of the same case share them, and one engine is there at a time."""
     from earl.engine.vllm.sampler import VllmSampler
 
-    made = {}
+    kind, tp = CASES[request.param]
+    policy = policy_of(kind)
+    config = SamplerConfig(engine="vllm", tp=tp, kv_cache_gib=0.1)
+    sampler = VllmSampler(policy, config, temperature=1.3, max_tokens=512)
+    yield policy, sampler
+    sampler.close()
 
-    def engine(case):
-        if case not in made:
-            kind, tp = CASES[case]
-            policy = policy_of(kind)
-            config = SamplerConfig(engine="vllm", tp=tp, kv_cache_gib=0.1)
-            made[case] = policy, VllmSampler(policy, config, temperature=1.3, max_tokens=512)
-        return made[case]
 
-    yield engine
-    for _, sampler in made.values():
-        sampler.close()
+def cases(*names):
+    """For a test of these cases alone."""
+    return pytest.mark.parametrize("engine", names, indirect=True)
 
 
 def prompts_of(count, length=40, max_tokens=6):
@@ -81,9 +79,9 @@ def assert_logprobs(plain, policy, prompts, completions, version):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_logprobs_are_the_learners_before_and_after_every_sync(engines, plain, case):
-    policy, sampler = engines(case)
+@cases(*CASES)
+def test_logprobs_are_the_learners_before_and_after_every_sync(engine, plain):
+    policy, sampler = engine
     prompts = prompts_of(12)
     assert_logprobs(plain, policy, prompts, sampler.generate(prompts), sampler.version)
     for version in (sampler.version + 1, sampler.version + 2):
@@ -93,8 +91,9 @@ def test_logprobs_are_the_learners_before_and_after_every_sync(engines, plain, c
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_reply_alone_and_among_others(engines):
-    _, sampler = engines("untied")
+@cases("untied")
+def test_the_same_seed_gives_the_same_reply_alone_and_among_others(engine):
+    _, sampler = engine
     prompts = prompts_of(30)
     together = sampler.generate(prompts)
     assert [sampler.generate([prompt])[0].tokens for prompt in prompts[:4]] == [c.tokens for c in together[:4]]
@@ -102,8 +101,9 @@ def test_the_same_seed_gives_the_same_reply_alone_and_among_others(engines):
 
 
 @pytest.mark.slow
-def test_a_reply_ends_with_the_stop_token_or_at_its_bound(engines):
-    policy, sampler = engines("untied")
+@cases("untied")
+def test_a_reply_ends_with_the_stop_token_or_at_its_bound(engine):
+    policy, sampler = engine
     [stop] = policy.stop_ids
     prompts = [Prompt(i, [2, 20, 30, 5, 3], seed=i, max_tokens=1 + i % 7) for i in range(200)]
     completions = sampler.generate(prompts)
@@ -116,8 +116,9 @@ def test_a_reply_ends_with_the_stop_token_or_at_its_bound(engines):
 
 
 @pytest.mark.slow
-def test_greedy_takes_the_most_likely_token(engines, plain):
-    policy, sampler = engines("untied")
+@cases("untied")
+def test_greedy_takes_the_most_likely_token(engine, plain):
+    policy, sampler = engine
     prompts = [Prompt(p.session, p.tokens, p.seed, p.max_tokens, greedy=True) for p in prompts_of(8)]
     for prompt, completion in zip(prompts, sampler.generate(prompts), strict=True):
         expected = plain(policy.model, [*prompt.tokens, *completion.tokens])[len(prompt.tokens) - 1 : -1]
@@ -125,9 +126,10 @@ def test_greedy_takes_the_most_likely_token(engines, plain):
 
 
 @pytest.mark.slow
-def test_later_turns_find_the_earlier_ones_in_the_prefix_cache(engines):
-    _, sampler = engines("untied")
-    sampler.load(engines("untied")[0].model.state_dict(), sampler.version + 1)  # forgets what other tests left
+@cases("untied")
+def test_later_turns_find_the_earlier_ones_in_the_prefix_cache(engine):
+    _, sampler = engine
+    sampler.load(engine[0].model.state_dict(), sampler.version + 1)  # forgets what other tests left
     before, asked = sampler.cached_tokens, prompts_of(6, length=70)
     replies = sampler.generate(asked)
     assert sampler.cached_tokens == before
@@ -140,15 +142,15 @@ def test_later_turns_find_the_earlier_ones_in_the_prefix_cache(engines):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["untied", "tied-tp2"])
-def test_replies_on_their_way_go_on_under_new_weights(engines, plain, case):
-    policy, sampler = engines(case)
+@cases("untied", "tied-tp2")
+def test_replies_on_their_way_go_on_under_new_weights(engine, plain):
+    policy, sampler = engine
     old = copy.deepcopy(policy.model)
     first, second = sampler.version, sampler.version + 1
     prompts = prompts_of(8, max_tokens=120)
     sampler_stop, sampler._loop._stop_ids = sampler._loop._stop_ids, []  # none ends by itself
     running = sampler._loop.submit(prompts)
-    time.sleep(0.1)
+    sampler.generate(prompts_of(1, max_tokens=3))  # by now the others have begun
     shake(policy, seed=77)
     sampler.load(policy.model.state_dict(), second)
     replies = [reply.result(timeout=60) for reply in running]
@@ -165,9 +167,9 @@ def test_replies_on_their_way_go_on_under_new_weights(engines, plain, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["untied", "tied-tp2"])
-def test_weights_that_were_not_taken_are_caught(engines, monkeypatch, case):
-    policy, sampler = engines(case)
+@cases("untied", "tied-tp2")
+def test_weights_that_were_not_taken_are_caught(engine, monkeypatch):
+    policy, sampler = engine
     version = sampler.version
     shake(policy, seed=91)
     monkeypatch.setattr(type(sampler._device), "hand_over", lambda self, engine, weights: None)
@@ -182,9 +184,10 @@ def test_weights_that_were_not_taken_are_caught(engines, monkeypatch, case):
 
 
 @pytest.mark.slow
-def test_a_head_that_stayed_behind_is_caught(engines, monkeypatch):
+@cases("tied")
+def test_a_head_that_stayed_behind_is_caught(engine, monkeypatch):
     # What vLLM's own reload does to tied embeddings on a CPU: everything is new but the output layer.
-    policy, sampler = engines("tied")
+    policy, sampler = engine
     whole = type(sampler._device).hand_over
 
     def without_embeddings(self, engine, weights):
@@ -200,8 +203,9 @@ def test_a_head_that_stayed_behind_is_caught(engines, monkeypatch):
 
 
 @pytest.mark.slow
-def test_weights_that_are_not_numbers_are_refused(engines):
-    policy, sampler = engines("untied")
+@cases("untied")
+def test_weights_that_are_not_numbers_are_refused(engine):
+    policy, sampler = engine
     sound = {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
     broken = {**sound, "model.norm.weight": torch.full_like(sound["model.norm.weight"], torch.nan)}
     with pytest.raises(StaleWeights, match="nan"):
@@ -210,8 +214,9 @@ def test_weights_that_are_not_numbers_are_refused(engines):
 
 
 @pytest.mark.slow
-def test_a_prompt_that_does_not_fit_is_refused_and_others_are_not(engines):
-    _, sampler = engines("untied")
+@cases("untied")
+def test_a_prompt_that_does_not_fit_is_refused_and_others_are_not(engine):
+    _, sampler = engine
     with pytest.raises(EarlError, match="600 tokens"):
         sampler.generate([Prompt(0, [7] * 600, seed=1, max_tokens=4)])
     assert sampler.generate(prompts_of(1))[0].tokens
