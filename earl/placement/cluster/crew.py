@@ -168,10 +168,10 @@ class Crew:
         except RayActorError:
             lost[number] = "has died"
         except ObjectLostError as error:
-            raise Lost("what one process held for another is gone, and its node with it") from error
+            raise Lost("what one process held for another is gone with it") from error
         except RayTaskError as error:
             if isinstance(error.cause, ObjectLostError | RayActorError):
-                raise Lost("what one process held for another is gone, and its node with it") from error
+                raise Lost("what one process held for another is gone with it") from error
             if not isinstance(error.cause, ConnectionError | Lost):
                 raise error.cause from None
             lost[number] = LEFT
