@@ -2,7 +2,7 @@
 
 import click
 
-from earl.cli.bench.clusters import faults, placements
+from earl.cli.bench.clusters import asynchronous, faults, placements
 from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import layouts, memory
 from earl.cli.bench.rollouts import rollout, sampler, step
@@ -17,5 +17,17 @@ def command() -> None:
     """
 
 
-for benchmark in (rollout, sampler, step, layouts, memory, ceiling, collapse, forecast, placements, faults):
+for benchmark in (
+    rollout,
+    sampler,
+    step,
+    layouts,
+    memory,
+    ceiling,
+    collapse,
+    forecast,
+    placements,
+    asynchronous,
+    faults,
+):
     command.add_command(benchmark)

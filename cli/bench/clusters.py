@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from earl.cli.bench.shared import show
+from earl.cli.bench.shared import show, training_options
 from earl.cli.options import json_option
 
 fresh_option = click.option(
@@ -68,3 +68,26 @@ def faults(
         show(processes(root, seed, rounds, assignments), as_json)
     else:
         show(strike_hosts(root, seed, hosts, rate, assignments), as_json)
+
+
+@click.command()
+@training_options("asynchronous", steps=40, seeds=2)
+def asynchronous(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure rollout ahead of the learner where environments are slow.
+
+    Tic-Tac-Toe on Ray, one learner and one rollout worker, with simulated waits before every answer: 0.05 s in the
+    median, with a heavy tail. Three arms that take turns: rollout and learner take turns, or rollout is at most one or
+    two versions ahead, with truncated importance weights by token.
+
+    \b
+    seconds         of a step, over the steps of all seeds but the first four and the last
+    waited          of these, for episodes, in the median step
+    staleness_max   versions that the oldest token was behind
+    not_lost        share of the games of both seats that the last weights do not
+                    lose, with the 95 % interval
+    speedup         over the synchronous arm by the median step, seed by seed
+    not_lost_minus_synchronous   difference with its 95 % interval
+    """
+    from earl.benchmarks.asynchronous import run
+
+    show(run(root, seeds, steps, assignments), as_json)

@@ -20,7 +20,7 @@ def recipe_options(command: F) -> F:
     return click.option("--env", default="tictactoe", show_default=True, help="Whose packaged recipe is used.")(command)
 
 
-def training_options(name: str, steps: int) -> Callable[[F], F]:
+def training_options(name: str, steps: int, seeds: int = 3) -> Callable[[F], F]:
     """What every benchmark takes that trains its own runs."""
 
     def take(command: F) -> F:
@@ -39,7 +39,7 @@ def training_options(name: str, steps: int) -> Callable[[F], F]:
         command = click.option(
             "--steps", type=click.IntRange(min=1), default=steps, show_default=True, help="Of reinforcement learning."
         )(command)
-        return click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)(command)
+        return click.option("--seeds", type=click.IntRange(min=1), default=seeds, show_default=True)(command)
 
     return take
 

@@ -1,0 +1,139 @@
+"""Rollout ahead of the learner against taking turns with it, where environments are slow with a heavy tail.
+
+by seed: synchronous · one version ahead · two ahead ─▶ seconds of a step ─▶ staleness ─▶ strength of the last weights
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from earl import evaluate
+from earl.benchmarks.ceiling import trained
+from earl.benchmarks.rollout import recipe, spread
+from earl.config import Config
+from earl.engine.model import load
+from earl.matches import wilson
+from earl.placement.judge import judge
+from earl.runs import checkpoint
+from earl.runs.folder import RunFolder
+from earl.runs.store import Store
+
+ARMS = {
+    "synchronous": ["placement.max_staleness=0"],
+    "ahead_1": ["placement.max_staleness=1", 'algorithm.correction="token"'],
+    "ahead_2": ["placement.max_staleness=2", 'algorithm.correction="token"'],
+}
+SLOW = [
+    'placement.kind="disaggregated"',
+    "env.delay_seconds=0.05",
+    "env.opponents={random=1,perfect=1}",
+    "rollout.episodes=128",
+    "rollout.group_size=8",
+    "warm_start.steps=15",
+    "warm_start.episodes=200",
+    "run.checkpoint_every=1000",
+    "run.keep_trajectories_every=1000",
+    "evaluate.every=1000",
+    "evaluate.exact=false",
+    "evaluate.episodes=1",
+    "evaluate.final_episodes=1",
+    'evaluate.opponents=["random"]',
+]
+"""A short warm start, so that there is something left to learn. What is not measured is kept short."""
+SETTLING = 4
+"""Steps of reinforcement learning that do not count: rollout gets ahead in the first of them."""
+ASIDE = ("evaluate", "checkpoint")
+"""Stages that are not part of every step."""
+OPPONENTS = ("random", "perfect")
+GAMES = 1000
+
+
+def run(root: Path, seeds: int = 2, steps: int = 40, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """Train every arm with seeds 0, 1, … in turn; runs that lie in `root` already are taken up, not done again.
+
+    Returns:
+        by arm: `seconds` of a step, as median, min and max over the steps of all seeds; `waited`: seconds of these
+        that the learner waited for episodes, in the median step; `staleness_max`; `not_lost`: share of games against
+        each opponent that the last weights, playing greedily, do not lose, with its 95 % interval. `speedup` of each
+        arm over the synchronous one, by the median step, seed by seed; `not_lost_minus_synchronous`: difference with
+        its 95 % interval.
+    """
+    folders: dict[str, list[RunFolder]] = {arm: [] for arm in ARMS}
+    for seed in range(seeds):
+        for arm, settings in ARMS.items():
+            config = recipe("tictactoe", [*SLOW, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
+            folders[arm].append(trained(root, f"{arm}-seed{seed}", config))
+    config = recipe("tictactoe", [*SLOW, f"run.steps={steps}", *assignments, "env.delay_seconds=0"])
+    times = {arm: [_steps(folder, config) for folder in own] for arm, own in folders.items()}
+    counts = {arm: [_not_lost(folder, config) for folder in own] for arm, own in folders.items()}
+    played = seeds * GAMES * 2
+    strength = {arm: {name: sum(own[name] for own in runs) for name in OPPONENTS} for arm, runs in counts.items()}
+    return {
+        "seeds": seeds,
+        "steps": steps,
+        "episodes": config.rollout.episodes,
+        "delay_seconds": recipe("tictactoe", [*SLOW, *assignments]).env.delay_seconds,
+        "games": played,
+        **{
+            arm: {
+                "seconds": spread([sum(stages.values()) for own in times[arm] for stages in own]),
+                "waited": median(stages["rollout"] for own in times[arm] for stages in own),
+                "staleness_max": max(_staleness(folder) for folder in folders[arm]),
+                "not_lost": {name: _share(won, played) for name, won in strength[arm].items()},
+            }
+            for arm in ARMS
+        },
+        "speedup": {arm: spread(_ratios(times["synchronous"], times[arm])) for arm in [*ARMS][1:]},
+        "not_lost_minus_synchronous": {
+            arm: {name: _difference(strength[arm][name], strength["synchronous"][name], played) for name in OPPONENTS}
+            for arm in [*ARMS][1:]
+        },
+    }
+
+
+def _steps(folder: RunFolder, config: Config) -> list[dict[str, float]]:
+    """Seconds by stage of the steps that count."""
+    with Store(folder.database, read_only=True) as store:
+        timings = {stage: dict(points) for stage, points in store.timings().items() if stage not in ASIDE}
+    first, last = config.warm_start.steps + SETTLING + 1, config.total_steps
+    return [{name: points[step] for name, points in timings.items() if step in points} for step in range(first, last)]
+
+
+def _ratios(ours: list[list[dict[str, float]]], theirs: list[list[dict[str, float]]]) -> list[float]:
+    """How many times longer the median step of ours took, run by run."""
+
+    def middle(steps: list[dict[str, float]]) -> float:
+        return median(sum(stages.values()) for stages in steps)
+
+    return [middle(a) / middle(b) for a, b in zip(ours, theirs, strict=True)]
+
+
+def _staleness(folder: RunFolder) -> float:
+    with Store(folder.database, read_only=True) as store:
+        return max((value for _, value in store.metrics(["staleness/max"]).get("staleness/max", [])), default=0.0)
+
+
+def _not_lost(folder: RunFolder, config: Config) -> dict[str, int]:
+    """Games against each opponent, of both seats, that the last weights did not lose."""
+    latest = checkpoint.latest(folder.checkpoints)
+    assert latest is not None, "a run that has ended left a checkpoint"
+    player = judge(config, load(latest))
+    asked = evaluate.matches(player.world, OPPONENTS, False, GAMES)
+    results = [evaluate.evaluate(player.world, player.sampler, match) for match in asked]
+    return {name: round(sum(GAMES * (r.win + r.draw) for r in results if r.opponent == name)) for name in OPPONENTS}
+
+
+def _share(count: int, games: int) -> dict[str, float]:
+    low, high = wilson(count, games)
+    return {"share": count / games, "low": low, "high": high}
+
+
+def _difference(ours: int, theirs: int, games: int) -> dict[str, float]:
+    """Of two shares, with Newcombe's interval of 95 % (1998, method 10)."""
+    ours_, theirs_ = _share(ours, games), _share(theirs, games)
+    found = ours_["share"] - theirs_["share"]
+    low = math.hypot(ours_["share"] - ours_["low"], theirs_["high"] - theirs_["share"])
+    high = math.hypot(ours_["high"] - ours_["share"], theirs_["share"] - theirs_["low"])
+    return {"share": found, "low": found - low, "high": found + high}
