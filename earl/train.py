@@ -265,7 +265,8 @@ def _context_watch(placement: Stages) -> ContextWatch:
     """The watch of a new run. What an automatic limit may reach was settled before the run began."""
     config = placement.config.context
     ceiling = config.ceiling or min(placement.shape.max_positions, placement.config.learner.micro_batch_tokens)
-    return ContextWatch(config.first_limit, ceiling if config.automatic else None)
+    ahead = placement.config.placement.max_staleness
+    return ContextWatch(config.first_limit, ceiling if config.automatic else None, ahead=ahead)
 
 
 def _due(step: int, every: int, last: int) -> bool:

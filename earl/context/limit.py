@@ -61,6 +61,10 @@ class ContextWatch:
     history: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     """Which warnings of a fixed limit have been given: "near", "met"."""
+    ahead: int = 0
+    """Steps whose episodes have begun already, under the limit that held then, when a step is learned from."""
+    raised: int | None = None
+    """The last step after which the limit was raised."""
 
     def observe(self, growth: Growth) -> Seen:
         """Take in a step, and raise the limit for the next one where that is due."""
@@ -115,9 +119,12 @@ class ContextWatch:
             # Bounded: after a few steep steps a trend has a far upper end that is no reason to hold so much room.
             upper = min(max(upper, expected(self._series(len(FORECAST) - 1), AHEAD)[1]), LEAP * growth.longest)
         wanted, why = ROOM * upper, f"up to {upper:.0f} tokens are expected soon"
-        if growth.cut:
+        before = self.raised is not None and growth.step <= self.raised + self.ahead  # the limit was another
+        if growth.cut and not before:
             wanted, why = max(wanted, LEAP * self.limit), f"{growth.cut:.1%} of the episodes were cut off"
-        return self._raise(min(wanted, 2 * self.limit), ceiling, why)
+        events = self._raise(min(wanted, 2 * self.limit), ceiling, why)
+        self.raised = growth.step if events else self.raised
+        return events
 
     def _raise(self, wanted: float, ceiling: int, why: str) -> tuple[tuple[str, str], ...]:
         before = self.limit

@@ -28,6 +28,15 @@ def test_a_cut_raises_an_automatic_limit_by_half():
     assert "from 72 to 112 tokens: 2.0% of the episodes were cut off" in message
 
 
+def test_a_limit_is_not_raised_again_for_episodes_that_began_under_the_one_before():
+    watch = ContextWatch(limit=72, ceiling=1024, ahead=2)
+    for step in (1, 2, 3):  # those of the steps 2 and 3 had begun when the limit was raised after step 1
+        watch.observe(Growth(step, (40, 70, 72), 72, cut=0.02))
+        assert watch.limit == 112
+    watch.observe(Growth(4, (40, 70, 112), 112, cut=0.02))
+    assert watch.limit == 168  # 112 x 1.5
+
+
 def test_an_automatic_limit_is_raised_before_it_is_met():
     watch, events = fed(ContextWatch(limit=100, ceiling=1024), [40 + 2 * step for step in range(60)])
     assert watch.limit > 40 + 2 * 59  # the longest so far

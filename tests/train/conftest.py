@@ -6,11 +6,15 @@ import sqlite3
 import pytest
 import torch
 
+from earl.audit import audit
+from earl.audit.slots import Slot, slots_of
 from earl.placement.peers import Peers
 from earl.placement.place import Here
 from earl.recipe import dump
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
+from earl.runs.store import Store
+from earl.runs.trajectories import path_of, read, read_experiences
 from earl.train import StopRequest, train
 
 torch.set_num_threads(1)
@@ -18,8 +22,6 @@ torch.set_num_threads(1)
 
 def columns_of(path):
     """Every trajectory of a file, but for the wall time of its turns."""
-    from earl.runs.trajectories import read
-
     _, groups = read(path)
     return [
         (t.task, t.seed, t.stop, t.outcome, t.tokens.tobytes(), t.logprobs.tobytes(), t.versions.tobytes(), turns)
@@ -112,3 +114,70 @@ def carry_on_fixture():
 def stopping():
     """An observer that stops after a step."""
     return Stopping
+
+
+AHEAD = range(4, 12)
+"""The steps of reinforcement learning of `ahead_recipe`, after a warm start of 3."""
+
+
+@pytest.fixture
+def ahead_recipe(tiny):
+    """Makes the recipe of an asynchronous run, ahead by at most `bound` versions, with some settings changed."""
+    recipe = {
+        "env": {"delay_seconds": 0.01},
+        "agent": {"retries": 4},
+        "algorithm": {"correction": "token"},
+        "run": {"steps": len(AHEAD), "checkpoint_every": 3, "keep_trajectories_every": 1},
+        "evaluate": {"every": 3},
+        "placement": {"kind": "disaggregated", "heartbeat_seconds": 3.0},
+    }
+
+    def make(bound, **sections):
+        changed = {name: {**recipe.get(name, {}), **sections.get(name, {})} for name in {*recipe, *sections}}
+        changed["placement"]["max_staleness"] = bound
+        return tiny(**changed)
+
+    return make
+
+
+@pytest.fixture
+def staleness():
+    """The staleness of the oldest token of each step of a run."""
+
+    def read(folder):
+        with Store(folder.database, read_only=True) as store:
+            return dict(store.metrics(["staleness/max"])["staleness/max"])
+
+    return read
+
+
+@pytest.fixture
+def assert_sound(staleness):
+    """Checks a run of `ahead_recipe`: each episode was learned once, none too late, and the audit finds nothing."""
+
+    def check(folder, config):
+        for step in AHEAD:
+            path = path_of(folder.trajectories, step)
+            played = [Slot(t.task, t.seed) for group in read(path)[1] for t in group.trajectories]
+            assert played == [*slots_of(config, step)]
+            assert all(experience.mask.any() for experience in read_experiences(path))
+        found = staleness(folder)
+        assert [*found] == [*AHEAD]
+        assert all(0 <= value <= config.placement.max_staleness for value in found.values())
+        assert [str(finding) for finding in audit(folder).findings] == []
+
+    return check
+
+
+@pytest.fixture
+def assert_kept():
+    """Checks that groups of a checkpoint's buffer were learned from as they were."""
+
+    def check(folder, ended):
+        for ticket, group in ended.items():
+            _, learned = read(path_of(folder.trajectories, ticket.step))
+            for before, after in zip(group.trajectories, learned[ticket.number].trajectories, strict=True):
+                assert before.tokens.tolist() == after.tokens.tolist()
+                assert before.versions.tolist() == after.versions.tolist()
+
+    return check

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from earl.audit import audit
-from earl.audit.slots import Slot, slots_of
 from earl.engine.model import load
 from earl.placement import buffer
 from earl.placement.cluster.actors import ContinuousActor, arrays_of
@@ -20,20 +19,10 @@ from earl.placement.peers import Lost, Peers
 from earl.placement.stages import Stages
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
-from earl.runs.store import Store
 from earl.train import StopRequest, train
 from earl.trajectory import Group
 
 torch.set_num_threads(1)
-
-STEPS = range(4, 12)  # after a warm start of 3
-RECIPE = {
-    "env": {"delay_seconds": 0.01},
-    "agent": {"retries": 4},
-    "algorithm": {"correction": "token"},
-    "run": {"steps": len(STEPS), "checkpoint_every": 3, "keep_trajectories_every": 1},
-    "evaluate": {"every": 3},
-}
 
 
 class RemoteActor:
@@ -88,7 +77,7 @@ class Place:
         weights, update, source = here.learner.weights, here.learner.update, str(saved) if saved else None
         here.learner.weights = lambda: {name: array.copy() for name, array in arrays_of(weights()).items()}
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
-        setup = lambda actor, _: actor.setup.remote(self.crew.recipe, source)  # noqa: E731
+        setup = lambda actor, _: actor.setup.remote(self.crew.recipe, source, ())  # noqa: E731
         self.players = AheadWorkers(self.crew, setup, self, self.config)
         return Stages(self.config, here.world, here.shape, here.learner, self.players)
 
@@ -121,65 +110,32 @@ def carry_on(folder, place, observer=None):
         return train(folder, place.config, place, Peers(), request, observer)
 
 
-def numbers(folder, name):
-    with Store(folder.database, read_only=True) as store:
-        return dict(store.metrics()[name])
-
-
-def assert_every_episode_was_learned_once(folder, config):
-    for step in STEPS:
-        _, groups = trajectories.read(trajectories.path_of(folder.trajectories, step))
-        played = [Slot(t.task, t.seed) for group in groups for t in group.trajectories]
-        assert played == [*slots_of(config, step)]
-        for experience in trajectories.read_experiences(trajectories.path_of(folder.trajectories, step)):
-            assert experience.mask.any()
-
-
-def assert_within_the_bound(folder, bound):
-    staleness = numbers(folder, "staleness/max")
-    assert [*staleness] == [*STEPS]
-    assert all(0 <= value <= bound for value in staleness.values())
-
-
-@pytest.fixture
-def recipe(tiny):
-    return lambda bound: tiny(placement={"kind": "disaggregated", "max_staleness": bound}, **RECIPE)
-
-
 @pytest.mark.parametrize("bound", [1, 2])
-def test_a_run_learns_every_episode_once_and_none_too_late(recipe, new_run, bound):
-    config = recipe(bound)
+def test_a_run_learns_every_episode_once_and_none_too_late(ahead_recipe, new_run, assert_sound, staleness, bound):
+    config = ahead_recipe(bound)
     folder = new_run(config)
     assert carry_on(folder, Place(config)).finished
-    assert_every_episode_was_learned_once(folder, config)
-    assert_within_the_bound(folder, bound)
-    assert max(numbers(folder, "staleness/max").values()) == bound  # rollout did run ahead
-    assert [*numbers(folder, "correction/weight")] == [*STEPS]
-    said = audit(folder)
-    assert [str(finding) for finding in said.findings] == []
+    assert_sound(folder, config)
+    assert max(staleness(folder).values()) == bound  # rollout did run ahead
 
 
-def test_lost_workers_cost_no_episode(recipe, new_run):
-    config = recipe(2)
+def test_lost_workers_cost_no_episode(ahead_recipe, new_run, assert_sound):
+    config = ahead_recipe(2)
     folder, place = new_run(config), Place(config, losing=0.05)
     assert carry_on(folder, place).finished
     assert place.crew.losses
-    assert_every_episode_was_learned_once(folder, config)
-    assert_within_the_bound(folder, 2)
-    assert [str(finding) for finding in audit(folder).findings] == []
+    assert_sound(folder, config)
 
 
-def test_a_lost_learner_goes_back_to_its_checkpoint_and_so_does_what_was_played(recipe, new_run):
-    config = recipe(2)
+def test_a_lost_learner_goes_back_to_its_checkpoint_and_so_does_what_was_played(ahead_recipe, new_run, assert_sound):
+    config = ahead_recipe(2)
     folder = new_run(config)
     assert carry_on(folder, Place(config, lost_at=3 + 5)).finished  # in the fifth step after the warm start
-    assert_every_episode_was_learned_once(folder, config)
-    assert_within_the_bound(folder, 2)
-    assert [str(finding) for finding in audit(folder).findings] == []
+    assert_sound(folder, config)
 
 
-def test_what_was_played_ahead_is_not_played_again_after_a_stop(recipe, new_run, stopping):
-    config = recipe(2)
+def test_what_was_played_ahead_is_not_played_again(ahead_recipe, new_run, assert_sound, assert_kept, stopping):
+    config = ahead_recipe(2)
     folder, observer = new_run(config), stopping(7)
     stop = observer.step
 
@@ -195,14 +151,8 @@ def test_what_was_played_ahead_is_not_played_again_after_a_stop(recipe, new_run,
     assert sorted(limits) == [8, 9, 10]
     assert {ticket.step for ticket in ended} >= {8}
     assert carry_on(folder, Place(config)).finished
-    assert_every_episode_was_learned_once(folder, config)
-    assert_within_the_bound(folder, 2)
-    for ticket, group in ended.items():
-        _, learned = trajectories.read(trajectories.path_of(folder.trajectories, ticket.step))
-        for before, after in zip(group.trajectories, learned[ticket.number].trajectories, strict=True):
-            assert before.tokens.tolist() == after.tokens.tolist()
-            assert before.versions.tolist() == after.versions.tolist()
-    assert [str(finding) for finding in audit(folder).findings] == []
+    assert_sound(folder, config)
+    assert_kept(folder, ended)
 
 
 def older(trajectory):
@@ -228,8 +178,8 @@ def backwards(trajectory):
     return replace(trajectory, versions=versions)
 
 
-def test_the_audit_hears_of_weights_that_are_too_old_or_others_than_said(recipe, new_run):
-    config = recipe(1)
+def test_the_audit_hears_of_weights_that_are_too_old_or_others_than_said(ahead_recipe, new_run):
+    config = ahead_recipe(1)
     folder = new_run(config)
     carry_on(folder, Place(config))
     step = 10  # the weights of step 9 are kept, those of step 8 are not

@@ -67,6 +67,8 @@ class Alive:
 class WorkerActor(Alive):
     """A rollout fragment in a process of its own."""
 
+    _kind: type[RolloutFragment] = RolloutFragment
+
     def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
         """Make the fragment.
 
@@ -76,7 +78,7 @@ class WorkerActor(Alive):
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = build(recipe)
-        self._fragment = RolloutFragment(config, policy_of(config, source))
+        self._fragment = self._kind(config, policy_of(config, source))
 
     def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
         """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
@@ -110,18 +112,8 @@ class WorkerActor(Alive):
 class ContinuousActor(WorkerActor):
     """A rollout fragment that plays on between calls, in a process of its own."""
 
+    _kind = ContinuousFragment
     _fragment: ContinuousFragment
-
-    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
-        """Make the fragment.
-
-        Args:
-            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
-        """
-        if devices:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        config = build(recipe)
-        self._fragment = ContinuousFragment(config, policy_of(config, source))
 
     def start(self, orders: Sequence[tuple[int, Mapping[int, Task], int, int]]) -> None:
         """Let groups begin: step, tasks by number, seed and context limit of each order."""

@@ -90,8 +90,9 @@ class AheadWorkers(Workers):
         for ticket in tickets:
             shares.setdefault(self._owners[ticket], []).append(ticket)
         orders = {number: [self._order(step, own) for step, own in _by_step(share)] for number, share in shares.items()}
-        answers = self._crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
-        self._replace("start", answers.lost)
+        if orders:
+            answers = self._crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
+            self._replace("start", answers.lost)
 
     def _order(self, step: int, tickets: Iterable[Ticket]) -> tuple[Any, ...]:
         """What `ContinuousFragment.start` is told."""
