@@ -10,6 +10,7 @@ import torch
 
 from earl.audit import audit
 from earl.engine.model import load
+from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.placement import buffer
 from earl.placement.cluster.actors import ContinuousActor, arrays_of
 from earl.placement.cluster.ahead import AheadWorkers
@@ -75,7 +76,11 @@ class Place:
     def open(self, saved):
         here = embedded(self.config, Peers(), load(saved) if saved else None)
         weights, update, source = here.learner.weights, here.learner.update, str(saved) if saved else None
-        here.learner.weights = lambda: {name: array.copy() for name, array in arrays_of(weights()).items()}
+        tokens = probe_tokens(here.learner.vocab)
+        here.learner.weights = lambda: (
+            {name: array.copy() for name, array in arrays_of(weights()).items()},
+            Probe(tokens, here.learner.logprobs(probe_rows(tokens), temperature=1.0)[1:].tolist()),
+        )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
         setup = lambda actor, _: actor.setup.remote(self.crew.recipe, source, ())  # noqa: E731
         self.players = AheadWorkers(self.crew, setup, self, self.config)
