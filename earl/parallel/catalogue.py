@@ -1,7 +1,16 @@
 """Well-known models by name: their shapes, so that a run can be judged without a network.
 
-models.csv holds one row for each; `hub` is also its source: https://huggingface.co/HUB/raw/main/config.json. The number
-of parameters that the hub states stands beside the shape, and tests compare it with what the shape adds up to.
+models.csv holds one row for each. `checked` names what its shape was compared with: the table of another project, or a
+hub id, whose config.json was read (that of Qwen2-72B is the model's own, the others are copies or built upon it).
+The numbers of parameters were met again in other public lists, and tests compare them with what the shapes add up to.
+
+    litgpt         https://github.com/Lightning-AI/litgpt at 2685705, litgpt/config.py: mostly from the base model's
+                   config.json; it does not say which embeddings are tied, the numbers of parameters do
+    gemma_pytorch  https://github.com/google/gemma_pytorch at 014acb7, gemma/config.py
+
+`max_positions` is max_position_embeddings of the variant that chats: with the rope scaling that its config.json states
+(Llama 3.1 and later), without what its card advises beyond it (YaRN of Qwen2-72B). Copies of Mistral-Nemo's differ: the
+earlier read 1024000, later ones 131072.
 """
 
 import csv

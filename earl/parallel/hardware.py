@@ -1,7 +1,18 @@
 """What machines are made of: kinds of GPUs with their published numbers, and what a cluster has of them.
 
-hardware.csv holds one row for each kind: memory as its driver reports it, arithmetic without sparsity, the bandwidth of
-its memory, and that of its link to the other GPUs of a host in one direction.
+hardware.csv holds one row for each kind, in the form that sits on a board with its like (SXM, OAM) where there is one;
+a PCIe card of the same name is slower. Memory is the whole that nvidia-smi or rocm-smi lists, in logs that users
+published, rounded down (40960, 81920, 81559, 143771, 183359, 46068 and 24564 MiB; 206141652992 bytes of an MI300X);
+CUDA offers somewhat less (39.49 GiB of an A100-40). Arithmetic is without sparsity; that of an RTX4090 adds up in 32
+bits. The link is what a GPU may send to all others of its host together: NVLink; of an MI300X seven links of 64 GB/s,
+one to each of the others; of an L40S and an RTX4090 PCIe 4.0 x16, a nominal 32 GB/s.
+
+`checked` names what the arithmetic and the bandwidths were compared with. All of it is second hand, except AMD's
+documentation of ROCm: no vendor's data sheet was opened.
+
+    ml-engineering  https://github.com/stas00/ml-engineering at 744d01e, compute/accelerator and network, README.md
+    torchtitan      https://github.com/pytorch/torchtitan at b5bcd76, torchtitan/tools/utils.py
+    rocm            https://github.com/ROCm/ROCm at e396b48, docs/conceptual/gpu-arch/mi300.md
 """
 
 import csv
