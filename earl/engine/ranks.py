@@ -13,6 +13,7 @@ from earl.engine.model import Policy
 from earl.engine.recompute import recompute
 from earl.engine.score import Scorer
 from earl.engine.sharding.layout import Box, whole
+from earl.errors import EarlError
 
 BUCKET_NUMBERS = 1 << 24
 """Gradients are added over processes in messages of about so many numbers."""
@@ -77,7 +78,12 @@ class Replicas:
         self.rank, self.saver = 0, True  # one of them saves, and needs no other for it
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
-        """The policy's own model."""
+        """The policy's own model. Raises EarlError for a narrow type: whole copies on CPUs compute in 32 bits."""
+        if learner.dtype != "float32":
+            raise EarlError(
+                f"learner.dtype = {learner.dtype!r} is for a sharded learner, and this run is embedded; "
+                "use float32, or placement.kind = 'colocated' or 'disaggregated'"
+            )
         adapt(policy.model, learner)
         for name, parameter in policy.model.named_parameters():
             if is_factor(name):

@@ -1,0 +1,62 @@
+"""A sharded learner of one process: what needs no second one to be seen."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from earl.benchmarks.layouts import batch, free_ports, trained
+from earl.config import LearnerConfig
+from earl.engine.learner import Learner
+from earl.engine.model import make
+from earl.engine.rank import sharded_learner
+from earl.engine.ranks import Replicas
+from earl.engine.sharding.layout import Layout
+from earl.engine.sharding.mesh import joined_mesh
+from earl.errors import EarlError
+from earl.placement.peers import Peers
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    with joined_mesh(0, Layout(), "127.0.0.1", free_ports(1)[0]) as joined:
+        yield joined
+
+
+def test_a_model_is_read_from_a_folder_without_being_loaded(mesh, tiny, tmp_path):
+    config = tiny()
+    policy = make(config.model, seed=3)
+    policy.save(tmp_path)
+    learner = sharded_learner(config, mesh, tmp_path)
+    weights = learner.weights()
+    assert weights.keys() == policy.model.state_dict().keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in policy.model.state_dict().items())
+    whole = Learner(policy, config.algorithm, config.learner, 1.0, Replicas(Peers()), False)
+    assert np.allclose(learner.logprobs(batch(0)), whole.logprobs(batch(0)), atol=1e-5)
+
+
+def test_computing_in_16_bits_with_weights_of_32(mesh, tiny):
+    wide = sharded_learner(tiny(algorithm={"name": "ppo"}), mesh)
+    narrow = sharded_learner(tiny(algorithm={"name": "ppo"}, learner={"dtype": "bfloat16", "recompute": True}), mesh)
+    ours, theirs = trained(narrow, range(3)), trained(wide, range(3))
+    assert np.isfinite(ours).all()
+    assert 1e-6 < np.abs(ours - theirs).max() < 0.1  # 8 bits of mantissa: other numbers, of the same size
+    assert {tensor.dtype for tensor in narrow.weights().values()} == {torch.float32}
+
+
+def test_everything_that_was_moved_away_comes_back(mesh, tiny):
+    # On a CPU host memory is where it is already: the calls must not disturb anything.
+    learner, other = (sharded_learner(tiny(algorithm={"name": "ppo"}), mesh) for _ in range(2))
+    trained(learner, range(2))
+    learner.offload()
+    learner.reload()
+    trained(other, range(2))
+    assert np.array_equal(trained(learner, range(2, 4)), trained(other, range(2, 4)))
+
+
+def test_whole_copies_do_not_compute_in_16_bits(small):
+    with pytest.raises(EarlError, match="is for a sharded learner"):
+        Replicas(Peers()).place(small(), LearnerConfig(dtype="bfloat16"), values=False)
