@@ -21,8 +21,8 @@ def in_lines(placed: Placed, processes: int) -> list[str]:
         parts = [f"  {processes} x learner and sampler, in turns"]
     else:
         parts = [
-            f"  {fragment.name:8} {fragment.actors} x {fragment.devices} {device}  ({_layout(placed, fragment.name)}), "
-            f"joined by {fragment.join}, {_pool(fragment.pool)}"
+            f"  {fragment.name:8} {fragment.actors} x {fragment.devices} {'CPU' if fragment.processors else device}"
+            f"{_layout(placed, fragment.name)}, joined by {fragment.join}, {_pool(fragment.pool)}"
             for fragment in placed.fragments
         ]
         parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(placed) if placed.gpus and idle > 0]
@@ -45,11 +45,13 @@ def _idle(placed: Placed) -> list[tuple[str, int]]:
 
 
 def _layout(placed: Placed, name: str) -> str:
-    return f"dp {placed.dp} x tp {placed.tp}" if name == "learner" else f"tp {placed.sampler_tp}"
+    if name == "environments":
+        return ""
+    return f"  (dp {placed.dp} x tp {placed.tp})" if name == "learner" else f"  (tp {placed.sampler_tp})"
 
 
 def _pool(name: str) -> str:
-    return "in turns on the same devices" if name == "shared" else "on devices of its own"
+    return {"shared": "in turns on the same devices", "environments": "on any node"}.get(name, "on devices of its own")
 
 
 def _sum(parts: Mapping[str, int]) -> str:

@@ -39,6 +39,9 @@ class PlacementConfig(Section):
     """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as few as memory allows."""
     samplers: int = Field(1, ge=1)
     """Copies of the sampler, each of sampler.tp devices. Not set, on GPUs: as many as there are prompts and GPUs."""
+    environments: int = Field(0, ge=0)
+    """Processes that play the episodes away from their samplers, each on a CPU core and without a GPU; 0: episodes
+    live with their sampler."""
     max_staleness: int = Field(0, ge=0)
     """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
     heartbeat_seconds: float = Field(10.0, gt=0)

@@ -13,8 +13,8 @@ from earl.parallel.memory import ModelShape
 def make_sampler(config: Config, policy: Policy) -> Sampler:
     """A sampler with the policy's weights; without any where the policy's model is on the meta device.
 
-    Where episodes go at their own pace, since environments are slow or rollout goes on while the learner learns, it
-    takes single prompts too.
+    Where episodes go at their own pace, since environments are slow or elsewhere or rollout goes on while the learner
+    learns, it takes single prompts too.
 
     Raises:
         EarlError: when [sampler] asks for what there is not, or what cannot run here.
@@ -22,7 +22,8 @@ def make_sampler(config: Config, policy: Policy) -> Sampler:
     shape = shape_of(policy.model)
     if engine_of(config, shape) == "local":
         local = LocalSampler(policy, config.rollout.temperature)
-        return Batcher(local) if config.env.delay_seconds or config.placement.max_staleness else local
+        place = config.placement
+        return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
     from earl.engine.vllm.sampler import VllmSampler
 
     return VllmSampler(policy, config.sampler, config.rollout.temperature, longest_context(config, shape))

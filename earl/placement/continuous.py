@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Condition, Thread
+from typing import Any
 
 from earl.config import Config
-from earl.engine.model import Policy
+from earl.engine.sampler import Sampler
 from earl.placement.ahead import Ticket
 from earl.placement.fragment import RolloutFragment, limited
 from earl.rollout.concurrent import THREADS, Streams, play_one
@@ -29,8 +30,8 @@ class ContinuousFragment(RolloutFragment):
     than its first, and each token says with which.
     """
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
+    def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
+        super().__init__(config, tokenizer, sampler)
         assert isinstance(self.sampler, Streams), "episodes ask for one reply at a time"
         self._streams: Streams = self.sampler
         self._playing: dict[Ticket, Future[Group]] = {}

@@ -7,6 +7,7 @@ from earl.config import Config
 from earl.engine.learner import Learner
 from earl.engine.model import Policy, make, shape_of
 from earl.engine.ranks import Replicas
+from earl.engine.samplers import make_sampler
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
 from earl.placement.players import PeerPlayers
@@ -19,7 +20,7 @@ def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> Stag
     torch.set_num_threads(1)  # processes share the cores; threads on top of them slow each other down
     policy = policy or make(config.model, config.run.seed)
     values = algorithm(config.algorithm.name).needs_values
-    fragment = RolloutFragment(config, policy)
+    fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, Replicas(peers), values)
     world = world_of(config, policy.tokenizer)
     return Stages(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))

@@ -5,6 +5,7 @@ Every placement has one or more. Each plays the share that it is given; `Players
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,8 @@ from earl import evaluate
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.model import Policy
 from earl.engine.probe import Probe
-from earl.engine.samplers import make_sampler
+from earl.engine.sampler import Sampler
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.world import world_of
@@ -29,12 +29,12 @@ from earl.trajectory import Group, Task
 
 
 class RolloutFragment:
-    """Plays with one copy of the policy."""
+    """Plays with one copy of the policy, or with several that are as one."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
+    def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         self.config = config
-        self.world = world_of(config, policy.tokenizer)
-        self.sampler = make_sampler(config, policy)
+        self.world = world_of(config, tokenizer)
+        self.sampler = sampler
 
     def play(self, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""

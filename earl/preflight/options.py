@@ -40,6 +40,7 @@ OPTIONS: Mapping[str, Read] = {
     "placement.dp": ON_RAY,
     "placement.tp": ON_RAY,
     "placement.samplers": ON_RAY,
+    "placement.environments": ON_RAY,
     "placement.heartbeat_seconds": ON_RAY,
     "placement.stage_seconds": ON_RAY,
     "placement.max_recoveries": ON_RAY,

@@ -72,17 +72,29 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
     sampler = of_sampler(config, shape, site, found.sampler_tp, players)
     placed = _placed(config, site, found, learner, sampler)
     if site.kind != "embedded":
-        if found.samplers > config.rollout.prompts:
-            raise EarlError(
-                f"placement.samplers = {found.samplers} must not be larger than rollout.episodes / rollout.group_size "
-                f"= {config.rollout.prompts}; lower it or raise the other"
-            )
+        _check_shares(config, found)
         _check_devices(config, site, found, placed)
         if site.gpus:
             _check_gpu(config, shape, site, found, learner, sampler)
         else:
             _check_hosts(config, site, found, learner, sampler)
     return placed
+
+
+def _check_shares(config: Config, found: Arrangement) -> None:
+    """Everybody has a share of a step's groups, and nobody is asked for what it cannot do."""
+    place = config.placement
+    for key, count in (("samplers", found.samplers), ("environments", place.environments)):
+        if count > config.rollout.prompts:
+            raise EarlError(
+                f"placement.{key} = {count} must not be larger than rollout.episodes / rollout.group_size "
+                f"= {config.rollout.prompts}; lower it or raise the other"
+            )
+    if place.environments and place.max_staleness:
+        raise EarlError(
+            f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
+            "episodes that run ahead of the learner live with their samplers; leave one of the two out"
+        )
 
 
 def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
@@ -129,15 +141,17 @@ def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerByte
     if site.kind == "embedded":
         return placed
     policy = policy_of(settled(config, placed))
-    return replace(placed, fragments=(policy.learner, policy.rollout))
+    return replace(placed, fragments=policy.fragments)
 
 
 def _check_devices(config: Config, site: Site, found: Arrangement, placed: Placed) -> None:
-    """Enough GPUs, or on somebody's cluster enough processors: Ray would wait for them without end."""
+    """Enough GPUs, and on somebody's cluster enough processors: Ray would wait for them without end."""
+    apart = config.placement.environments
+    cpus = site.cluster.cpus if config.placement.address is not None else None
     if site.gpus:
         have, device, host = site.cluster.gpus, "GPUs", site.cluster.gpus_per_host
-    elif config.placement.address is not None and site.cluster.cpus is not None:
-        have, device, host = site.cluster.cpus, "CPUs", site.cluster.cpus
+    elif cpus is not None:
+        have, device, host = cpus, "CPUs", cpus
     else:
         return  # on one machine its owner says how many processes share the cores
     bundles = slots_of(policy_of(settled(config, placed))).bundles
@@ -151,6 +165,10 @@ def _check_devices(config: Config, site: Site, found: Arrangement, placed: Place
         raise EarlError(
             f"sampler.tp = {widest}: one copy of the sampler lies on one host, and a host of {site.cluster.where} has "
             f"{host} {device}; set sampler.tp to at most {host}"
+        )
+    if cpus is not None and apart > (free := cpus if site.gpus else cpus - need):
+        raise EarlError(
+            f"placement.environments = {apart} CPUs, {site.cluster.where} has {free} for them; lower it or add hosts"
         )
 
 
@@ -210,6 +228,7 @@ def _check_hosts(config: Config, site: Site, found: Arrangement, learner: Learne
     cache = int(config.sampler.kv_cache_gib * GIB) if site.engine == "vllm" else sampler.context * sampler.contexts
     held = sampler.weights + cache
     need = found.ranks * (learner.peak + PROCESS_BYTES) + found.sampling * (held + PROCESS_BYTES)
+    need += config.placement.environments * PROCESS_BYTES
     have = site.cluster.memory_bytes * site.cluster.hosts
     if need > have:
         raise EarlError(

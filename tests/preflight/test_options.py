@@ -32,6 +32,7 @@ READERS = {
     "placement.dp": (2, ON_RAY),
     "placement.tp": (2, ON_RAY),
     "placement.samplers": (2, ON_RAY),
+    "placement.environments": (2, ON_RAY),
     "placement.max_staleness": (1, {"disaggregated", "disaggregated gpus"}),
     "placement.heartbeat_seconds": (3.0, ON_RAY),
     "placement.stage_seconds": (3.0, ON_RAY),

@@ -1,12 +1,15 @@
 """Where fragments are placed and what is refused there, on described hardware: no cluster is needed."""
 
+from dataclasses import replace
+
 import pytest
 
+from earl.cli.places import in_lines
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, Cluster, of_gpus
 from earl.parallel.memory import ModelShape
-from earl.preflight.placement import check_placement, context_room, settled
+from earl.preflight.placement import Placed, check_placement, context_room, settled
 from earl.preflight.site import Site, survey
 from earl.recipe import build
 
@@ -109,6 +112,39 @@ def test_processes_need_the_processors_of_somebody_s_cluster_and_memory_everywhe
     check_placement(recipe(placement={"dp": 6}), TINY, here)  # on one machine processes may share cores
     with pytest.raises(EarlError, match=r"= 1000 \+ 1 processes need .* of memory, this machine has 8.0 GiB"):
         check_placement(recipe(placement={"dp": 1000}), TINY, here)
+
+
+def test_environments_apart_are_a_fragment_of_processors() -> None:
+    config = recipe(placement={"environments": 12})
+    for kind in ("colocated", "disaggregated"):
+        placed = check_placement(config, QWEN, on("16x8xH100", kind))
+        without = check_placement(recipe(), QWEN, on("16x8xH100", kind))
+        assert [(part.name, part.actors, part.pool, part.processors) for part in placed.fragments] == [
+            ("learner", *_size(without, "learner"), False),
+            ("sampler", *_size(without, "rollout"), False),
+            ("environments", 12, "environments", True),
+        ]
+        assert "  environments 12 x 1 CPU, joined by objects, on any node" in in_lines(placed, 1)
+
+
+def _size(placed: Placed, name: str) -> tuple[int, str]:
+    return next((part.actors, part.pool) for part in placed.fragments if part.name == name)
+
+
+def test_environments_need_processors_a_share_each_and_samplers_in_turns_with_the_learner() -> None:
+    address = {"address": "10.0.0.1:6379"}
+    cpus = Site("disaggregated", "local", Cluster("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False)
+    check_placement(recipe(placement={"environments": 2, **address}), TINY, cpus)  # 4 less a rank and a sampler
+    with pytest.raises(EarlError, match=r"placement.environments = 3 CPUs, the Ray cluster at .* has 2 for them"):
+        check_placement(recipe(placement={"environments": 3, **address}), TINY, cpus)
+    gpus = Site("colocated", "vllm", replace(of_gpus("8xH100"), cpus=4), on_paper=False)
+    check_placement(recipe(placement={"environments": 4, **address}), TINY, gpus)
+    with pytest.raises(EarlError, match=r"placement.environments = 5 CPUs, .* has 4 for them"):
+        check_placement(recipe(placement={"environments": 5, **address}), TINY, gpus)
+    with pytest.raises(EarlError, match=r"placement.environments = 17 must not be larger than .* = 16"):
+        check_placement(recipe(placement={"environments": 17}), TINY, on("8xH100"))
+    with pytest.raises(EarlError, match=r"placement.environments = 2 and placement.max_staleness = 1: .* leave one"):
+        check_placement(recipe(placement={"environments": 2, "max_staleness": 1}), TINY, on("8xH100", "disaggregated"))
 
 
 def test_memory_bounds_the_context() -> None:

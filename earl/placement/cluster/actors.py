@@ -19,6 +19,7 @@ from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, load, make
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
+from earl.engine.samplers import make_sampler
 from earl.engine.sharding.layout import Layout
 from earl.evaluate import Match
 from earl.placement.ahead import Ticket
@@ -64,25 +65,10 @@ class Alive:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
-class WorkerActor(Alive):
-    """A rollout fragment in a process of its own."""
+class Plays(Alive):
+    """An actor that holds a rollout fragment."""
 
-    _kind: type[RolloutFragment] = RolloutFragment
-
-    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
-        """Make the fragment.
-
-        Args:
-            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
-        """
-        if devices:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        config = build(recipe)
-        self._fragment = self._kind(config, policy_of(config, source))
-
-    def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
-        """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
-        self._fragment.load(tensors_of(weights), version, probe)
+    _fragment: RolloutFragment
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come."""
@@ -99,6 +85,27 @@ class WorkerActor(Alive):
     def evaluate(self, matches: Sequence[Match]) -> bytes:
         """Measure matches."""
         return matches_to_bytes(self._fragment.evaluate(matches))
+
+
+class WorkerActor(Plays):
+    """A rollout fragment with its sampler, in a process of its own."""
+
+    _kind = RolloutFragment
+
+    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
+        """Make the fragment.
+
+        Args:
+            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
+        """
+        show(devices)
+        config = build(recipe)
+        policy = policy_of(config, source)
+        self._fragment = self._kind(config, policy.tokenizer, make_sampler(config, policy))
+
+    def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
+        """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
+        self._fragment.load(tensors_of(weights), version, probe)
 
     def rest(self) -> None:
         """Leave the device to others."""
@@ -189,6 +196,12 @@ class RankActor(Alive):
     def wake(self) -> None:
         """Take the device again."""
         self._learner.reload()
+
+
+def show(devices: Sequence[str]) -> None:
+    """Let this process compute on these GPUs; none: on those that Ray gave it."""
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
 
 
 def policy_of(config: Config, source: str | None) -> Policy:

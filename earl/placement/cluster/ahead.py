@@ -33,6 +33,7 @@ class AheadWorkers(Workers):
         prompts, staleness = config.rollout.prompts, config.placement.max_staleness
         self._ahead: Ahead[Group] = Ahead(first, config.total_steps, prompts, staleness)
         self._owners: dict[Ticket, int] = {}  # the worker of each group in play
+        self._limit: int | None = None
         super().__init__(crew, setup, keeper)
 
     def play(self, draw: Draw) -> list[Group]:
@@ -47,6 +48,11 @@ class AheadWorkers(Workers):
                 )
                 ends = time.monotonic() + self._config.placement.stage_seconds
         return self._ahead.take(draw.step)
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come, in tokens."""
+        self._limit = tokens
+        super().limit(tokens)
 
     def load(self, weights: Any, version: int) -> None:
         """Play on with these weights, and start what may be played with them."""

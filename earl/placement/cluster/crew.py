@@ -56,6 +56,9 @@ class Crew:
         longest: seconds that a call may take.
         bound: whether members wait for each other, so that one lost is a call lost.
         asked: is told of every call once it was made: the stage, and the members.
+
+    Attributes:
+        meanwhile: done again and again while members work, to see to those that they work with.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Crew:
     ) -> None:
         self._name, self._make, self._bound, self._asked = name, make, bound, asked
         self._patience, self._longest = patience, longest
+        self.meanwhile: Callable[[], None] = lambda: None
         self.members = [self._start(number) for number in range(size)]
 
     def __len__(self) -> int:
@@ -99,6 +103,7 @@ class Crew:
             for reference in done:
                 self._take(reference, waiting.pop(reference), results, lost)
             lost |= self._silent(waiting.values())
+            self.meanwhile()
             if waiting and time.monotonic() > ends:
                 late = min(waiting.values())
                 lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
@@ -106,7 +111,14 @@ class Crew:
             self._collect(waiting, results, lost, POLL_SECONDS * 4 if self._bound else self._longest)
         if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
             lost = {number: why for number, why in lost.items() if why != LEFT}
-        return Answers(results, {number: f"{self.members[number].name} {why}" for number, why in lost.items()})
+        return Answers(results, self._named(lost))
+
+    def watch(self) -> Mapping[int, str]:
+        """Members that have died or say nothing, and why; nothing is asked of them."""
+        return self._named(self._silent(range(len(self))))
+
+    def _named(self, lost: Mapping[int, str]) -> dict[int, str]:
+        return {number: f"{self.members[number].name} {why}" for number, why in lost.items()}
 
     def replace(self, number: int) -> None:
         """End a member's process, however it hangs, and start a new one in its place."""
@@ -160,6 +172,7 @@ class Crew:
             for reference in done:
                 self._take(reference, rest.pop(reference), results, lost)
             lost |= self._silent(number for number in rest.values() if number not in lost)
+            self.meanwhile()
             rest = {reference: number for reference, number in rest.items() if number not in lost}
 
     def _take(self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str]) -> None:
@@ -189,7 +202,7 @@ class Crew:
                     silent[number] = "has died"
                 member.ping = None
             if member.ping is None and number not in silent:
-                member.ping = member.actor.ping.remote()
+                member.ping, member.heard = member.actor.ping.remote(), now
             if now - member.heard > self._patience:
                 silent[number] = f"has given no sign of life for {self._patience:.0f} s"
         return silent

@@ -1,7 +1,6 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from earl.batch import Rows
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.team import Team
 from earl.placement.exchange import joined, rows_from_bytes
 from earl.placement.players import in_order, share
 from earl.rollout.tasks import Draw
@@ -18,18 +18,8 @@ from earl.runs.trajectories import from_bytes
 from earl.trajectory import Group, Task
 
 
-class Workers:
-    """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it.
-
-    Args:
-        setup: given an actor and its number, make it ready.
-    """
-
-    def __init__(self, crew: Crew, setup: Call, keeper: Keeper) -> None:
-        self._crew, self._setup, self._keeper = crew, setup, keeper
-        self._limit: int | None = None
-        self._weights: tuple[Any, int] | None = None
-        self._ready(range(len(crew)))
+class Workers(Team):
+    """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it."""
 
     def play(self, draw: Draw) -> list[Group]:
         """The groups of a step, in order."""
@@ -56,13 +46,7 @@ class Workers:
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""
-        self._limit = tokens
-        self._all("limit", partial(_limit, tokens=tokens))
-
-    def load(self, weights: Any, version: int) -> None:
-        """Play with the weights that a reference stands for from now on."""
-        self._weights = (weights, version)
-        self._all("weights", partial(_load, given=self._weights))
+        self._tell("limit", partial(_limit, tokens=tokens))
 
     def save(self, folder: Path) -> None:
         """Nothing was played ahead."""
@@ -70,44 +54,33 @@ class Workers:
     def restore(self, folder: Path) -> None:
         """Nothing was played ahead."""
 
-    def _all(self, stage: str, call: Call) -> list[Any]:
-        """Every worker's answer, by number."""
-        self._keeper.turn(self._crew)
-        results: dict[int, Any] = {}
-        while missing := [number for number in range(len(self._crew)) if number not in results]:
-            answers = self._crew.ask(stage, call, missing)
-            results |= answers.results
-            self._replace(stage, answers.lost)
-        return [results[number] for number in range(len(self._crew))]
 
-    def _replace(self, stage: str, lost: Mapping[int, str]) -> None:
-        """Put a new worker in the place of each that was lost, and bring it to where the others are."""
-        if not lost:
-            return
-        began = time.perf_counter()
-        for number, why in lost.items():
-            self._keeper.failed(f"{why} during {stage}")
-            self._crew.replace(number)
-        self._ready([*lost])
-        for why in lost.values():
-            self._keeper.mended(f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
+class Environments(Workers):
+    """Rollout fragments without samplers of their own: they ask those of another team, which has the weights.
 
-    def _ready(self, numbers: Sequence[int]) -> None:
-        """Make workers ready: fragment, context limit and weights as the others have them."""
-        steps: list[Call] = [self._setup]
-        if self._limit is not None:
-            steps.append(partial(_limit, tokens=self._limit))
-        if self._weights is not None:
-            steps.append(partial(_load, given=self._weights))
-        self._replace("start", self._crew.introduce())
-        for step in steps:
-            self._replace("start", self._crew.ask("start", step, numbers).lost)
+    A sampler that is lost while they play is replaced, and asked again by whoever waits for it.
+    """
+
+    def __init__(self, crew: Crew, setup: Call, keeper: Keeper, samplers: Team) -> None:
+        self._samplers = samplers
+        crew.meanwhile = self._see_to_samplers
+        super().__init__(crew, setup, keeper)
+
+    def load(self, weights: Any, version: int) -> None:
+        """Give the samplers the weights that a reference stands for, and play with them from now on."""
+        self._samplers.load(weights, version)
+        self._introduce()
+        self._tell("weights", lambda actor, _: actor.load.remote(version))
+
+    def _see_to_samplers(self) -> None:
+        if self._samplers.watch():
+            self._introduce()
+
+    def _introduce(self) -> None:
+        """Let every environment know the samplers as they are now."""
+        for actor in self.actors:
+            actor.meet.remote(self._samplers.actors)  # no answer is waited for: who is lost is noticed elsewhere
 
 
 def _limit(actor: Any, _: int, tokens: int) -> Any:
     return actor.limit.remote(tokens)
-
-
-def _load(actor: Any, _: int, given: tuple[Any, int]) -> Any:
-    (weights, probe), version = given
-    return actor.load.remote(weights, probe, version)

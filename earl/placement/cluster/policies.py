@@ -19,7 +19,7 @@ class Fragment:
         Fragment("learner", actors=4, devices=1, pool="shared", join="collectives")   # dp x tp = 4
     """
 
-    name: Literal["learner", "rollout"]
+    name: Literal["learner", "rollout", "sampler", "environments"]
     actors: int
     devices: int
     """That one actor computes on: GPUs, or CPU cores where there are none."""
@@ -27,6 +27,8 @@ class Fragment:
     """Fragments that name the same pool share its devices and take turns on them."""
     join: Join
     """What passes between its actors: tensors by collectives, or finished work by Ray objects."""
+    processors: bool = False
+    """Whether it computes on CPU cores also where there are GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,19 @@ class Policy:
     kind: str
     learner: Fragment
     rollout: Fragment
+    """Samplers and the episodes that are played with them; the samplers alone where environments are apart."""
+    environments: Fragment | None = None
+    """Episodes, away from their samplers. Its processors are nobody else's, on whatever node."""
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """All of them."""
+        return (self.learner, self.rollout, *([self.environments] if self.environments else []))
+
+    @property
+    def processors(self) -> int:
+        """CPU cores that are asked for besides the devices."""
+        return self.environments.actors if self.environments else 0
 
     @property
     def turns(self) -> bool:
@@ -64,11 +79,13 @@ def policy_of(config: Config) -> Policy:
     """The policy that a recipe's [placement] names."""
     placement = config.placement
     colocated = placement.kind == "colocated"
-    ranks = placement.dp * placement.tp
+    ranks, apart = placement.dp * placement.tp, placement.environments
+    pool = "shared" if colocated else "rollout"
     return Policy(
         placement.kind,
         Fragment("learner", ranks, 1, "shared" if colocated else "learner", "collectives"),
-        Fragment("rollout", placement.samplers, config.sampler.tp, "shared" if colocated else "rollout", "objects"),
+        Fragment("sampler" if apart else "rollout", placement.samplers, config.sampler.tp, pool, "objects"),
+        Fragment("environments", apart, 1, "environments", "objects", processors=True) if apart else None,
     )
 
 

@@ -22,9 +22,11 @@ from earl.errors import EarlError
 from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActor
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.crew import Asked, Crew
+from earl.placement.cluster.environments import EnvironmentActor, SamplerActor
 from earl.placement.cluster.learner import Ranks, ask_all
-from earl.placement.cluster.players import Workers
+from earl.placement.cluster.players import Environments, Workers
 from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
+from earl.placement.cluster.team import Team
 from earl.placement.peers import Lost
 from earl.placement.stages import Stages
 from earl.placement.world import world_of
@@ -48,13 +50,17 @@ class Cluster:
         self._devices, self._gpus = devices, gpus
         self._recipe = config.model_dump()
         self._source: str | None = None
-        self._failures = 0
+        self._failures = self._lives = 0
         self._awake: Crew | None = None
         self._shown: list[list[str]] = []
         self._notes: list[tuple[str, str]] = []
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
         self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True, asked=asked)
-        self._workers = Crew("rollout worker", len(slots.workers), self._worker, *bounds, bound=False, asked=asked)
+        name = "sampler" if policy.environments else "rollout worker"
+        self._workers = Crew(name, len(slots.workers), self._worker, *bounds, bound=False, asked=asked)
+        self._environments = Crew(
+            "environment", policy.processors, self._environment, *bounds, bound=False, asked=asked
+        )
 
     def open(self, saved: Path | None) -> Stages:
         """The stages of the run over these actors.
@@ -74,6 +80,9 @@ class Cluster:
     def _players(self) -> Workers:
         if self._config.placement.max_staleness:
             return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
+        if self._policy.environments:
+            samplers = Team(self._workers, self._set_up_worker, self)
+            return Environments(self._environments, self._set_up_environment, self, samplers)
         return Workers(self._workers, self._set_up_worker, self)
 
     def mend(self, lost: Lost) -> None:
@@ -95,6 +104,7 @@ class Cluster:
 
     def close(self) -> None:
         """End every actor."""
+        self._environments.end_all()
         self._workers.end_all()
         self._ranks.end_all()
 
@@ -120,7 +130,8 @@ class Cluster:
         return ""
 
     def turn(self, crew: Crew) -> None:
-        """Give shared devices to a crew: the other one rests first."""
+        """Give shared devices to a crew: the other one rests first. Environments need those of their samplers."""
+        crew = self._workers if crew is self._environments else crew
         if not self._policy.turns or self._awake is crew:
             return
         if self._awake is not None:
@@ -133,6 +144,11 @@ class Cluster:
         neighbours = zip(self._slots.ranks, self._shown, strict=True)
         devices = [device for own, shown in neighbours if own == bundle for device in shown]
         return actor.setup.remote(self._recipe, self._source, devices)
+
+    def _set_up_environment(self, actor: Any, number: int) -> Any:
+        self._lives += 1
+        samplers = [member.actor for member in self._workers.members]
+        return actor.setup.remote(self._recipe, self._source, samplers, number, self._lives)
 
     def mended(self, message: str) -> None:
         """Note what was replaced; see `Keeper`."""
@@ -149,25 +165,26 @@ class Cluster:
             )
 
     def _rank(self, number: int) -> Any:
-        return self._actor(RankActor, self._slots.ranks[number], 1)
+        return self._on_devices(RankActor, self._slots.ranks[number], 1)
 
     def _worker(self, number: int) -> Any:
         devices = 0 if self._policy.turns else self._policy.rollout.devices
         kind = ContinuousActor if self._config.placement.max_staleness else WorkerActor
-        return self._actor(kind, self._slots.workers[number], devices)
-
-    def _actor(self, kind: type, bundle: int, devices: int) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(self._devices, placement_group_bundle_index=bundle)
-        return (
-            ray.remote(concurrency_groups={"health": 1})(kind)
-            .options(
-                num_cpus=0 if self._gpus else devices,
-                num_gpus=devices if self._gpus else 0,
-                max_restarts=0,
-                scheduling_strategy=strategy,
-            )
-            .remote()
+        return self._on_devices(
+            SamplerActor if self._policy.environments else kind, self._slots.workers[number], devices
         )
+
+    def _environment(self, _: int) -> Any:
+        return _actor(EnvironmentActor, num_cpus=1)  # left to itself, Ray takes nodes without GPUs first
+
+    def _on_devices(self, kind: type, bundle: int, devices: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(self._devices, placement_group_bundle_index=bundle)
+        cpus, gpus = (0, devices) if self._gpus else (devices, 0)
+        return _actor(kind, num_cpus=cpus, num_gpus=gpus, scheduling_strategy=strategy)
+
+
+def _actor(kind: type, **options: Any) -> Any:
+    return ray.remote(concurrency_groups={"health": 1})(kind).options(max_restarts=0, **options).remote()
 
 
 @contextmanager
@@ -182,7 +199,7 @@ def cluster(config: Config, asked: Asked | None = None) -> Iterator[Cluster]:
     """
     policy = policy_of(config)
     slots = slots_of(policy)
-    with connected(config.placement.address, sum(slots.bundles)):
+    with connected(config.placement.address, sum(slots.bundles) + policy.processors):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(slots.bundles)
         devices = _reserved(slots.bundles, gpus)
         held = Cluster(config, policy, slots, devices, gpus, asked)

@@ -1,0 +1,82 @@
+"""Environments in processes of their own: the numbers are those of an embedded run, whoever is lost on the way."""
+
+import os
+import signal
+
+import pytest
+
+from earl.benchmarks.placements import differences, numbers, trained
+from earl.placement.peers import Peers
+from earl.placement.place import on_cluster
+from earl.recipe import build, dump
+from earl.runs.folder import create, lock
+from earl.runs.store import Store
+from earl.train import StopRequest, train
+
+RECIPE = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
+    "agent": {"max_turn_tokens": 2},
+    "model": {"hidden": 16, "layers": 1, "heads": 2, "head_dim": 8, "intermediate": 24},
+    "warm_start": {"steps": 2, "teacher": "expert", "episodes": 16, "minibatches": 1},
+    "rollout": {"episodes": 24, "group_size": 4},
+    "algorithm": {"kl": 0.01},
+    "evaluate": {"every": 3, "opponents": ["random"], "episodes": 6, "final_episodes": 6},
+    "run": {"steps": 6, "processes": 1, "checkpoint_every": 100, "keep_trajectories_every": 100},
+}
+APART = {"samplers": 2, "environments": 3, "heartbeat_seconds": 5.0}
+
+
+def placed(kind, **env):
+    return build({**RECIPE, "env": {**RECIPE["env"], **env}, "placement": {"kind": kind, **APART}})
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return numbers(trained(tmp_path_factory.mktemp("embedded"), "embedded", build(RECIPE)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
+def test_environments_apart_learn_the_same(kind, expected, tmp_path):
+    apart = differences(expected, numbers(trained(tmp_path, kind, placed(kind))))
+    assert max(apart["loss"], apart["reward"]) <= 1e-4, apart
+
+
+class Saboteur:
+    """Strikes members at their names when environments are asked for the n-th time."""
+
+    def __init__(self, blows):
+        self.blows, self.known, self.calls, self.struck = blows, {}, {}, []
+
+    def asked(self, stage, members):
+        self.known |= {member.name: member for member in members}
+        if not members[0].name.startswith("environment"):
+            return
+        self.calls[stage] = count = self.calls.get(stage, 0) + 1
+        if blow := self.blows.pop((stage, count), None):
+            name, how = blow
+            os.kill(self.known[name].process, how)
+            self.struck.append(name)
+
+
+@pytest.mark.slow
+def test_lost_samplers_and_environments_cost_no_episode(expected, tmp_path):
+    blows = {
+        ("rollout", 1): ("sampler 0", signal.SIGKILL),
+        ("rollout", 2): ("sampler 1", signal.SIGSTOP),
+        ("rollout", 3): ("environment 1", signal.SIGKILL),
+        ("evaluation", 2): ("sampler 1", signal.SIGKILL),
+        ("weights", 3): ("environment 0", signal.SIGKILL),
+    }
+    config = placed("disaggregated", delay_seconds=0.02)  # so that nobody has ended when the blow falls
+    saboteur = Saboteur(dict(blows))
+    folder = create(tmp_path, "struck", dump(config))
+    with lock(folder), on_cluster(config, saboteur.asked) as place:
+        assert train(folder, config, place, Peers(), StopRequest(), None).finished
+    assert len(saboteur.struck) == len(blows)
+    apart = differences(expected, numbers(folder))
+    assert max(apart["loss"], apart["reward"]) <= 1e-4, apart
+    with Store(folder.database, read_only=True) as store:
+        recovered = [event.message for event in store.events() if event.kind == "recovered"]
+    for name in ("sampler 0", "sampler 1", "environment 0", "environment 1"):
+        assert any(message.startswith(name) for message in recovered), recovered
