@@ -20,8 +20,9 @@ def in_lines(placed: Placed, processes: int) -> list[str]:
     if placed.kind == "embedded":
         parts = [f"  {processes} x learner and sampler, in turns"]
     else:
+        width = max(len(fragment.name) for fragment in placed.fragments)
         parts = [
-            f"  {fragment.name:8} {fragment.actors} x {fragment.devices} {'CPU' if fragment.processors else device}"
+            f"  {fragment.name:{max(width, 8)}} {fragment.actors} x {fragment.devices} {'CPU' if fragment.processors else device}"
             f"{_layout(placed, fragment.name)}, joined by {fragment.join}, {_pool(fragment.pool)}"
             for fragment in placed.fragments
         ]

@@ -73,8 +73,12 @@ class Environments(Workers):
         self._tell("weights", lambda actor, _: actor.load.remote(version))
 
     def _see_to_samplers(self) -> None:
-        if self._samplers.watch():
-            self._introduce()
+        known = self._samplers.actors
+        try:
+            self._samplers.watch()
+        finally:  # whoever waits for a sampler that is gone would do so without end
+            if self._samplers.actors != known:
+                self._introduce()
 
     def _introduce(self) -> None:
         """Let every environment know the samplers as they are now."""

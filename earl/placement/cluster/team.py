@@ -29,11 +29,9 @@ class Team:
         """Play with the weights that a reference stands for from now on."""
         self._tell("weights", partial(_load, given=(weights, version)))
 
-    def watch(self) -> bool:
-        """Replace whoever is lost while others work with them. Returns whether anybody was."""
-        lost = self._crew.watch()
-        self._replace("rollout", lost)
-        return bool(lost)
+    def watch(self) -> None:
+        """Replace whoever is lost while others work with them."""
+        self._replace("rollout", self._crew.watch())
 
     def _tell(self, stage: str, call: Call) -> None:
         """Tell all, and whoever is replaced from now on."""
