@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from earl.placement.cluster.policies import Fragment
 from earl.preflight.machine import size
 from earl.preflight.placement import Placed
 
@@ -14,18 +15,13 @@ def in_lines(placed: Placed, processes: int) -> list[str]:
           learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
           rollout  16 x 4 GPU  (tp 4), joined by objects, in turns on the same devices
     """
-    device = "GPU" if placed.gpus else "CPU"
     where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
     head = f"placement: {placed.kind} on {placed.where}{where}; sampler {placed.engine}, {placed.dtype}"
     if placed.kind == "embedded":
         parts = [f"  {processes} x learner and sampler, in turns"]
     else:
         width = max(len(fragment.name) for fragment in placed.fragments)
-        parts = [
-            f"  {fragment.name:{max(width, 8)}} {fragment.actors} x {fragment.devices} {'CPU' if fragment.processors else device}"
-            f"{_layout(placed, fragment.name)}, joined by {fragment.join}, {_pool(fragment.pool)}"
-            for fragment in placed.fragments
-        ]
+        parts = [_line(placed, fragment, max(width, 8)) for fragment in placed.fragments]
         parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(placed) if placed.gpus and idle > 0]
     unit = "each GPU" if placed.gpus else "each process"
     return [
@@ -35,6 +31,14 @@ def in_lines(placed: Placed, processes: int) -> list[str]:
         f"  update   {_sum(placed.update)}",
         f"  rollout  {_sum(placed.rollout)}",
     ]
+
+
+def _line(placed: Placed, fragment: Fragment, width: int) -> str:
+    device = "GPU" if placed.gpus and not fragment.processors else "CPU"
+    return (
+        f"  {fragment.name:{width}} {fragment.actors} x {fragment.devices} {device}{_layout(placed, fragment.name)}, "
+        f"joined by {fragment.join}, {_pool(fragment.pool)}"
+    )
 
 
 def _idle(placed: Placed) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from earl.engine.model import make
+from earl.engine.samplers import make_sampler
 from earl.evaluate import matches
 from earl.placement.ahead import Ticket
 from earl.placement.continuous import ContinuousFragment
@@ -23,7 +24,8 @@ def fragment(tiny):
     def of(kind=ContinuousFragment, **sections):
         ahead = {"placement": {"kind": "disaggregated", "max_staleness": 1}} if kind is ContinuousFragment else {}
         config = tiny(**sections, **ahead)
-        return kind(config, make(config.model, config.run.seed))
+        policy = make(config.model, config.run.seed)
+        return kind(config, policy.tokenizer, make_sampler(config, policy))
 
     return of
 

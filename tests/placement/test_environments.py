@@ -4,11 +4,15 @@ import os
 import signal
 
 import pytest
+from ray.exceptions import RayActorError
 
 from earl.benchmarks.placements import differences, numbers, trained
+from earl.engine.router import VersionsDiffer
+from earl.placement.cluster.environments import RemoteSampler
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
 from earl.recipe import build, dump
+from earl.rollout.episode import Completion, Prompt
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.train import StopRequest, train
@@ -28,6 +32,38 @@ APART = {"samplers": 2, "environments": 3, "heartbeat_seconds": 5.0}
 
 def placed(kind, **env):
     return build({**RECIPE, "env": {**RECIPE["env"], **env}, "placement": {"kind": kind, **APART}})
+
+
+class Actor:
+    """A sampler of this process that is lost a few times before it answers, with some version of the weights."""
+
+    def __init__(self, version, losses=0):
+        self.version, self.losses, self.asked = version, losses, []
+        self.decode = type("Method", (), {"remote": staticmethod(self._decode)})
+
+    async def _decode(self, prompts):
+        self.asked.append([prompt.session for prompt in prompts])
+        if len(self.asked) <= self.losses:
+            raise RayActorError
+        return [Completion([p.tokens[-1]], [0.0], [self.version], True) for p in prompts]
+
+
+def test_a_lost_sampler_is_asked_again_and_for_no_session_twice():
+    actors = [Actor(3), Actor(3, losses=1)]
+    sampler = RemoteSampler(actors, 1, first_session=100)
+    sampler.load({}, 3)
+    prompts = [Prompt(session, [session, 7 + session], seed=0, max_tokens=1) for session in range(3)]
+    assert [completion.tokens for completion in sampler.generate(prompts)] == [[7], [8], [9]]
+    first, second = actors[1].asked
+    assert first == [100, 101, 102] and not {*first} & {*second}
+    assert not actors[0].asked
+
+
+def test_replies_by_other_weights_than_were_given_do_not_pass():
+    sampler = RemoteSampler([Actor(version=2)], 0, first_session=0)
+    sampler.load({}, 3)
+    with pytest.raises(VersionsDiffer, match=r"sampler 0 answers with weights of version 2 .* version 3"):
+        sampler.generate([Prompt(0, [1], seed=0, max_tokens=1)])
 
 
 @pytest.fixture(scope="module")

@@ -3,5 +3,7 @@
     earl/train.py ─▶ Stages ─┬─▶ Ranks ═══▶ RankActor × dp·tp     one model, joined by torch.distributed
                              └─▶ Workers ═▶ WorkerActor × samplers   one rollout fragment each
 
+With environments apart, WorkerActors are SamplerActors, and EnvironmentActors × environments ask every one of them.
+
 `policies` says which fragment runs where, `session` makes it so, `crew` watches over the actors.
 """

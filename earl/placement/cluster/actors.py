@@ -90,7 +90,7 @@ class Plays(Alive):
 class WorkerActor(Plays):
     """A rollout fragment with its sampler, in a process of its own."""
 
-    _kind = RolloutFragment
+    _kind: type[RolloutFragment] = RolloutFragment
 
     def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
         """Make the fragment.
