@@ -69,7 +69,10 @@ def run(root: Path, seeds: int = 2, steps: int = 40, assignments: Sequence[str] 
     times = {arm: [_steps(folder, config) for folder in own] for arm, own in folders.items()}
     counts = {arm: [_not_lost(folder, config) for folder in own] for arm, own in folders.items()}
     played = seeds * GAMES * 2
-    strength = {arm: {name: sum(own[name] for own in runs) for name in OPPONENTS} for arm, runs in counts.items()}
+    strength = {
+        arm: {name: _share(sum(own[name] for own in runs), played) for name in OPPONENTS}
+        for arm, runs in counts.items()
+    }
     return {
         "seeds": seeds,
         "steps": steps,
@@ -81,13 +84,13 @@ def run(root: Path, seeds: int = 2, steps: int = 40, assignments: Sequence[str] 
                 "seconds": spread([sum(stages.values()) for own in times[arm] for stages in own]),
                 "waited": median(stages["rollout"] for own in times[arm] for stages in own),
                 "staleness_max": max(_staleness(folder) for folder in folders[arm]),
-                "not_lost": {name: _share(won, played) for name, won in strength[arm].items()},
+                "not_lost": strength[arm],
             }
             for arm in ARMS
         },
         "speedup": {arm: spread(_ratios(times["synchronous"], times[arm])) for arm in [*ARMS][1:]},
         "not_lost_minus_synchronous": {
-            arm: {name: _difference(strength[arm][name], strength["synchronous"][name], played) for name in OPPONENTS}
+            arm: {name: difference(strength[arm][name], strength["synchronous"][name]) for name in OPPONENTS}
             for arm in [*ARMS][1:]
         },
     }
@@ -130,10 +133,9 @@ def _share(count: int, games: int) -> dict[str, float]:
     return {"share": count / games, "low": low, "high": high}
 
 
-def _difference(ours: int, theirs: int, games: int) -> dict[str, float]:
-    """Of two shares, with Newcombe's interval of 95 % (1998, method 10)."""
-    ours_, theirs_ = _share(ours, games), _share(theirs, games)
-    found = ours_["share"] - theirs_["share"]
-    low = math.hypot(ours_["share"] - ours_["low"], theirs_["high"] - theirs_["share"])
-    high = math.hypot(ours_["high"] - ours_["share"], theirs_["share"] - theirs_["low"])
+def difference(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, float]:
+    """Of two shares, with an interval of 95 % (Newcombe, Statistics in Medicine 17, 1998, method 10)."""
+    found = ours["share"] - theirs["share"]
+    low = math.hypot(ours["share"] - ours["low"], theirs["high"] - theirs["share"])
+    high = math.hypot(ours["high"] - ours["share"], theirs["share"] - theirs["low"])
     return {"share": found, "low": found - low, "high": found + high}
