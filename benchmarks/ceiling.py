@@ -59,7 +59,7 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
     """Train the run of that name to its end, or what is left of it.
 
     Raises:
-        EarlError: when a run of another recipe lies there.
+        EarlError: when a run of another recipe lies there, or the run was stopped.
     """
     folder = RunFolder(root / name)
     if not folder.config.is_file():
@@ -67,7 +67,9 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
     elif folder.config.read_text(encoding="utf-8") != dump(config):
         raise EarlError(f"{folder.path} holds a run of another recipe; give another folder with --runs")
     with lock(folder):
-        train(folder, config)
+        progress = train(folder, config)
+    if not progress.finished:
+        raise EarlError(f"{folder.path} was stopped at step {progress.step}; the same command goes on from there")
     return folder
 
 
