@@ -216,7 +216,7 @@ def _stage(folder: Path, rank: int, layout: Layout, port: int, stage: int) -> An
         if stage:
             learner.restore(folder / str(stage - 1))
         losses = trained(learner, range(stage * STAGE, (stage + 1) * STAGE))
-        learner.save(folder / str(stage))
+        learner.snapshot()(folder / str(stage))
         mesh.wait()
     return losses.tolist()
 

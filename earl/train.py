@@ -6,7 +6,7 @@ rollout ─▶ experience preparation ─▶ model update ─▶ weights back to
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,12 +92,15 @@ def train(
             try:
                 progress = progress or _begin(folder, placement, journal, peers.size, observer)
                 if progress.step < config.total_steps and peers.agree(stop.raised):
-                    journal.checkpoint(progress.step, placement.save, asdict(progress), progress.best_step)
+                    journal.checkpoint(progress.step, placement.snapshot, asdict(progress), progress.best_step)
+                    journal.settle()
                     journal.event(progress.step, "stop", "stopped by request; continue with --resume")
                     return progress
                 _advance(folder, placement, journal, progress, peers, observer)
                 _tell(journal, progress.step, place.notes())
             except Lost as lost:
+                with suppress(Lost):
+                    journal.settle()  # whoever was lost may have had a part of it to write
                 place.mend(lost)
                 progress = None  # on from the last checkpoint
         return progress
@@ -115,6 +118,7 @@ def _begin(
     placement.sync(progress.step)
     if progress.step == 0 and progress.best == NEVER:
         _close_step(placement, journal, progress, StepRecord({}), Clock(), observer)
+        journal.settle()  # from now on there is a checkpoint to go on from, whatever happens
     return progress
 
 
@@ -133,6 +137,7 @@ def _advance(
         record = _step(placement, journal, progress, clock)
         _close_step(placement, journal, progress, record, clock, observer)
     else:
+        journal.settle()
         peers.agree(False)  # the first process has written the last checkpoint before any reads the best
         _finish(folder, placement, journal, progress, observer)
 
@@ -195,7 +200,7 @@ def _close_step(
     clock: Clock,
     observer: Observer | None,
 ) -> None:
-    """Hand the weights over, evaluate and checkpoint when it is time, write the step down."""
+    """Hand the weights over, evaluate, begin a checkpoint when it is time, write the step down."""
     config, step = placement.config, progress.step
     with clock("weights"):
         placement.sync(step)
@@ -213,7 +218,7 @@ def _close_step(
     if better or step == 0 or _due(step, config.run.checkpoint_every, config.total_steps):
         progress.saved = step
         with clock("checkpoint"):
-            journal.checkpoint(step, placement.save, asdict(progress), progress.best_step)
+            journal.checkpoint(step, placement.snapshot, asdict(progress), progress.best_step)
         journal.step(step, {}, clock, [], "")
     if observer:
         observer.step(step, record.metrics, clock.seconds, results, phase)

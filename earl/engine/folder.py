@@ -1,8 +1,8 @@
-"""A model as a plain Hugging Face folder, written one tensor at a time: nowhere is the whole of it together."""
+"""A model as a plain Hugging Face folder, in files of a bounded size."""
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,21 @@ FILE_BYTES = 5_000_000_000
 """The largest weight file, as `save_pretrained` has it, unless one tensor is larger."""
 
 
-def write_model(
-    folder: Path, model: Any, sizes: Mapping[str, int], whole: Callable[[str], Tensor], writer: bool
-) -> None:
-    """Write configuration and weights as `save_pretrained` does; every process takes part, one writes.
+def write_model(folder: Path, model: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Write configuration and weights as `save_pretrained` does.
 
     Args:
         model: for its configuration.
-        sizes: bytes of each tensor, by name.
-        whole: gives a tensor, from all processes together.
-        writer: whether this process writes.
+        tensors: by name, in host memory, each of its own memory.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_description(folder, model)
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
     files = _files(sizes)
-    if writer:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_description(folder, model)
-        if len(files) > 1:
-            (folder / "model.safetensors.index.json").write_text(_index(files, sizes), encoding="utf-8")
+    if len(files) > 1:
+        (folder / "model.safetensors.index.json").write_text(_index(files, sizes), encoding="utf-8")
     for file, names in files.items():
-        tensors = {}
-        for name in names:
-            tensor = whole(name)
-            if writer:
-                tensors[name] = tensor.detach().cpu().contiguous()
-        if writer:
-            save_file(tensors, folder / file, metadata={"format": "pt"})
+        save_file({name: tensors[name] for name in names}, folder / file, metadata={"format": "pt"})
 
 
 def _write_description(folder: Path, model: Any) -> None:

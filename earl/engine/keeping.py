@@ -1,5 +1,6 @@
-"""What a learner has beside its arithmetic: weights and moments by name, saved, restored and moved."""
+"""What a learner has beside its arithmetic: weights and moments by name, copied, restored and moved."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from earl.config import LearnerConfig
-from earl.engine.folder import write_model
 from earl.engine.lora import factors, is_factor, merged, plain
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.layout import whole
-from earl.engine.stored import Part, Stored, write
+from earl.engine.snapshot import REFERENCE, STATE, Snapshot, copied
+from earl.engine.stored import Part, Stored
 
-STATE = "learner"
-"""The folder of moments, value head and adapters: inference engines read every safetensors file beside config.json."""
-REFERENCE = "reference"
-"""The folder of the model that KL divergence is measured to, once there is one, and of what adapters are added to."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
 
@@ -31,7 +28,8 @@ class Kept:
     """
 
     def __init__(self, scorer: Scorer, tokenizer: Any, learner: LearnerConfig, ranks: Ranks) -> None:
-        self._scorer, self._tokenizer, self._config, self._ranks = scorer, tokenizer, learner, ranks
+        self._scorer, self._config, self._ranks = scorer, learner, ranks
+        self._tokenizer = copy.deepcopy(tokenizer)  # it is written while players use the other
         self._named = {own_name(name): parameter for name, parameter in scorer.named_parameters()}
         self.trained = {name: parameter for name, parameter in self._named.items() if parameter.requires_grad}
         self.optimizer = torch.optim.AdamW(
@@ -60,20 +58,18 @@ class Kept:
         """Every tensor of the model under all its names, whole, adapters merged."""
         return dict(self._whole(self._scorer.model))
 
-    def save(self, folder: Path) -> None:
-        """Write model, reference, and this process's part of the rest."""
-        self._write_model(folder, self._scorer, adapted=True)
-        if self._ranks.saver:
-            self._tokenizer.save_pretrained(folder)
+    def snapshot(self) -> Snapshot:
+        """Copy model, reference, and this process's part of the rest."""
+        models = {"": self._copied(self._scorer, adapted=True)}
         if self._config.lora_rank:
-            self._write_model(folder / REFERENCE, self._scorer, adapted=False)
+            models[REFERENCE] = self._copied(self._scorer, adapted=False)
         elif self.frozen is not None:
-            self._write_model(folder / REFERENCE, self.frozen, adapted=True)
-        (folder / STATE).mkdir(exist_ok=True)
-        write(folder / STATE / f"rank-{self._ranks.rank:05}.safetensors", dict(self._parts()))
+            models[REFERENCE] = self._copied(self.frozen, adapted=True)
+        written = models if self._ranks.saver else {}
+        return Snapshot(self._ranks.rank, dict(self._parts()), written, self._scorer.model, self._tokenizer)
 
     def restore(self, folder: Path) -> None:
-        """Read this process's part of what any layout wrote."""
+        """Read this process's part of what the snapshots of any layout wrote."""
         base, state = Stored(folder / REFERENCE if self._config.lora_rank else folder), Stored(folder / STATE)
         for name, parameter in self._named.items():
             own = is_factor(name) or name.startswith("value_head.")
@@ -114,17 +110,17 @@ class Kept:
             self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
 
     def _parts(self) -> Iterator[tuple[str, Part]]:
-        """This process's parts of value head, adapters and moments, but what another one saves alike."""
+        """Copies of this process's parts of value head, adapters and moments, but what another one saves alike."""
         for name, parameter in self.trained.items():
             box, shape = self._ranks.box(name, parameter)
             state = self.optimizer.state.get(parameter, {})
             if self._ranks.keeps(name) and box.numbers:
                 if is_factor(name) or name.startswith("value_head."):
-                    yield name, Part(self._ranks.local(parameter.detach()), box, shape)
+                    yield name, Part(copied(self._ranks.local(parameter.detach())), box, shape)
                 for key in MOMENTS if state else ():
-                    yield f"{key}/{name}", Part(self._ranks.local(state[key]), box, shape)
+                    yield f"{key}/{name}", Part(copied(self._ranks.local(state[key])), box, shape)
             if self._ranks.saver and state:
-                yield f"{STEP}/{name}", Part(state[STEP], whole(()), ())
+                yield f"{STEP}/{name}", Part(copied(state[STEP]), whole(()), ())
 
     def _whole(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         tensors = model.state_dict()
@@ -139,18 +135,16 @@ class Kept:
             return merged(weight, first, second, self._config)
         return weight
 
-    def _write_model(self, folder: Path, scorer: Scorer, adapted: bool) -> None:
-        """A model as a Hugging Face folder: tied tensors once, adapters merged or left out."""
+    def _copied(self, scorer: Scorer, adapted: bool) -> dict[str, Tensor]:
+        """A model's whole tensors, tied ones once, adapters merged or left out; nothing where another process saves."""
         tensors = scorer.model.state_dict()
         once = {name for name, _ in scorer.model.named_parameters()} | {
             name for name, _ in scorer.model.named_buffers()
         }
-        names = {plain(name): name for name in tensors if name in once and not is_factor(name)}
-        sizes = {own: tensors[name].numel() * tensors[name].element_size() for own, name in names.items()}
-        write_model(
-            folder,
-            scorer.model,
-            sizes,
-            lambda own: self._merged(names[own], tensors, adapted),
-            self._ranks.saver,
-        )
+        copies = {}
+        for name in tensors:
+            if name in once and not is_factor(name):
+                tensor = self._merged(name, tensors, adapted)  # from all processes together
+                if self._ranks.saver:
+                    copies[plain(name)] = copied(tensor)
+        return copies

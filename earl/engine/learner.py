@@ -76,12 +76,17 @@ class Learner:
         """The model's whole weights, as the sampler loads them, adapters merged into them."""
         return self._kept.weights()
 
-    def save(self, folder: Path) -> None:
-        """Write all that `restore` continues from: the policy as a Hugging Face folder, and the rest beside it."""
-        self._kept.save(folder)
+    def snapshot(self) -> Callable[[Path], None]:
+        """All that `restore` continues from, as it is now, in host memory; every process takes part.
+
+        Returns:
+            what writes it into a folder, from any thread and without the other processes: the policy as a Hugging Face
+            folder, and the rest beside it.
+        """
+        return self._kept.snapshot().write
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote, under this layout or any other one."""
+        """Continue from what a snapshot wrote, under this layout or any other one."""
         self._kept.restore(folder)
 
     def offload(self) -> None:

@@ -1,6 +1,6 @@
 """Who plays: the seam between a step and its rollout fragments, wherever these run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes, matches_to_bytes
+from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.trajectory import Group, Task
 
@@ -36,11 +37,11 @@ class Players(Protocol):
     def load(self, weights: Any, version: int) -> None:
         """Play with what a learner's `weights` gave from now on."""
 
-    def save(self, folder: Path) -> None:
-        """Write what was played for steps that have not come yet."""
+    def snapshot(self) -> Callable[[Path], None]:
+        """What was played for steps that have not come yet, as it is now; called with a folder, it is written there."""
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote; whatever else was played is forgotten."""
+        """Continue from what a snapshot wrote; whatever else was played is forgotten."""
 
 
 class PeerPlayers:
@@ -75,8 +76,9 @@ class PeerPlayers:
         """Play with these weights from now on."""
         self.fragment.load(weights, version)
 
-    def save(self, folder: Path) -> None:
+    def snapshot(self) -> Callable[[Path], None]:
         """Nothing was played ahead."""
+        return void
 
     def restore(self, folder: Path) -> None:
         """Nothing was played ahead."""

@@ -1,6 +1,6 @@
 """The stages of a step, written once: the same algorithm wherever its learner and its players run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,11 +41,11 @@ class Learns(Protocol):
     def weights(self) -> Any:
         """The weights, as the players of the same placement load them."""
 
-    def save(self, folder: Path) -> None:
-        """Write all that a run continues from."""
+    def snapshot(self) -> Callable[[Path], None]:
+        """Copy all that a run continues from; called with a folder, and from any thread, the copy is written there."""
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote."""
+        """Continue from what a snapshot wrote."""
 
 
 class Stages:
@@ -138,18 +138,23 @@ class Stages:
         """Give the learner's weights to the players."""
         self.players.load(self.learner.weights(), version)
 
-    def save(self, folder: Path) -> None:
-        """Write all that a run continues from: the model as a Hugging Face folder, the learner's state, what was played
-        ahead."""
-        self.learner.save(folder)
-        self.players.save(folder)
+    def snapshot(self) -> Callable[[Path], None]:
+        """All that a run continues from, as it is now; the result writes it into a folder while the stages go on: the
+        model as a Hugging Face folder, the learner's state, what was played ahead."""
+        learner, players = self.learner.snapshot(), self.players.snapshot()
+
+        def write(folder: Path) -> None:
+            learner(folder)
+            players(folder)
+
+        return write
 
     def restore(self, folder: Path) -> None:
-        """Take the learner that `save` wrote."""
+        """Take the learner that a snapshot wrote."""
         self.learner.restore(folder)
 
     def resume(self, folder: Path) -> None:
-        """Continue from all that `save` wrote."""
+        """Continue from all that a snapshot wrote."""
         self.learner.restore(folder)
         self.players.restore(folder)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,17 @@ class Clock:
 
 
 class Journal:
-    """Writes a run's database, trajectories and checkpoints, or nothing when `keeps` is false."""
+    """Writes a run's database, trajectories and checkpoints, or nothing when `keeps` is false.
+
+    A checkpoint is written in the background, one at a time; `settle` waits for it.
+    """
 
     def __init__(self, folder: RunFolder, keeps: bool, heard: Callable[[int, str, str], None] | None = None) -> None:
         """Begin; `heard` is told every event that is noted."""
         self._folder, self._heard = folder, heard
         self._store = Store(folder.database) if keeps else None
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._saving: Future[None] | None = None
 
     def forget_after(self, step: int) -> None:
         """Drop what was written of later steps; a resumed run does them again, identically."""
@@ -72,13 +78,34 @@ class Journal:
             if self._heard:
                 self._heard(step, kind, message)
 
-    def checkpoint(self, step: int, save: Callable[[Path], None], state: Mapping[str, Any], best: int) -> None:
-        """Save a checkpoint; the last ones and the best stay."""
+    def checkpoint(
+        self, step: int, snapshot: Callable[[], Callable[[Path], None]], state: Mapping[str, Any], best: int
+    ) -> None:
+        """Begin to save a checkpoint, once the one before is there; the last ones and the best stay.
+
+        Args:
+            snapshot: copies what is now; the result writes the copy into a folder, in a thread of its own.
+            state: is written along, so nobody may change it any more.
+
+        Raises:
+            Exception: what befell the checkpoint before.
+        """
         if self._store:
-            checkpoint.save(self._folder.checkpoints, step, save, state)
-            checkpoint.prune(self._folder.checkpoints, KEPT_CHECKPOINTS, {best})
+            self.settle()
+            self._saving = self._writer.submit(self._save, step, snapshot(), state, best)
+
+    def settle(self) -> None:
+        """Wait until the checkpoint that is being saved is there. Raises what befell it, once."""
+        if self._saving:
+            saving, self._saving = self._saving, None
+            saving.result()
+
+    def _save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any], best: int) -> None:
+        checkpoint.save(self._folder.checkpoints, step, write, state)
+        checkpoint.prune(self._folder.checkpoints, KEPT_CHECKPOINTS, {best})
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database, once nothing is being written any more."""
+        self._writer.shutdown()
         if self._store:
             self._store.close()

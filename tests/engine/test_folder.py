@@ -15,7 +15,7 @@ def test_files_have_a_largest_size_and_transformers_reads_them(small, tmp_path, 
     monkeypatch.setattr(folder, "FILE_BYTES", 4000)
     model = small().model
     tensors = model.state_dict()
-    write_model(tmp_path, model, {name: t.nbytes for name, t in tensors.items()}, tensors.__getitem__, writer=True)
+    write_model(tmp_path, model, tensors)
     files = sorted(tmp_path.glob("*.safetensors"))
     assert len(files) > 2
     assert files[-1].name == f"model-{len(files):05}-of-{len(files):05}.safetensors"
@@ -32,12 +32,3 @@ def test_parts_of_a_hugging_face_folder(small, tmp_path):
     box = Layout(2, 2).box(words.shape, 0, 3)  # 106 words: 53 by tp, then 27 + 26 by dp
     assert (box.offset[0], box.shape[0]) == (53 + 27, 26)
     assert torch.equal(stored.read("model.embed_tokens.weight", box), words[80:106])
-
-
-def test_who_does_not_write_writes_nothing(small, tmp_path):
-    model = small().model
-    asked = []
-    sizes = {name: tensor.nbytes for name, tensor in model.state_dict().items()}
-    write_model(tmp_path / "none", model, sizes, lambda name: asked.append(name) or torch.zeros(1), writer=False)
-    assert asked == list(sizes)
-    assert not (tmp_path / "none").exists()

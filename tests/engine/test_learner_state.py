@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from earl.algorithms.registry import algorithm
 from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine.keeping import STATE
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.ranks import Replicas
+from earl.engine.snapshot import STATE
 from earl.errors import EarlError
 from earl.placement.peers import Peers
 from earl.rollout.lockstep import play
@@ -53,13 +53,13 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
 
     first = learner_of(small())
     first.update(batch, algorithm(name), MOVING)
-    first.save(tmp_path / "kept")
+    first.snapshot()(tmp_path / "kept")
     first.update(batch, algorithm(name), MOVING)
     second = learner_of(small(seed=1))
     second.restore(tmp_path / "kept")
     second.update(batch, algorithm(name), MOVING)
-    first.save(tmp_path / "first")
-    second.save(tmp_path / "second")
+    first.snapshot()(tmp_path / "first")
+    second.snapshot()(tmp_path / "second")
     own, other = tensors_of(tmp_path / "first"), tensors_of(tmp_path / "second")
     assert other.keys() == own.keys()
     assert {len(set(name.split("/")) & {"exp_avg", "exp_avg_sq", "step"}) for _, name in own} == {0, 1}
@@ -69,7 +69,7 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
 def test_what_is_saved_is_a_hugging_face_folder(policy, rows, tmp_path):
     # Tied embeddings are written once, and read under both names.
     learner = ppo_learner(policy)
-    learner.save(tmp_path)
+    learner.snapshot()(tmp_path)
     read, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] | info["unexpected_keys"] | info["mismatched_keys"]
     weights = learner.weights()
@@ -83,7 +83,7 @@ def test_what_earlier_versions_saved_is_restored(small, rows, tmp_path):
     learner = ppo_learner(small())
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.update(batch, algorithm("ppo"), MOVING)
-    learner.save(tmp_path / "new")
+    learner.snapshot()(tmp_path / "new")
     policy = small()
     policy.model.load_state_dict(learner.weights())
     policy.save(tmp_path / "old")
@@ -93,7 +93,7 @@ def test_what_earlier_versions_saved_is_restored(small, rows, tmp_path):
     )
     restored = ppo_learner(small(seed=1))
     restored.restore(tmp_path / "old")
-    restored.save(tmp_path / "again")
+    restored.snapshot()(tmp_path / "again")
     own, other = tensors_of(tmp_path / "new"), tensors_of(tmp_path / "again")
     assert all(torch.equal(other[key], own[key]) for key in own)
 
@@ -101,17 +101,17 @@ def test_what_earlier_versions_saved_is_restored(small, rows, tmp_path):
 def test_restoring_a_younger_state_forgets_the_moments(small, rows, tmp_path):
     # The best weights may be from before the first update, when there were no moments yet.
     learner = ppo_learner(small())
-    learner.save(tmp_path / "young")
+    learner.snapshot()(tmp_path / "young")
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.update(batch, algorithm("ppo"), MOVING)
     learner.restore(tmp_path / "young")
-    learner.save(tmp_path / "again")
+    learner.snapshot()(tmp_path / "again")
     assert tensors_of(tmp_path / "again").keys() == tensors_of(tmp_path / "young").keys()
 
 
 def test_a_file_that_is_missing_is_named(small, tmp_path):
     learner = ppo_learner(small())
-    learner.save(tmp_path)
+    learner.snapshot()(tmp_path)
     (tmp_path / STATE / "rank-00000.safetensors").unlink()
     with pytest.raises(EarlError, match=r"lacks 'value_head\.weight'"):
         learner.restore(tmp_path)
@@ -157,7 +157,7 @@ def test_logprobs_of_model_and_reference_stand_where_tokens_are_learned(small, r
     learner = ppo_learner(small())
     learner.logprobs(rows, reference=True)  # the reference is the model as it is now
     own = learner.logprobs(rows)
-    ppo_learner(small(seed=1)).save(tmp_path)
+    ppo_learner(small(seed=1)).snapshot()(tmp_path)
     learner.restore(tmp_path)
     logprobs = learner.logprobs(rows)
     assert logprobs.shape == rows.tokens.shape

@@ -55,7 +55,7 @@ def test_only_adapters_are_trained_and_the_weights_have_them(small, batch):
 def test_a_resumed_learner_goes_on_to_the_bit(small, batch, tmp_path):
     first = adapted(small())
     first.update(batch, algorithm("grpo"), MOVING)
-    first.save(tmp_path)
+    first.snapshot()(tmp_path)
     first.update(batch, algorithm("grpo"), MOVING)
     second = adapted(small(seed=1))
     second.restore(tmp_path)

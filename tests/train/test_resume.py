@@ -66,14 +66,10 @@ def test_the_reference_is_the_model_with_which_reinforcement_learning_began(
     config = tiny(algorithm={"kl": 0.1}, run={"checkpoint_every": 1})
     folder, began = new_run(config), tmp_path / "began.safetensors"
 
-    class Keeping(stopping):
-        def step(self, step, metrics, timings, matches, phase):
-            if step == 3:
-                shutil.copy(folder.checkpoints / "step-000003" / "model.safetensors", began)
-            super().step(step, metrics, timings, matches, phase)
-
     for step in (2, 3, 4, 5):  # before the reference is made, just before, just after, later
-        carry_on(folder, config, Keeping(step))
+        carry_on(folder, config, stopping(step))
+        if step == 3:
+            shutil.copy(folder.checkpoints / "step-000003" / "model.safetensors", began)
     carry_on(folder, config)
     last = folder.checkpoints / "step-000006"
     reference, model = load_file(last / "reference" / "model.safetensors"), load_file(began)

@@ -180,9 +180,16 @@ class RankActor(Alive):
         return [ray.put(arrays_of(weights)), probe] if self._rank == 0 else []
 
     @_losing_others
+    def snapshot(self) -> None:
+        """Copy this rank's part of a checkpoint, to be saved."""
+        self._write: Callable[[Path], None] | None = self._learner.snapshot()
+
+    @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
     def save(self, folder: str) -> None:
-        """Write this rank's part of a checkpoint."""
-        self._learner.save(Path(folder))
+        """Write the snapshot, beside whatever the actor computes."""
+        assert self._write is not None, "a snapshot is written once"
+        self._write(Path(folder))
+        self._write = None
 
     @_losing_others
     def restore(self, folder: str) -> None:

@@ -5,7 +5,7 @@ load ─▶ what may start now ─▶ dealt to the workers ─▶ … ─▶ pla
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -65,13 +65,13 @@ class AheadWorkers(Workers):
             busy[number] += 1
         self._start(starting)
 
-    def save(self, folder: Path) -> None:
-        """Write the groups that wait; those in play start again from their seeds."""
+    def snapshot(self) -> Callable[[Path], None]:
+        """The groups that wait, to be written; those in play start again from their seeds."""
         self._collect(0, 0.0)
-        buffer.save(folder, self._ahead.limits, self._ahead.ended)
+        return partial(buffer.save, limits=dict(self._ahead.limits), ended=dict(self._ahead.ended))
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote; whatever else was played is forgotten."""
+        """Continue from what a snapshot wrote; whatever else was played is forgotten."""
         self._owners = {}
         self._all("abandon", lambda actor, _: actor.abandon.remote())
         self._ahead.restore(*buffer.load(folder))

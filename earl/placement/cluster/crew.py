@@ -1,4 +1,7 @@
-"""Who watches over actors: every call has an end, and whoever is dead or hangs is named within seconds."""
+"""Who watches over actors: every call has an end, and whoever is dead or hangs is named within seconds.
+
+Two threads may ask at a time. None may while members are replaced.
+"""
 
 import os
 import signal
@@ -22,6 +25,16 @@ START_SECONDS = 180
 
 
 @dataclass(slots=True)
+class Pulse:
+    """What is heard of a member by one of those who wait for it."""
+
+    heard: float = field(default_factory=time.monotonic)
+    """When it last answered, or was asked."""
+    ping: Any = None
+    """The question that it has not answered yet."""
+
+
+@dataclass(slots=True)
 class Member:
     """An actor, and what is known of its process."""
 
@@ -29,10 +42,8 @@ class Member:
     actor: Any
     process: int = 0
     node: str = ""
-    heard: float = field(default_factory=time.monotonic)
-    """When it last answered."""
-    ping: Any = None
-    """The question that it has not answered yet."""
+    pulse: Pulse = field(default_factory=Pulse)
+    """As `watch` hears it; every call has its own."""
 
 
 Asked = Callable[[str, Sequence[Member]], None]
@@ -94,28 +105,27 @@ class Crew:
         results: dict[int, Any] = {}
         lost: dict[int, str] = {}
         ends = time.monotonic() + self._longest
-        for number in waiting.values():
-            self.members[number].heard = time.monotonic()
+        pulses = {number: Pulse() for number in waiting.values()}
         if self._asked:
             self._asked(stage, [self.members[number] for number in waiting.values()])
         while waiting and not lost:
             done, _ = ray.wait([*waiting], num_returns=len(waiting), timeout=POLL_SECONDS)
             for reference in done:
                 self._take(reference, waiting.pop(reference), results, lost)
-            lost |= self._silent(waiting.values())
+            lost |= self._silent({number: pulses[number] for number in waiting.values()})
             self.meanwhile()
             if waiting and time.monotonic() > ends:
                 late = min(waiting.values())
                 lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
         if lost:
-            self._collect(waiting, results, lost, POLL_SECONDS * 4 if self._bound else self._longest)
+            self._collect(waiting, pulses, results, lost)
         if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return Answers(results, self._named(lost))
 
     def watch(self) -> Mapping[int, str]:
         """Members that have died or say nothing, and why; nothing is asked of them."""
-        return self._named(self._silent(range(len(self))))
+        return self._named(self._silent({number: member.pulse for number, member in enumerate(self.members)}))
 
     def _named(self, lost: Mapping[int, str]) -> dict[int, str]:
         return {number: f"{self.members[number].name} {why}" for number, why in lost.items()}
@@ -162,16 +172,16 @@ class Crew:
         return lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
 
     def _collect(
-        self, waiting: Mapping[Any, int], results: dict[int, Any], lost: dict[int, str], seconds: float
+        self, waiting: Mapping[Any, int], pulses: Mapping[int, Pulse], results: dict[int, Any], lost: dict[int, str]
     ) -> None:
         """Let those finish that can, so that only the work of the lost is repeated."""
         rest = {reference: number for reference, number in waiting.items() if number not in lost}
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + (POLL_SECONDS * 4 if self._bound else self._longest)
         while rest and time.monotonic() < ends:
             done, _ = ray.wait([*rest], num_returns=len(rest), timeout=POLL_SECONDS)
             for reference in done:
                 self._take(reference, rest.pop(reference), results, lost)
-            lost |= self._silent(number for number in rest.values() if number not in lost)
+            lost |= self._silent({number: pulses[number] for number in rest.values() if number not in lost})
             self.meanwhile()
             rest = {reference: number for reference, number in rest.items() if number not in lost}
 
@@ -189,21 +199,20 @@ class Crew:
                 raise error.cause from None
             lost[number] = LEFT
 
-    def _silent(self, numbers: Iterable[int]) -> dict[int, str]:
+    def _silent(self, pulses: Mapping[int, Pulse]) -> dict[int, str]:
         """Ask members for a sign of life; those that have given none for too long."""
         now, silent = time.monotonic(), {}
-        for number in numbers:
-            member = self.members[number]
-            if member.ping is not None and ray.wait([member.ping], timeout=0)[0]:
+        for number, pulse in pulses.items():
+            if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
                 try:
-                    ray.get(member.ping)
-                    member.heard = now
+                    ray.get(pulse.ping)
+                    pulse.heard = now
                 except (RayActorError, GetTimeoutError):
                     silent[number] = "has died"
-                member.ping = None
-            if member.ping is None and number not in silent:
-                member.ping, member.heard = member.actor.ping.remote(), now
-            if now - member.heard > self._patience:
+                pulse.ping = None
+            if pulse.ping is None and number not in silent:
+                pulse.ping, pulse.heard = self.members[number].actor.ping.remote(), now
+            if now - pulse.heard > self._patience:
                 silent[number] = f"has given no sign of life for {self._patience:.0f} s"
         return silent
 

@@ -1,5 +1,6 @@
 """The learner of a cluster, as the stages see it: every call goes to all ranks, who answer as one."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,14 @@ class Ranks:
         """A reference to the weights, which lie with the first rank and do not come here, and a probe of them."""
         return self._first("weights", "weights")
 
-    def save(self, folder: Path) -> None:
-        """Let every rank write its part."""
-        self._first("saving", "save", str(folder.resolve()))
+    def snapshot(self) -> Callable[[Path], None]:
+        """Let every rank copy its part; the result lets every rank write it, whatever else they do meanwhile."""
+        self._first("snapshot", "snapshot")
+        return self._save
+
+    def _save(self, folder: Path) -> None:
+        name = str(folder.resolve())
+        ask_all(self._crew, "saving", lambda actor, _: actor.save.remote(name))
 
     def restore(self, folder: Path) -> None:
         """Let every rank read its part."""

@@ -1,6 +1,6 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from earl.placement.exchange import joined, rows_from_bytes
 from earl.placement.players import in_order, share
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes
+from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes
 from earl.trajectory import Group, Task
 
@@ -48,8 +49,9 @@ class Workers(Team):
         """Set the context limit of the episodes to come, in tokens."""
         self._tell("limit", partial(_limit, tokens=tokens))
 
-    def save(self, folder: Path) -> None:
+    def snapshot(self) -> Callable[[Path], None]:
         """Nothing was played ahead."""
+        return void
 
     def restore(self, folder: Path) -> None:
         """Nothing was played ahead."""

@@ -184,7 +184,7 @@ class Cluster:
 
 
 def _actor(kind: type, **options: Any) -> Any:
-    return ray.remote(concurrency_groups={"health": 1})(kind).options(max_restarts=0, **options).remote()
+    return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
 
 
 @contextmanager
