@@ -32,7 +32,7 @@ RECIPE: dict[str, Any] = {
     "run": {"steps": 6, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 4},
     "placement": {"kind": "disaggregated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0},
 }
-LEARNER = ("update", "scoring", "values", "weights", "saving")
+LEARNER = ("update", "scoring", "values", "weights", "snapshot", "saving")
 ROLLOUT = ("demonstrations", "rollout", "evaluation", "weights", "limit")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 LONGEST_DELAY = 0.2

@@ -66,6 +66,26 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
     assert all(torch.equal(other[key], own[key]) for key in own)
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_snapshot_is_of_its_moment_whenever_it_is_written(small, rows, adapted, tmp_path):
+    learner = Learner(
+        small(), AlgorithmConfig(), LearnerConfig(lora_rank=2 * adapted), 1.0, Replicas(Peers()), values=True
+    )
+    batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
+    learner.logprobs(batch, reference=True)
+    learner.update(batch, algorithm("ppo"), MOVING)
+    write = learner.snapshot()
+    write(tmp_path / "then")
+    learner.update(batch, algorithm("ppo"), MOVING)
+    write(tmp_path / "later")
+    learner.snapshot()(tmp_path / "now")
+    then, later, now = (tensors_of(tmp_path / name) for name in ("then", "later", "now"))
+    assert then.keys() == later.keys() == now.keys()
+    assert all(torch.equal(later[key], then[key]) for key in then)
+    moved = {key for key in then if not torch.equal(now[key], then[key])}
+    assert {file for file, _ in moved} == {"model.safetensors", "learner/rank-00000.safetensors"}
+
+
 def test_what_is_saved_is_a_hugging_face_folder(policy, rows, tmp_path):
     # Tied embeddings are written once, and read under both names.
     learner = ppo_learner(policy)

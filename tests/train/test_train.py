@@ -1,5 +1,7 @@
 """A tiny run from end to end in this process: what it records, and that its seed decides everything."""
 
+import threading
+
 import pytest
 
 from earl.matches import MatchResult
@@ -127,3 +129,23 @@ def test_learning_the_teacher_lowers_the_loss(tiny, new_run, carry_on):
     with Store(folder.database, read_only=True) as store:
         losses = [loss for _, loss in store.metrics()["warm_start/loss"]]
     assert sum(losses[-5:]) < sum(losses[:5]) / 2
+
+
+def test_the_next_step_is_done_while_a_checkpoint_is_written(tiny, new_run, carry_on, stopping, monkeypatch):
+    config, done, save = tiny(run={"checkpoint_every": 3}, evaluate={"every": 50}), threading.Event(), checkpoint.save
+
+    def late(folder, step, *rest):
+        if step == 3:
+            assert done.wait(60), "step 4 waits for the checkpoint of step 3"
+        return save(folder, step, *rest)
+
+    class Watching(stopping):
+        def step(self, step, metrics, timings, matches, phase):
+            if step == 4:
+                assert checkpoint.latest(folder.checkpoints) != folder.checkpoints / "step-000003"
+                done.set()
+
+    monkeypatch.setattr(checkpoint, "save", late)
+    folder = new_run(config)
+    assert carry_on(folder, config, Watching(99)).finished
+    assert {3, 6} <= {*checkpoint.all_steps(folder.checkpoints)}
