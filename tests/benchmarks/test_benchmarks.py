@@ -110,8 +110,8 @@ def test_bad_input_is_refused(capsys, arguments, complaint):
 
 @pytest.mark.slow
 def test_what_the_memory_benchmark_tells():
-    # 256 positions of 2,000 words are one slice: 2 copies x 4 bytes x 128 learned ones at the least.
-    result = memory.run(tokens=256, vocab=2000, hidden=32, layers=1)
+    # The words alone are 2,000 x 32 = 64,000 weights, with gradients 2 x 4 bytes each.
+    result = memory.run(tokens=256, vocab=2000, hidden=32, layers=3)
     assert result["full_logits_bytes"] == 256 * 2000 * 4
     for name in ("kept", "recompute"):
         assert result[name]["floor_bytes"] > 2 * 64_000 * 4
