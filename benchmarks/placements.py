@@ -11,7 +11,8 @@ from earl.placement.place import Here, on_cluster
 from earl.recipe import build, dump, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 
 RECIPE: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},

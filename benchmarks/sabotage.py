@@ -14,7 +14,8 @@ from earl.placement.place import on_cluster
 from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 
 if TYPE_CHECKING:
     from earl.placement.cluster.crew import Member

@@ -5,8 +5,8 @@ rollout ─▶ experience preparation ─▶ model update ─▶ weights back to
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name
 from earl.runs.summary import FINAL, context_limit
+from earl.stopping import StopRequest, stopping_on_signals
 from earl.trajectory import Group
 
 NEVER = (float("-inf"), float("-inf"))
@@ -68,13 +69,6 @@ class StepRecord:
 
     metrics: dict[str, float]
     contexts: Sequence[ContextTokens] = ()
-
-
-@dataclass(slots=True)
-class StopRequest:
-    """Set by Ctrl-C; honoured at the end of a step."""
-
-    raised: bool = field(default=False)
 
 
 def train(
@@ -276,25 +270,6 @@ def _context_watch(placement: Stages) -> ContextWatch:
 
 def _due(step: int, every: int, last: int) -> bool:
     return step % every == 0 or step == last
-
-
-@contextmanager
-def stopping_on_signals(observer: Observer | None) -> Iterator[StopRequest]:
-    """The first Ctrl-C or SIGTERM asks for a stop after the step; a second one interrupts at once."""
-    request = StopRequest()
-
-    def ask(number: int, _: object) -> None:
-        request.raised = True
-        signal.signal(number, signal.default_int_handler)
-        if observer:
-            observer.stopping()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> Progress:

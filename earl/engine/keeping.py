@@ -55,8 +55,11 @@ class Kept:
             self._move_moments(torch.device("cpu"))
 
     def weights(self) -> dict[str, Tensor]:
-        """Every tensor of the model under all its names, whole, adapters merged."""
-        return dict(self._whole(self._scorer.model))
+        """Every tensor of the model under all its names, whole, adapters merged; none where another process has them.
+
+        They are gathered one by one, so that no process but that one ever holds more than one whole tensor.
+        """
+        return {name: tensor for name, tensor in self._whole(self._scorer.model) if self._ranks.saver}
 
     def snapshot(self) -> Snapshot:
         """Copy model, reference, and this process's part of the rest."""

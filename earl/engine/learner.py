@@ -73,7 +73,7 @@ class Learner:
         return self._kept.frozen is not None
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The model's whole weights, as the sampler loads them, adapters merged into them."""
+        """The model's whole weights, as the sampler loads them, adapters merged; of sharded ranks, at the first one."""
         return self._kept.weights()
 
     def snapshot(self) -> Callable[[Path], None]:

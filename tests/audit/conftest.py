@@ -12,7 +12,8 @@ from earl.placement.peers import Peers
 from earl.placement.place import Here
 from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 
 torch.set_num_threads(1)
 

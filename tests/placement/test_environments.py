@@ -15,7 +15,8 @@ from earl.recipe import build, dump
 from earl.rollout.episode import Completion, Prompt
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},

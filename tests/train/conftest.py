@@ -15,7 +15,8 @@ from earl.runs import checkpoint
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.runs.trajectories import path_of, read, read_experiences
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 
 torch.set_num_threads(1)
 

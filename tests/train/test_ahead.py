@@ -20,7 +20,8 @@ from earl.placement.peers import Lost, Peers
 from earl.placement.stages import Stages
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 from earl.trajectory import Group
 
 torch.set_num_threads(1)

@@ -15,7 +15,8 @@ from earl.placement.place import on_cluster
 from earl.runs import checkpoint
 from earl.runs.folder import lock
 from earl.runs.store import Store
-from earl.train import StopRequest, train
+from earl.stopping import StopRequest
+from earl.train import train
 
 pytestmark = pytest.mark.slow
 

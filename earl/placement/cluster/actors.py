@@ -152,7 +152,7 @@ class RankActor(Alive):
     def setup(self, recipe: Mapping[str, Any], source: str | None, rank: int, meeting: tuple[str, int]) -> None:
         """Join the other ranks and make the learner."""
         config = build(recipe)
-        self._rank, self._coarse = rank, config.learner.dtype == "bfloat16"
+        self._coarse = config.learner.dtype == "bfloat16"
         self._learner = joined(config, source, rank, meeting)
 
     @_losing_others
@@ -177,7 +177,7 @@ class RankActor(Alive):
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
         probe = Probe(tokens, logprobs[1:].tolist(), self._coarse)
-        return [ray.put(arrays_of(weights)), probe] if self._rank == 0 else []
+        return [ray.put(arrays_of(weights)), probe] if weights else []
 
     @_losing_others
     def snapshot(self) -> None:
