@@ -5,8 +5,14 @@ import os
 import pytest
 
 from earl.benchmarks.faults import RECIPE, _signal, hosts
-from earl.benchmarks.sabotage import Blow, campaign
-from earl.recipe import build
+from earl.benchmarks.sabotage import Blow, Saboteur, campaign
+from earl.placement.peers import Peers
+from earl.placement.place import on_cluster
+from earl.recipe import build, dump, override
+from earl.runs import checkpoint
+from earl.runs.folder import create, lock
+from earl.stopping import StopRequest
+from earl.train import train
 
 BLOWS = [
     Blow("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),
@@ -25,6 +31,29 @@ def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(tmp_path):
     assert result["episodes"] == {"left_alone": 192, "struck": [192]}
     # A learner that is mended begins again, and so may be struck before its worker is replaced: but none goes unseen.
     assert result["recoveries"] >= 3
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_mended_when_the_checkpoint_it_came_from_is_gone(tmp_path):
+    config = build(override(RECIPE, ["run.checkpoint_every=1", "run.keep_trajectories_every=1"]))
+    folder, stop = create(tmp_path, "resumed", dump(config)), StopRequest()
+
+    def stopping(stage, members):
+        stop.raised |= stage == "update" and (folder.checkpoints / "step-000002").exists()
+
+    blows = [
+        Blow("learner rank", "update", "kill", member=1, call=4, delay=0.0),
+        Blow("rollout worker", "rollout", "kill", member=0, call=5, delay=0.0),
+    ]
+    saboteur = Saboteur([*blows], _signal)
+    with lock(folder):
+        with on_cluster(config, stopping) as place:
+            assert not train(folder, config, place, Peers(), stop, None).finished
+        left_at = checkpoint.latest(folder.checkpoints)
+        with on_cluster(config, saboteur.asked) as place:
+            assert train(folder, config, place, Peers(), StopRequest(), None).finished
+    assert saboteur.struck == blows
+    assert not left_at.exists()
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from earl.placement.cluster.team import Team
 from earl.placement.peers import Lost
 from earl.placement.stages import Stages
 from earl.placement.world import world_of
+from earl.runs import checkpoint
 
 START_SECONDS = 120
 
@@ -49,7 +50,7 @@ class Cluster:
         self._config, self._policy, self._slots = config, policy, slots
         self._devices, self._gpus = devices, gpus
         self._recipe = config.model_dump()
-        self._source: str | None = None
+        self._saved: Path | None = None
         self._failures = self._lives = 0
         self._awake: Crew | None = None
         self._shown: list[list[str]] = []
@@ -68,7 +69,7 @@ class Cluster:
         Args:
             saved: a checkpoint whose model is taken in place of the recipe's.
         """
-        self._source = str(saved.resolve()) if saved else None
+        self._saved = saved.resolve() if saved else None
         model = self._config.model
         if self._source:
             model = model.model_copy(update={"path": self._source})
@@ -84,6 +85,11 @@ class Cluster:
             samplers = Team(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
         return Workers(self._workers, self._set_up_worker, self)
+
+    @property
+    def _source(self) -> str | None:
+        """The model of the run's latest checkpoint, where it went on from one: older ones are removed on the way."""
+        return str(checkpoint.latest(self._saved.parent)) if self._saved else None
 
     def mend(self, lost: Lost) -> None:
         """Replace all ranks of the learner after one was lost; their state has to be restored.
