@@ -49,8 +49,7 @@ def run(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: i
 
 
 def _measured(*arguments: int) -> dict[str, Any]:
-    # The C library keeps freed memory of up to 32 MiB a piece for later; here it is to give back what is not used.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "earl.benchmarks.memory", *(str(int(value)) for value in arguments)]
     result: dict[str, Any] = json.loads(subprocess.run(command, env=environment, check=True, stdout=-1).stdout)
     return result

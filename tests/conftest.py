@@ -1,6 +1,17 @@
 """What tests of several rooms share. Heavy libraries load inside the fixtures that need them."""
 
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
 import pytest
+
+if "RAY_AUTH_MODE" not in os.environ:
+    # Ray reads how it is opened once in a process, when it is imported: one token for all clusters of these tests.
+    TOKEN = Path(tempfile.mkdtemp(prefix="earl-tests-")) / "token"
+    TOKEN.write_text(secrets.token_hex(32))
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN)}
 
 DEFAULT_SYSTEM = "You are a helpful assistant."
 

@@ -13,6 +13,7 @@ from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import kl_to_reference
 from earl.batch import Batch, Rows, repeats
 from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.heap import give_back
 from earl.engine.keeping import Kept
 from earl.engine.lora import frozen_base
 from earl.engine.micro import Chunk, R, chunks, silent
@@ -55,6 +56,7 @@ class Learner:
     ) -> None:
         self._algorithm, self._config = algorithm, learner
         self._temperature, self._ranks = temperature, ranks
+        give_back(learner.micro_batch_tokens)
         policy.model.eval()  # gradients flow all the same; dropout would change what was sampled from
         self.scorer = ranks.place(policy, learner, values)
         self._kept = Kept(self.scorer, policy.tokenizer, learner, ranks)

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +62,31 @@ def on_cluster(config: Config, asked: "Asked | None" = None) -> Iterator[Place]:
     Raises:
         EarlError: when there is no such cluster, or it has too few devices.
     """
-    address = config.placement.address
-    if address:
-        os.environ |= attach(address)  # Ray reads these when it is imported
-    elif "RAY_AUTH_MODE" not in os.environ:
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # not for other users
-    from earl.placement.cluster.session import cluster
+    with _in_environment(_opening(config.placement.address)):
+        from earl.placement.cluster.session import cluster  # Ray reads the environment when it is imported
 
-    with cluster(config, asked) as place:
-        yield place
+        with cluster(config, asked) as place:
+            yield place
+
+
+def _opening(address: str | None) -> Mapping[str, str]:
+    """The environment in which Ray opens: of a rehearsed cluster its own, of a new one a token for this user alone."""
+    if address:
+        return attach(address)
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    return {} if "RAY_AUTH_MODE" in os.environ else own
+
+
+@contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """With these environment variables, for this process and those that it starts meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,10 +1,14 @@
 """Whatever is killed, stopped or cut off in the middle of a run, its numbers are those of a run left alone."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from earl.benchmarks.faults import RECIPE, _signal, hosts
+from earl.benchmarks.faults import RECIPE, _signal
 from earl.benchmarks.sabotage import Blow, Saboteur, campaign
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
@@ -14,6 +18,14 @@ from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
 from earl.train import train
 
+ROOT = Path(__file__).parents[2]
+LOSING_HOSTS = """
+import json, sys
+from pathlib import Path
+from earl.benchmarks import faults
+faults.HOST_FAULTS = {"host lost": "kill"}
+print(json.dumps(faults.hosts(Path(sys.argv[1]), number=3)))
+"""
 BLOWS = [
     Blow("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),
     Blow("learner rank", "update", "stop", member=1, call=2, delay=0.02),
@@ -58,10 +70,12 @@ def test_a_resumed_run_is_mended_when_the_checkpoint_it_came_from_is_gone(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
-def test_a_run_that_loses_hosts_ends_alike(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("earl.benchmarks.faults.HOST_FAULTS", {"host lost": "kill"})
-    result = hosts(tmp_path / "runs", number=3)
+def test_a_run_that_loses_hosts_ends_alike(tmp_path):
+    # A process of its own: Ray reads the cluster's token once, when it is imported.
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-c", LOSING_HOSTS, str(tmp_path / "runs")]
+    ran = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    result = json.loads(ran.stdout)
     # One host of a learner rank, one of a rollout worker, and a full object store.
     assert result["blows"]["all"] == 3
     assert result["runs"] == {"all": 3, "same": 3}

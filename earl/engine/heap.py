@@ -1,0 +1,21 @@
+"""The C library's heap: where samples are long, freed memory is given back instead of being kept for later."""
+
+import ctypes
+import sys
+
+LONG_TOKENS = 8192
+"""Micro-batches from here on have activations of such sizes that keeping them for later costs more than it saves."""
+PIECE_BYTES = 1 << 20
+M_MMAP_THRESHOLD = -3
+"""Of glibc's mallopt: larger pieces are mapped one by one, and unmapped when they are freed."""
+
+
+def give_back(tokens: int) -> None:
+    """Have pieces of PIECE_BYTES and more given back, in a process whose micro-batches have so many tokens.
+
+    By default glibc keeps pieces of up to 32 MiB; measured in docs/notes.md. Other C libraries are left as they are.
+    """
+    if tokens >= LONG_TOKENS and sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(M_MMAP_THRESHOLD, PIECE_BYTES)
