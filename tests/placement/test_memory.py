@@ -32,7 +32,8 @@ for step in range(1, 1001):
     placement.sync(step)
     if step % 100 == 0:
         seen.append(resident())
-caches = placement.world.chat.opening, placement.world.chat.reply, placement.world.chat.decode
+chat = placement.players.fragment.world.chat
+caches = chat.opening, chat.reply, chat.decode
 tensors = [layer.keys is not None for layer in placement.players.fragment.sampler._cache.layers]
 print(json.dumps({"resident": seen, "pieces": [c.cache_info().currsize for c in caches], "kept": any(tensors)}))
 """
