@@ -85,7 +85,7 @@ def test_a_cluster_that_cannot_be(refused, arguments: list[str], words: list[str
         ("ray", HERE, "ray"),
         ("ray", ["--address", "127.0.0.1:6379"], "ray"),
         ("vllm", setting("sampler.engine=vllm"), "vllm"),
-        ("peft", setting("learner.lora_rank=4"), "peft"),
+        ("peft", setting("learner.lora_rank=4"), "lora"),
     ],
     ids=["ray", "ray at an address", "vllm", "peft"],
 )
