@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch
@@ -70,13 +70,14 @@ def _measure(tokens: int, vocab: int, hidden: int, layers: int, *, recompute: bo
 
 
 def _learner(vocab: int, hidden: int, layers: int, recompute: bool) -> Learner:
-    config = Qwen2Config(
+    config = Qwen3Config(
         vocab_size=vocab,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
+        head_dim=hidden // 4,
         tie_word_embeddings=True,
         max_position_embeddings=1 << 20,
     )

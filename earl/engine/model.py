@@ -74,6 +74,8 @@ def shape_of(model: Any) -> ModelShape:
         vocab=text.vocab_size,
         # Behind a sliding window the sampler's own mask would see more than the model's.
         max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
+        tied=bool(text.tie_word_embeddings),
+        head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
     )
 
 

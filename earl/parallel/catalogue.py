@@ -21,6 +21,9 @@ from importlib.resources import files
 
 from earl.parallel.memory import ModelShape
 
+HEAD_NORMS = ("qwen3", "qwen3_moe")
+"""The families that norm queries and keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -37,8 +40,6 @@ class Known:
     """As `transformers` calls the family."""
     experts: int
     """Feed-forward networks of a layer; 1: no mixture of experts."""
-    tied: bool
-    """Whether the output layer is the embeddings."""
     shape: ModelShape
 
 
@@ -77,5 +78,7 @@ def _known(row: dict[str, str]) -> Known:
         intermediate=numbers["intermediate"] * numbers["experts_per_token"],
         vocab=numbers["vocab"],
         max_positions=numbers["max_positions"],
+        tied=row["tied"] == "true",
+        head_norms=row["type"] in HEAD_NORMS,
     )
-    return Known(row["name"], row["hub"], row["type"], numbers["experts"], row["tied"] == "true", shape)
+    return Known(row["name"], row["hub"], row["type"], numbers["experts"], shape)

@@ -128,6 +128,6 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
 
 def _gathered(shape: ModelShape, training: Training) -> int:
     """The layers at work and the words, in the type of the computation, split by tensor parallelism alone."""
-    words = shape.vocab * shape.hidden
-    layer = max(0, shape.parameters - 2 * words) / shape.layers
+    words = shape.vocab * shape.hidden * (1 if shape.tied else 2)
+    layer = max(0, shape.parameters - words) / shape.layers
     return ceil((min(LAYERS_AT_WORK, shape.layers) * layer + words) * training.float_bytes / training.tp)

@@ -32,6 +32,10 @@ class ModelShape:
     vocab: int
     max_positions: int
     """Tokens of the longest context that its positions and its attention were made for."""
+    tied: bool = False
+    """Whether the output layer is the embeddings."""
+    head_norms: bool = False
+    """Whether queries and keys are normed head by head, as in Qwen3."""
     float_bytes: int = 4
     """Of one number in weights, keys, values and activations."""
 
@@ -51,12 +55,14 @@ def activation_bytes(shape: ModelShape, tokens: int, tp: int = 1, recompute: boo
     """What the passes over `tokens` tokens keep on one rank: of every layer what its backward pass reads.
 
     Of a layer: the residual stream around both norms, queries, keys, values and what attention makes of them, and of
-    the feed-forward layer gate, up, the gate's activation and their product. Only the inner ones are split.
+    the feed-forward layer gate, up, the gate's activation and their product. Only the inner ones are split. Where
+    heads are normed, their norms keep what the others do: what comes in, and what it is before the norm's weights.
 
     Args:
         recompute: whether a layer keeps its input only, and one at a time computes the rest again.
     """
-    inner = 2 * (shape.heads + shape.kv_heads) * shape.head_dim + 4 * shape.intermediate
+    normed = 2 if shape.head_norms else 0
+    inner = (2 + normed) * (shape.heads + shape.kv_heads) * shape.head_dim + 4 * shape.intermediate
     layer = 4 * shape.hidden + ceil(inner / tp)
     kept = shape.layers * shape.hidden + layer if recompute else shape.layers * layer
     return tokens * kept * shape.float_bytes

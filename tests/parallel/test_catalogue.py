@@ -17,7 +17,7 @@ def counted(model) -> int:
     routed = shape.intermediate // per_token(model)
     feed_forward = 3 * shape.hidden * routed * model.experts
     router = shape.hidden * model.experts if model.experts > 1 else 0
-    words = shape.vocab * shape.hidden * (1 if model.tied else 2)
+    words = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     return words + shape.layers * (attention + biases + norms + feed_forward + router) + shape.hidden
 
 
@@ -53,7 +53,7 @@ def test_transformers_makes_the_same_shape(name: str) -> None:
         head_dim=shape.head_dim,
         vocab_size=shape.vocab,
         max_position_embeddings=shape.max_positions,
-        tie_word_embeddings=model.tied,
+        tie_word_embeddings=model.shape.tied,
         **(mixture if model.experts > 1 else {}),
         **({"sliding_window": None} if model.type == "mistral" else {}),
     )

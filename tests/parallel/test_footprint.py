@@ -30,9 +30,13 @@ def test_a_whole_model_on_one_device() -> None:
 def test_a_model_shared_by_128_devices() -> None:
     held = learner_bytes(QWEN, replace(PLAIN, dp=32, tp=4, float_bytes=2))
     assert held.weights == -(-4 * 72_706_203_648 // 128)
-    # Two layers of (72,706,203,648 - 2 x 152,064 x 8,192) / 80 and the words, in 16 bits, split over 4.
-    words = 152_064 * 8192
-    assert held.gathered == pytest.approx((2 * (72_706_203_648 - 2 * words) / 80 + words) * 2 / 4, abs=1)
+    # Two layers of (72,706,203,648 - 2 x 152,064 x 8,192) / 80, embeddings and head, in 16 bits, split over 4.
+    words = 2 * 152_064 * 8192
+    assert held.gathered == pytest.approx((2 * (72_706_203_648 - words) / 80 + words) * 2 / 4, abs=1)
+    # Qwen2.5-0.5B has one matrix for both.
+    words = 151_936 * 896
+    held = learner_bytes(SMALL, replace(PLAIN, dp=2))
+    assert held.gathered == pytest.approx((2 * (494_032_768 - words) / 24 + words) * 4, abs=1)
     # 2,048 x 38,016 words are more than a slice too.
     assert held.logits == 8 * 2**24
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from earl.parallel.load import Load, load_of, memory_metrics
 from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
 
@@ -19,6 +21,8 @@ def test_activations_of_a_pass():
     assert activation_bytes(SMALL, 100, tp=2) == 3 * 100 * 768 * 4
     # Recomputed: the inputs of three layers, and one layer at a time.
     assert activation_bytes(SMALL, 100, recompute=True) == 100 * (3 * 64 + 1280) * 4
+    # Norms of queries and keys keep 2 x (4 + 4) x 32 more.
+    assert activation_bytes(replace(SMALL, head_norms=True), 100) == 3 * 100 * (1280 + 512) * 4
 
 
 def test_logits_of_a_pass():
