@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -73,8 +74,13 @@ def _opening(address: str | None) -> Mapping[str, str]:
     """The environment in which Ray opens: of a rehearsed cluster its own, of a new one a token for this user alone."""
     if address:
         return attach(address)
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    return {} if "RAY_AUTH_MODE" in os.environ else own
+    return {} if "RAY_AUTH_MODE" in os.environ else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
+
+
+@cache
+def _token() -> str:
+    """One for all clusters that this process opens, one after the other: Ray reads it once."""
+    return secrets.token_hex(32)
 
 
 @contextmanager
