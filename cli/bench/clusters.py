@@ -71,7 +71,7 @@ def faults(
 
 
 @click.command()
-@training_options("asynchronous", steps=40, seeds=2)
+@training_options("asynchronous", steps=40, seeds=6)
 def asynchronous(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
     """Measure rollout ahead of the learner where environments are slow.
 
@@ -86,7 +86,7 @@ def asynchronous(seeds: int, steps: int, root: Path, assignments: tuple[str, ...
     not_lost        share of the games of both seats that the last weights do not
                     lose, with the 95 % interval
     speedup         over the synchronous arm by the median step, seed by seed
-    not_lost_minus_synchronous   difference with its 95 % interval
+    not_lost_minus_synchronous   difference with its 95 % interval, over the seeds
     """
     from earl.benchmarks.asynchronous import run
 

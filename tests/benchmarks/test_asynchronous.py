@@ -10,10 +10,11 @@ SMALL = (
 )
 
 
-def test_differences_of_shares_have_newcombes_interval():
-    # 56/70 and 48/80: the example of Newcombe (1998), method 10: 0.2000, from 0.0524 to 0.3339.
-    counts = asynchronous._share(56, 70), asynchronous._share(48, 80)
-    assert asynchronous.difference(*counts) == pytest.approx({"share": 0.2, "low": 0.0524, "high": 0.3339}, abs=1e-4)
+def test_differences_are_paired_by_seed():
+    # 1, 2 and 3 points: mean 2, standard deviation 1, t of 2 degrees of freedom 4.303: 2 ± 4.303 / √3.
+    expected = {"share": 0.02, "low": 0.02 - 0.04303 / 3**0.5, "high": 0.02 + 0.04303 / 3**0.5}
+    assert asynchronous.difference([0.01, 0.02, 0.03]) == pytest.approx(expected)
+    assert asynchronous.difference([0.01]) == {"share": 0.01, "low": -1.0, "high": 1.0}
 
 
 @pytest.mark.slow
