@@ -28,10 +28,10 @@ from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy
 from earl.engine.ranks import Replicas
-from earl.engine.sharding.layout import Layout
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
 from earl.engine.tokenizer import character_tokenizer
+from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 
 LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))

@@ -12,9 +12,9 @@ from earl.config import LearnerConfig
 from earl.engine.lora import factors, is_factor, merged, plain
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
-from earl.engine.sharding.layout import whole
 from earl.engine.snapshot import REFERENCE, STATE, Snapshot, copied
 from earl.engine.stored import Part, Stored
+from earl.parallel.layout import whole
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"

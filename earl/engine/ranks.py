@@ -12,8 +12,8 @@ from earl.engine.lora import adapt, drawn, is_factor
 from earl.engine.model import Policy
 from earl.engine.recompute import recompute
 from earl.engine.score import Scorer
-from earl.engine.sharding.layout import Box, whole
 from earl.errors import EarlError
+from earl.parallel.layout import Box, whole
 
 BUCKET_NUMBERS = 1 << 24
 """Gradients are added over processes in messages of about so many numbers."""

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from earl.engine.sharding.layout import Box, whole
 from earl.errors import EarlError
+from earl.parallel.layout import Box, whole
 
 PLACES = "places"
 """The key of a file's metadata with the place of each of its tensors."""

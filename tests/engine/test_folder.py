@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from earl.engine import folder
 from earl.engine.folder import write_model
-from earl.engine.sharding.layout import Layout
 from earl.engine.stored import Stored
+from earl.parallel.layout import Layout
 
 
 def test_files_have_a_largest_size_and_transformers_reads_them(small, tmp_path, monkeypatch):

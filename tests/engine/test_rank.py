@@ -13,9 +13,9 @@ from earl.engine.learner import Learner
 from earl.engine.model import make
 from earl.engine.rank import sharded_learner
 from earl.engine.ranks import Replicas
-from earl.engine.sharding.layout import Layout
 from earl.engine.sharding.mesh import joined_mesh
 from earl.errors import EarlError
+from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 
 

@@ -10,7 +10,7 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from earl.engine.sharding.layout import Layout
+from earl.parallel.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from earl.engine.lora import adapt, drawn, is_factor, plain
 from earl.engine.model import Policy
 from earl.engine.recompute import layers, recompute
 from earl.engine.score import Scorer, own_name
-from earl.engine.sharding.layout import Box, chunk
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import Splits, split
 from earl.engine.stored import Stored
+from earl.parallel.layout import Box, chunk
 
 
 class Shards:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from earl.engine.sharding.collectives import copied, summed
-from earl.engine.sharding.layout import Layout
 from earl.errors import EarlError
+from earl.parallel.layout import Layout
 
 COLWISE, ROWWISE, SHARED = "colwise", "rowwise", "replicated_with_grad_allreduce"
 PARTIAL_FACTORS = {(COLWISE, True, False), (ROWWISE, False, True)}

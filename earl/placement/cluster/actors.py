@@ -20,8 +20,8 @@ from earl.engine.model import Policy, load, make
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
 from earl.engine.samplers import make_sampler
-from earl.engine.sharding.layout import Layout
 from earl.evaluate import Match
+from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.network import free_port, interface_of
 from earl.placement.continuous import ContinuousFragment

@@ -45,25 +45,31 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many processes share a model. Rank = dp_rank · tp + tp_rank: the processes of one tp group are neighbours."""
+    """How many processes share a model.
+
+    Rank = (dp_rank · cp + cp_rank) · tp + tp_rank: the processes of one tp group are neighbours. Those of a tp group
+    compute the same tokens, those of a cp group consecutive parts of the same rows, those of a dp group other rows.
+    """
 
     dp: int = 1
     tp: int = 1
+    cp: int = 1
 
     @property
     def size(self) -> int:
         """Processes."""
-        return self.dp * self.tp
+        return self.dp * self.tp * self.cp
 
     def box(self, shape: Sequence[int], axis: int | None, rank: int) -> Box:
-        """What `rank` holds of a tensor that tensor parallelism splits along `axis`, None: along none.
+        """What `rank` holds of a tensor that tensor parallelism splits along `axis`, None: along none. Ranks of one cp
+        group hold the same.
 
         Example:
             >>> [Layout(2, 2).box((8, 6), 1, rank).offset for rank in range(4)]   # columns by tp, then rows by dp
             [(0, 0), (0, 3), (4, 0), (4, 3)]
         """
         offset, size = [0] * len(shape), list(shape)
-        for along, parts, own in ((axis, self.tp, rank % self.tp), (0, self.dp, rank // self.tp)):
+        for along, parts, own in ((axis, self.tp, rank % self.tp), (0, self.dp, rank // (self.tp * self.cp))):
             if along is not None and size:
                 start, size[along] = chunk(size[along], parts, own)
                 offset[along] += start
@@ -71,7 +77,7 @@ class Layout:
 
     def keeps(self, axis: int | None, rank: int) -> bool:
         """Whether `rank` is the one that saves its part, of those that hold the same."""
-        return axis is not None or rank % self.tp == 0
+        return rank // self.tp % self.cp == 0 and (axis is not None or rank % self.tp == 0)
 
 
 def chunk(length: int, parts: int, own: int) -> tuple[int, int]:

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earl.engine.sharding.layout import Box, Layout, chunk, whole
+from earl.parallel.layout import Box, Layout, chunk, whole
 
-LAYOUTS = st.builds(Layout, st.integers(1, 5), st.integers(1, 5))
+LAYOUTS = st.builds(Layout, st.integers(1, 5), st.integers(1, 5), st.integers(1, 3))
 SHAPES = st.lists(st.integers(1, 17), min_size=1, max_size=3).map(tuple)
 
 
