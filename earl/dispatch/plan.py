@@ -1,9 +1,7 @@
 """Which process sends which tokens of which rows to which other one: pure, from the rows' lengths alone.
 
-    first hop    from a process that has a range to one that needs it: once into every host that has none of it
-    second hop   from the one that received it to the others on its host, where links are faster
-
-What a process has itself it keeps. Every process makes the same plan from the same lengths, so that plans are not sent.
+What a process has itself it keeps; the rest goes as routes.py says. Every process makes the same plan from the same
+lengths, so that plans are not sent.
 """
 
 from collections.abc import Sequence
@@ -14,11 +12,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.segments import Leg, Segments, segments_of
+from earl.dispatch.routes import routes
+from earl.dispatch.segments import Leg, segments_of
 from earl.dispatch.spread import Numbers, Spread
-
-ACROSS, INSIDE = 0, 1
-"""Hops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,63 +91,8 @@ def plan(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) 
 def _pieces(number: int, lengths: Numbers, leg: Leg, target: Spread, hosts: Numbers) -> Pieces:
     """The pieces of one leg."""
     segments = segments_of(lengths, leg, target)
-    holders, readers = segments.holders, segments.readers
-    turn = np.broadcast_to(np.arange(len(segments.row))[:, None], readers.shape)
-    kept = (readers[:, :, None] == holders[:, None, :]).any(axis=2)
-    lacking = ~kept & _first(readers)
-    near = hosts[readers][:, :, None] == hosts[holders][:, None, :]  # [S, readers, holders]
-    near_holder = np.take_along_axis(holders, _pick(near, turn), axis=1)
-    far = lacking & ~near.any(axis=2)
-    together = (hosts[readers][:, :, None] == hosts[readers][:, None, :]) & far[:, None, :]  # [S, readers, readers]
-    receiver = np.take_along_axis(readers, _pick(together, turn), axis=1)
-    first = far & (receiver == readers)
-    sender = _senders(segments, first, hosts)
-
-    def made(hop: int, chosen: NDArray[np.bool_], source: Numbers) -> Pieces:
-        at, of = np.nonzero(chosen)
-        columns = (segments.row[at], segments.start[at], segments.stop[at])
-        return Pieces(np.full(len(at), number), np.full(len(at), hop), source[chosen], readers[at, of], *columns)
-
-    parts = (
-        made(ACROSS, kept & _first(readers), readers),
-        made(ACROSS, lacking & ~far, near_holder),
-        made(ACROSS, first, sender),
-        made(INSIDE, far & ~first, receiver),
-    )
-    joined = Pieces(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pieces)))
+    ways = routes(segments.demand, hosts)
+    columns = (segments.row[ways.at], segments.start[ways.at], segments.stop[ways.at])
+    joined = Pieces(np.full(len(ways.at), number), ways.hop, ways.source, ways.destination, *columns)
     order = np.lexsort((joined.start, joined.row))
     return Pieces(*(getattr(joined, field.name)[order] for field in fields(Pieces)))
-
-
-def _first(readers: Numbers) -> NDArray[np.bool_]:
-    """False where a process has stood before in its line: it may be several ranks, and needs a range once."""
-    alike = readers[:, :, None] == readers[:, None, :]
-    first: NDArray[np.bool_] = alike.argmax(axis=2) == np.arange(readers.shape[1])
-    return first
-
-
-def _pick(offered: NDArray[np.bool_], turn: Numbers) -> Numbers:
-    """Of the True along the last axis [..., K] one in turn, [...]; 0 where there is none."""
-    count = offered.cumsum(axis=-1)
-    wanted = 1 + turn % np.maximum(count[..., -1], 1)
-    picked: Numbers = (count == wanted[..., None]).argmax(axis=-1)
-    return picked
-
-
-def _senders(segments: Segments, chosen: NDArray[np.bool_], hosts: Numbers) -> Numbers:
-    """Who sends to the chosen readers, [S, readers]: of the hosts that could, the one with the least to send so far."""
-    holders = segments.holders
-    senders = np.zeros(chosen.shape, np.int64)
-    at, of = np.nonzero(chosen)
-    host = hosts[holders]
-    if (host == host[:, :1]).all():  # the usual case: a tp group lies on one host
-        senders[at, of] = holders[at, at % holders.shape[1]]
-        return senders
-    load = np.zeros(int(hosts.max()) + 1)
-    size = (segments.stop - segments.start)[at]
-    for index in np.argsort(-size, kind="stable").tolist():
-        row, reader = at[index], of[index]
-        rank = int(load[host[row]].argmin())
-        load[host[row, rank]] += size[index]
-        senders[row, reader] = holders[row, rank]
-    return senders

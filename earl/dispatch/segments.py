@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from earl.dispatch.columns import Axis, Column
+from earl.dispatch.routes import Demand
 from earl.dispatch.spread import Numbers, Spread
 
 
@@ -40,6 +41,11 @@ class Segments:
     """[S, tp of the producers], the processes that have each."""
     readers: Numbers
     """[S, tp of the consumers], those that need it."""
+
+    @property
+    def demand(self) -> Demand:
+        """Who has and who needs how many tokens."""
+        return Demand(self.stop - self.start, self.holders, self.readers)
 
 
 def segments_of(lengths: Numbers, leg: Leg, target: Spread) -> Segments:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.dispatch.plan import TransferPlan
+from earl.dispatch.routes import least
 from earl.dispatch.segments import segments_of
 from earl.dispatch.spread import Numbers
 
@@ -44,22 +46,31 @@ class Volume:
 
 def volume(plan: TransferPlan) -> Volume:
     """What a plan moves."""
-    pieces, hosts = plan.pieces, plan.hosts
-    source, destination = hosts[pieces.source], hosts[pieces.destination]
-    moved = pieces.source != pieces.destination
-    over = source != destination
-    count = int(hosts.max(initial=-1)) + 1
+    pieces, count = plan.pieces, int(plan.hosts.max(initial=-1)) + 1
+    total = int((plan.lengths.sum() * _token_bytes(plan)) + len(plan.lengths) * _row_bytes(plan))
+    return tallied(pieces.source, pieces.destination, plan.bytes, plan.hosts, _least(plan, count), total)
 
-    def per_host(of: Numbers, chosen: Numbers) -> Numbers:
-        return np.bincount(of[chosen], weights=plan.bytes[chosen], minlength=count).astype(np.int64)
+
+def tallied(source: Numbers, destination: Numbers, size: Numbers, hosts: Numbers, into: Numbers, total: int) -> Volume:
+    """What ways between processes add up to, host by host.
+
+    Args:
+        source: the process that each way [M] begins at; where it ends there too, nothing moves.
+        size: bytes of each, [M].
+        into: `least` of the volume.
+    """
+    begin, end = hosts[source], hosts[destination]
+
+    def per_host(of: Numbers, chosen: NDArray[np.bool_]) -> Numbers:
+        return np.bincount(of[chosen], weights=size[chosen], minlength=len(into)).astype(np.int64)
 
     return Volume(
-        sent=per_host(source, over),
-        received=per_host(destination, over),
-        inside=per_host(source, moved & ~over),
-        least=_least(plan, count),
-        total=int((plan.lengths.sum() * _token_bytes(plan)) + len(plan.lengths) * _row_bytes(plan)),
-        copies=int(plan.bytes.sum()),
+        sent=per_host(begin, begin != end),
+        received=per_host(end, begin != end),
+        inside=per_host(begin, (source != destination) & (begin == end)),
+        least=into,
+        total=total,
+        copies=int(size.sum()),
     )
 
 
@@ -73,13 +84,7 @@ def _row_bytes(plan: TransferPlan) -> int:
 
 def _least(plan: TransferPlan, count: int) -> Numbers:
     """Into each host: every range that its processes need and none of them has, once."""
-    least = np.zeros(count, np.int64)
+    into = np.zeros(count, np.int64)
     for leg in plan.legs:
-        segments = segments_of(plan.lengths, leg, plan.target)
-        reading, holding = plan.hosts[segments.readers], plan.hosts[segments.holders]
-        lacking = ~(reading[:, :, None] == holding[:, None, :]).any(axis=2)
-        once = (reading[:, :, None] == reading[:, None, :]).argmax(axis=2) == np.arange(reading.shape[1])
-        size = np.broadcast_to((segments.stop - segments.start)[:, None] * leg.size_bytes, reading.shape)
-        chosen = lacking & once
-        least += np.bincount(reading[chosen], weights=size[chosen], minlength=count).astype(np.int64)
-    return least
+        into += leg.size_bytes * least(segments_of(plan.lengths, leg, plan.target).demand, plan.hosts, count)
+    return into
