@@ -3,40 +3,20 @@
 pack what each destination lacks ─▶ exchange ─▶ unpack         once across hosts, and once more inside them
 """
 
-import zlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.dispatch.columns import Axis
+from earl.dispatch.messages import CHECKSUM_BYTES, Bytes, intact, pack, seal, size_bytes, unpack
 from earl.dispatch.plan import Pieces, TransferPlan
 from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
-from earl.errors import EarlError
+from earl.dispatch.transports.base import Corrupted, Transport
 
-Bytes = NDArray[np.uint8]
-CHECKSUM_BYTES = 4
-
-
-class Corrupted(EarlError):
-    """A message is not what was sent."""
-
-
-class Transport(Protocol):
-    """How messages get from process to process. All processes call `exchange`, also those with nothing to send."""
-
-    def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
-        """Give every process its message and take one from each of the others.
-
-        Args:
-            outgoing: by destination.
-            expected: the size of what comes, in bytes, by source.
-
-        Raises:
-            EarlError: when another process is lost or late, with its name.
-        """
+TRIES = 3
+"""How often a damaged exchange is made, at most."""
 
 
 def execute(
@@ -46,32 +26,35 @@ def execute(
 
     Args:
         held: what the process holds of each leg; a shard without rows where it holds nothing.
-        checksums: whether every message is checked.
+        checksums: whether every message is checked; all processes repeat an exchange in which one was damaged.
 
     Returns:
         the process's rows of the plan's target, with the columns of all legs, by axis.
 
     Raises:
-        Corrupted: when a checksum differs.
+        Corrupted: on every process, when messages are damaged again and again.
+        Lost, Late: on every process, when another one fails.
     """
-    target = _targets(plan, process)
+    target = room(plan, process)
     for hop in plan.hops:
         pieces = plan.of(process, hop)
         source = [target[leg.axis] for leg in plan.legs] if hop else held
-        outgoing = {
-            other: _pack(own, plan.legs, source, checksums) for other, own in _by(pieces, pieces.destination, process)
-        }
+        outgoing = {other: pack(own, plan.legs, source) for other, own in _by(pieces, pieces.destination, process)}
         coming = dict(_by(pieces, pieces.source, process))
-        sizes = {other: _size(own, plan.legs) + CHECKSUM_BYTES * checksums for other, own in coming.items()}
-        kept = pieces.where((pieces.source == process) & (pieces.destination == process))
-        _unpack(_pack(kept, plan.legs, source, False), kept, plan.legs, target)
-        for other, message in transport.exchange(outgoing, sizes).items():
-            payload = _checked(message, other, process) if checksums else message
-            _unpack(payload, coming[other], plan.legs, target)
+        sizes = {other: size_bytes(own, plan.legs) for other, own in coming.items()}
+        keep(pieces, process, plan.legs, source, target)
+        if checksums:
+            came = _checked(plan, process, transport, outgoing, sizes)
+        else:
+            came = transport.exchange(outgoing, sizes)
+            transport.most(0)
+        for other, message in came.items():
+            unpack(message, coming[other], plan.legs, target)
     return target
 
 
-def _targets(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
+def room(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
+    """Empty shards for all that a process gets, by axis."""
     axes: dict[Axis, list[Leg]] = {}
     for leg in plan.legs:
         axes.setdefault(leg.axis, []).append(leg)
@@ -81,58 +64,35 @@ def _targets(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
     }
 
 
+def keep(
+    pieces: Pieces, process: int, legs: Sequence[Leg], source: Sequence[Shard], target: Mapping[Axis, Shard]
+) -> None:
+    """Put what a process has itself into its target."""
+    kept = pieces.where((pieces.source == process) & (pieces.destination == process))
+    unpack(pack(kept, legs, source), kept, legs, target)
+
+
 def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> list[tuple[int, Pieces]]:
     """The pieces that go to, or come from, each other process."""
     elsewhere = np.unique(others[others != process]).tolist()
     return [(other, pieces.where(others == other)) for other in elsewhere]
 
 
-def _size(pieces: Pieces, legs: Sequence[Leg]) -> int:
-    return sum(int(pieces.tokens[pieces.leg == number].sum()) * leg.size_bytes for number, leg in enumerate(legs))
-
-
-def _pack(pieces: Pieces, legs: Sequence[Leg], source: Sequence[Shard], checksum: bool) -> Bytes:
-    """Leg by leg, column by column, piece by piece."""
-    parts = []
-    for number, leg in enumerate(legs):
-        own = pieces.where(pieces.leg == number)
-        if len(own):
-            where = source[number].positions(own.row, own.start, own.stop)
-            parts += [_raw(source[number].columns[column.name][where]) for column in leg.columns]
-    if checksum:
-        parts.append(_raw(np.array([_crc(parts)], np.uint32)))
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
-
-
-def _unpack(message: Bytes, pieces: Pieces, legs: Sequence[Leg], target: Mapping[Axis, Shard]) -> None:
-    """Put what `_pack` made into the columns of the target."""
-    begin = 0
-    for number, leg in enumerate(legs):
-        own = pieces.where(pieces.leg == number)
-        if not len(own):
-            continue
-        shard = target[leg.axis]
-        where = shard.positions(own.row, own.start, own.stop)
-        for column in leg.columns:
-            end = begin + len(where) * column.size_bytes
-            into = shard.columns[column.name]
-            into[where] = message[begin:end].view(into.dtype).reshape(len(where), *into.shape[1:])
-            begin = end
-
-
-def _checked(message: Bytes, source: int, process: int) -> Bytes:
-    payload, said = message[:-CHECKSUM_BYTES], message[-CHECKSUM_BYTES:].view(np.uint32)[0]
-    if _crc([payload]) != said:
-        raise Corrupted(f"what process {source} sent to process {process} arrived damaged: its checksum differs")
-    return payload
-
-
-def _crc(parts: Sequence[Bytes]) -> int:
-    value = 0
-    for part in parts:
-        value = zlib.crc32(part.data, value)
-    return value
-
-
-def _raw(array: NDArray[np.generic]) -> Bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _checked(
+    plan: TransferPlan, process: int, transport: Transport, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]
+) -> Mapping[int, Bytes]:
+    """Exchange until no process has got anything damaged."""
+    sealed = {other: seal(message) for other, message in outgoing.items()}
+    sizes = {other: size + CHECKSUM_BYTES for other, size in expected.items()}
+    for _ in range(TRIES):
+        came = transport.exchange(sealed, sizes)
+        damaged = [source for source, message in came.items() if not intact(message)]
+        # Who sent and who got it, as one number that all can agree on.
+        worst = transport.most(1 + damaged[0] * len(plan.hosts) + process if damaged else 0)
+        if not worst:
+            return {source: message[:-CHECKSUM_BYTES] for source, message in came.items()}
+    source, to = divmod(worst - 1, len(plan.hosts))
+    raise Corrupted(
+        f"what process {source} (host {plan.hosts[source]}) sent to process {to} (host {plan.hosts[to]}) arrived "
+        f"damaged {TRIES} times: its checksum differs; look at the network and the memory of both hosts"
+    )

@@ -28,10 +28,11 @@ class Shard:
     columns: Mapping[str, NDArray[np.generic]]
     """[T], or [T, width], by name."""
 
-    def positions(self, row: Numbers, start: Numbers, stop: Numbers) -> Numbers:
-        """Where ranges of tokens lie in the columns, end to end. All of them have to be here."""
+    def begins(self, row: Numbers, start: Numbers) -> Numbers:
+        """Where ranges of tokens begin in the columns, given their rows and first tokens. All have to be here."""
         at = np.searchsorted(self.rows, row)
-        return ranges(self.offsets[at] + start - self.starts[at], stop - start)
+        begins: Numbers = self.offsets[at] + start - self.starts[at]
+        return begins
 
     def with_columns(self, more: Mapping[str, NDArray[np.generic]]) -> "Shard":
         """The same rows with more columns."""

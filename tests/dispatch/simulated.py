@@ -67,6 +67,7 @@ class Board:
     size: int
     sent: dict = field(default_factory=dict)
     log: list = field(default_factory=list)
+    said: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.barrier, self.lock = Barrier(self.size), Lock()
@@ -92,6 +93,13 @@ class Post:
         self.board.barrier.wait(30)
         assert {source: len(message) for source, message in came.items()} == dict(expected)
         return came
+
+    def most(self, number):
+        self.board.said[self.process] = number
+        self.board.barrier.wait(30)
+        largest = max(self.board.said.values())
+        self.board.barrier.wait(30)
+        return largest
 
 
 def carried_out(transfer, checksums=False):

@@ -1,0 +1,10 @@
+"""How messages get from process to process.
+
+base.py         what all of them promise
+peers.py        torch.distributed: gloo, NCCL
+shared.py       memory that processes of one host share, over another transport for the rest
+objects.py      Ray: references to objects, one for each producer and destination host
+controller.py   gather and scatter through one process: the baseline
+roll.py         who does not answer, when something failed
+choice.py       which one is fastest
+"""
