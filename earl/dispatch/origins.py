@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.plan import INSIDE, Pieces, TransferPlan
+from earl.dispatch.plan import Pieces, TransferPlan
+from earl.dispatch.routes import INSIDE
 from earl.dispatch.spread import Numbers
 
 

@@ -1,6 +1,5 @@
 """A cluster comes up, is looked at, and goes down without a trace."""
 
-import re
 import shutil
 import socket
 import tempfile
@@ -10,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from earl.errors import EarlError
-from earl.rehearsal import nodes, processes, state
+from earl.rehearsal import network, nodes, processes, state
 from earl.rehearsal.needs import call, check
-from earl.rehearsal.plan import NETWORK, Cluster, bits_per_second, build, checked_name
+from earl.rehearsal.plan import Cluster, bits_per_second, checked_name
 
 SHORT = Path("/tmp")
 """Where the sessions lie, whatever TMPDIR says: the path of a Unix socket ends at 107 bytes."""
@@ -42,7 +41,7 @@ def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callab
     bits_per_second(rate)
     check()
     _free(name, hosts)
-    plan = Cluster(name, hosts, rate, cpus, memory_mib, _subnet(), _port(), folder="")
+    plan = Cluster(name, hosts, rate, cpus, memory_mib, network.free_subnet(), _port(), folder="")
     with ExitStack() as undo:
         cluster = replace(plan, folder=tempfile.mkdtemp(prefix=f"{name}-", dir=SHORT))
         undo.callback(Path(cluster.folder).rmdir)
@@ -50,8 +49,7 @@ def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callab
         undo.pop_all()
         undo.callback(_remove, cluster)
         say(f"network: {hosts} hosts at {rate}")
-        for command in build(cluster):
-            call(command)
+        network.lay(cluster)
         nodes.open_head(cluster)
         say("Ray: head")
         nodes.start(cluster, [0])
@@ -84,7 +82,7 @@ def _look(cluster: Cluster, host: int, in_ray: bool) -> Host:
 
 
 def _link(cluster: Cluster, host: int) -> str:
-    if cluster.namespace(host) not in _namespaces():
+    if cluster.namespace(host) not in network.namespaces():
         return "none"
     return call(("ip", "-br", "-n", cluster.namespace(host), "link", "show", cluster.interface)).split()[1].lower()
 
@@ -93,12 +91,7 @@ def _remove(cluster: Cluster) -> None:
     """Everything of a cluster, as far as it exists: processes, network, sessions, state, in this order."""
     for host in range(cluster.hosts + 1):
         nodes.stop(cluster, host)
-    if f"{cluster.interface}@" in call(("ip", "-br", "link")):
-        call(("ip", "link", "delete", cluster.interface))
-    present = set(_namespaces())
-    for namespace in [cluster.switch, *map(cluster.namespace, cluster.workers)]:
-        if namespace in present:
-            call(("ip", "netns", "delete", namespace))
+    network.remove(cluster)
     _clear(cluster)
     state.forget(cluster)
 
@@ -114,25 +107,9 @@ def _free(name: str, hosts: int) -> None:
     """Raises EarlError when something is there already that a new cluster would be called like."""
     if state.folder(name).exists():
         raise EarlError(f"cluster {name!r} is up already; take it down with: earl cluster down --name {name}")
-    wanted = {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
-    taken = sorted(wanted & set(_namespaces()))
-    taken += [f"{name}0"] if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE) else []
+    taken = network.taken(name, hosts)
     if taken:
         raise EarlError(f"{', '.join(taken)}: network namespaces or interfaces of other origin; choose another --name")
-
-
-def _namespaces() -> list[str]:
-    """All named network namespaces of this machine."""
-    return [line.split()[0] for line in call(("ip", "netns", "list")).splitlines() if line]
-
-
-def _subnet() -> int:
-    """The third number of the first network that this machine has no address in."""
-    addresses = call(("ip", "-4", "-o", "address"))
-    free = [number for number in range(256) if f" {NETWORK}.{number}." not in addresses]
-    if not free:
-        raise EarlError(f"this machine has addresses in all of {NETWORK}.0.0/16; take a cluster down first")
-    return free[0]
 
 
 def _port() -> int:

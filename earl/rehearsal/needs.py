@@ -23,6 +23,13 @@ _STATUS = Path("/proc/self/status")
 
 def check() -> None:
     """Raises EarlError when a rehearsal cannot be had here, naming what is missing and what mends it."""
+    check_network()
+    if find_spec("ray") is None:
+        raise EarlError("Ray is not installed; install it with: pip install 'earl[ray]'")
+
+
+def check_network() -> None:
+    """The same of hosts that no Ray node runs on."""
     if not _STATUS.exists():
         raise EarlError(
             f"a rehearsal is made of Linux's network namespaces, and this is {sys.platform}; run it on Linux"
@@ -31,8 +38,6 @@ def check() -> None:
     if missing:
         packages = " ".join(sorted(set(missing.values())))
         raise EarlError(f"not installed: {', '.join(missing)}; on Debian they come with: apt-get install {packages}")
-    if find_spec("ray") is None:
-        raise EarlError("Ray is not installed; install it with: pip install 'earl[ray]'")
     lacking = [name for name, bit in _CAPABILITIES.items() if not _effective() >> bit & 1]
     if lacking:
         raise EarlError(
