@@ -1,0 +1,150 @@
+"""Whatever the layouts: every box is filled once with the right numbers, in buckets, and no byte more is moved."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from earl.dispatch.buckets import PIECES, cut
+from earl.dispatch.peak import extra_bytes, held_bytes, peak_bytes
+from earl.dispatch.weights import Copies, Weight, plan_weights
+from earl.errors import EarlError
+from earl.parallel.layout import Box, Layout
+from tests.dispatch.weights import carried_out, held, transfers, whole
+
+
+def cells(weight, axis, side, process):
+    """The numbers of a tensor that a process holds, one by one, from the definition of a layout."""
+    box = side.box(weight.shape, axis, process)
+    return set() if box is None else {*np.arange(whole(weight).numel()).reshape(weight.shape)[box.slices].flat}
+
+
+def needs(transfer):
+    """By tensor: what each process has, and what it needs."""
+    for weight in transfer.weights:
+        processes = range(len(transfer.hosts))
+        having = [cells(weight, weight.given, transfer.source, process) for process in processes]
+        yield weight, having, [cells(weight, weight.wanted, transfer.target, process) for process in processes]
+
+
+@settings(deadline=None, max_examples=200)
+@given(transfers())
+def test_every_box_is_filled_once_and_nothing_else_is_sent(transfer):
+    came = [Counter() for _ in transfer.weights]
+    have = [[set(cells) for cells in having] for _, having, _ in needs(transfer)]
+    moves = [move for process in range(len(transfer.hosts)) for bucket in transfer.of(process) for move in bucket]
+    for move in sorted({*moves}, key=lambda move: move.hop):
+        weight = transfer.weights[move.weight]
+        sent = {*np.arange(whole(weight).numel()).reshape(weight.shape)[move.box.slices].flat}
+        assert sent <= have[move.weight][move.source], "it sends what it has"
+        assert move.size == len(sent) * weight.number_bytes
+        came[move.weight].update((move.destination, cell) for cell in sent)
+        have[move.weight][move.destination] |= sent
+    for (_, _, wanted), got in zip(needs(transfer), came, strict=True):
+        assert got == Counter((process, cell) for process, cells in enumerate(wanted) for cell in cells)
+
+
+@settings(deadline=None, max_examples=200)
+@given(transfers())
+def test_bytes_are_at_the_lower_bound(transfer):
+    moved, hosts = transfer.volume(), transfer.hosts.tolist()
+    least, lacking = Counter(), 0
+    for weight, having, wanted in needs(transfer):
+        for host in set(hosts):
+            here = [process for process, own in enumerate(hosts) if own == host]
+            has = set().union(*(having[process] for process in here))
+            least[host] += weight.number_bytes * len(set().union(*(wanted[process] for process in here)) - has)
+        lacking += weight.number_bytes * sum(len(w - h) for w, h in zip(wanted, having, strict=True))
+    assert {host: int(moved.received[host]) for host in set(hosts)} == {host: least[host] for host in set(hosts)}
+    assert moved.received.tolist() == moved.least.tolist()
+    assert moved.across + int(moved.inside.sum()) == lacking
+
+
+@settings(deadline=None, max_examples=60)
+@given(transfers())
+def test_numbers_arrive_bit_for_bit_within_a_bucket_of_memory(transfer):
+    results, log = carried_out(transfer)
+    for process, (tensors, _, _) in results.items():
+        for weight in transfer.weights:
+            box = transfer.target.box(weight.shape, weight.wanted, process)
+            assert (box is None) == (weight.name not in tensors)
+            if box is not None:
+                assert torch.equal(tensors[weight.name], whole(weight)[box.slices])
+    moved = transfer.volume()
+    assert sum(size for _, _, size in log) == moved.across + int(moved.inside.sum())
+    assert (extra_bytes(transfer) <= transfer.bucket_bytes).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(transfers())
+def test_what_was_swapped_out_is_all_there_and_the_peak_is_the_stated_one(transfer):
+    results, _ = carried_out(transfer, hosted=True)
+    for process, (_, away, peak) in results.items():
+        before = held(transfer, process)
+        assert away.keys() == before.keys()
+        assert all(torch.equal(away[name], tensor) for name, tensor in before.items())
+        # The meter counts boxes alone; of the buffers, a bucket at most, the statement knows more.
+        assert peak <= peak_bytes(transfer, process, swapped=True) <= peak + transfer.bucket_bytes
+
+
+def test_a_large_box_is_cut_into_pieces():
+    # 5 x 6 numbers, at most 4 of them: a row has 6, so rows are cut into 4 + 2.
+    pieces = cut(Box((1, 0), (5, 6)), 4)
+    assert [piece.shape for piece in pieces] == [(1, 4), (1, 2)] * 5
+    assert pieces[3] == Box((2, 4), (1, 2))
+
+
+def test_tensors_of_a_few_bytes_share_a_bucket():
+    # 100 norms of 16 numbers of 4 bytes: 6,400 bytes from one process to another fit into one bucket of 8 KiB.
+    norms = [Weight(f"norm {number}", (16,), 4) for number in range(100)]
+    made = plan_weights(norms, Copies(Layout(), ((0,),)), Copies(Layout(), ((1,),)), [0, 1], 8192)
+    assert (made.num_buckets, int(made.volume().across)) == (1, 6400)
+
+
+def test_buckets_are_well_filled():
+    # 64 MiB over dp 4 to dp 2 x tp 2 on the same processes: every process sends and receives 12 MiB of its 16.
+    # Rank 0 has rows 0 to 1023, and needs the left half of rows 0 to 2047: it keeps 1/2 of its own, sends 1/2, ...
+    weights = [Weight(f"matrix {number}", (4096, 512), 2, 1, 1) for number in range(16)]
+    grid = ((0, 1, 2, 3),)
+    made = plan_weights(weights, Copies(Layout(4), grid), Copies(Layout(2, 2), grid), [0, 1, 2, 3], 1 << 20)
+    moved = made.volume()
+    assert moved.received.tolist() == moved.sent.tolist() == [8 << 20] * 4
+    # Sent, received and kept: 8 + 8 + 8 MiB in buckets of 1 MiB, of which pieces leave at most an eighth empty.
+    assert 24 <= made.num_buckets <= 24 * PIECES // (PIECES - 1) + 1
+
+
+def test_replicas_share_the_sending():
+    # 32 tensors of 1 KiB lie on a context-parallel group of four: each sends eight of them.
+    weights = [Weight(f"vector {number}", (256,), 4) for number in range(32)]
+    source = Copies(Layout(cp=4), ((0, 1, 2, 3),))
+    made = plan_weights(weights, source, Copies(Layout(), ((4,),)), range(5), 1 << 20)
+    assert made.volume().sent.tolist() == [8 << 10] * 4 + [0]
+
+
+def test_one_copy_crosses_the_link_for_two_samplers_of_a_host():
+    # 1 KiB from one host to two samplers of two devices each on another one: each half once over the link, once inside.
+    weights = [Weight("matrix", (16, 16), 4, 0, 0)]
+    target = Copies(Layout(tp=2), ((1, 2), (3, 4)))
+    made = plan_weights(weights, Copies(Layout(), ((0,),)), target, [0, 1, 1, 1, 1], 1 << 20)
+    moved = made.volume()
+    assert (moved.across, moved.inside.tolist(), made.num_buckets) == (1024, [0, 1024], 2)
+
+
+def test_swapping_out_takes_a_bucket_more_than_the_larger_side():
+    # 256 matrices of 256 x 256 in bf16, 32 MiB. A learner's dp 4 shard is 8 MiB, a sampler's tp 2 half 16 MiB.
+    weights = [Weight(f"matrix {number}", (256, 256), 2, 0, 0) for number in range(256)]
+    target = Copies(Layout(tp=2), ((0, 1), (2, 3)))
+    made = plan_weights(weights, Copies(Layout(4), ((0, 1, 2, 3),)), target, [0] * 4, 1 << 20)
+    for process in range(4):
+        assert sum(held_bytes(made.weights, made.source, True, process)) == 8 << 20
+        assert sum(held_bytes(made.weights, made.target, False, process)) == 16 << 20
+        assert (16 << 20) <= peak_bytes(made, process, swapped=True) <= (16 << 20) + (1 << 20)
+        assert (24 << 20) < peak_bytes(made, process) <= (24 << 20) + (1 << 20)
+
+
+def test_a_bucket_without_room_is_refused():
+    one = Copies(Layout(), ((0,),))
+    with pytest.raises(EarlError, match="a bucket of 16 bytes has no room for 8 numbers of 4 bytes"):
+        plan_weights([Weight("vector", (9,), 4)], one, one, [0], 16)
