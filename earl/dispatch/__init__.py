@@ -8,4 +8,13 @@ plan.py      which process sends which tokens to which other one: pure, from len
 volume.py    what a plan moves over which link, and what it has to move at least
 shard.py     the rows of one process
 execute.py   a plan carried out in one process, over any transport
+
+and weights, from a learner's layout to a sampler's:
+
+copies.py    tensors, and which box of each lies where
+weights.py   which process sends which box to which other one, in which bucket
+buckets.py   how much is on its way at once
+peak.py      how much memory that takes, stated before
+carry.py     such a plan carried out in one process
+tensors.py   where the tensors lie: torch's, on any device
 """

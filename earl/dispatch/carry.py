@@ -10,9 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from earl.dispatch.execute import Bytes, Transport
+from earl.dispatch.copies import Copies
+from earl.dispatch.messages import Bytes
 from earl.dispatch.peak import turnover
-from earl.dispatch.weights import Copies, Move, WeightPlan
+from earl.dispatch.transports.base import Transport
+from earl.dispatch.weights import Move, WeightPlan
 from earl.parallel.layout import Slices
 
 
@@ -35,7 +37,10 @@ class Shelf(Protocol):
 def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: Transport) -> None:
     """Give what the plan takes from a process, and fill its boxes of the target. Every process calls it.
 
-    Beside the boxes it never needs more than one bucket of memory (see peak.py).
+    Beside the boxes it never needs more than one bucket of memory (see peak.py). None returns before all have theirs.
+
+    Raises:
+        Lost, Late: when another process fails; `room` may then be filled in part, and is to be filled again.
     """
     moves = plan.of(process)
     changes = turnover(plan, process, moves)
@@ -52,6 +57,7 @@ def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: T
         hand.open([number for number in changes.opens[bucket] if number not in early])
         if moves:
             hand.receive([move for move in own if move.source != process], outgoing, transport)
+    transport.most(0)
 
 
 class _Hand:

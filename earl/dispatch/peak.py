@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from earl.dispatch.copies import Copies, Weight
 from earl.dispatch.spread import Numbers
-from earl.dispatch.weights import Copies, Move, Weight, WeightPlan
+from earl.dispatch.weights import Move, WeightPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
 Rows (plan.py) and weights (weights.py) travel by the same routes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from earl.dispatch.spread import Numbers
 
 ACROSS, INSIDE = 0, 1
 """Hops."""
+BLOCK = 1 << 22
+"""Pairs of processes that are compared at once: what is as large as their number is made for so many things alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +52,56 @@ def routes(demand: Demand, hosts: Numbers) -> Routes:
     Args:
         hosts: the host of each process, [P].
     """
-    holders, readers = demand.holders, demand.readers
-    turn = np.broadcast_to(_turns(demand)[:, None], readers.shape)
+    turns = _turns(demand)
+    step = max(1, BLOCK // (demand.readers.shape[1] * max(demand.readers.shape[1], demand.holders.shape[1], 1)))
+    blocks = [
+        _marks(
+            demand.holders[begin : begin + step],
+            demand.readers[begin : begin + step],
+            hosts,
+            turns[begin : begin + step],
+        )
+        for begin in range(0, max(1, len(turns)), step)
+    ]
+    marks = _Marks(*(np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(_Marks)))
+    parts = (
+        _made(ACROSS, marks.kept, demand.readers, demand.readers),
+        _made(ACROSS, marks.near, marks.neighbour, demand.readers),
+        _made(ACROSS, marks.first, _senders(demand, marks.first, hosts, turns), demand.readers),
+        _made(INSIDE, marks.later, marks.receiver, demand.readers),
+    )
+    return Routes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """What every reader does about every thing, [S, r] each."""
+
+    kept: NDArray[np.bool_]
+    """It has it."""
+    near: NDArray[np.bool_]
+    """It takes it from its neighbour."""
+    first: NDArray[np.bool_]
+    """It takes it from another host."""
+    later: NDArray[np.bool_]
+    """It takes it from the receiver on its host."""
+    neighbour: Numbers
+    receiver: Numbers
+
+
+def _marks(holders: Numbers, readers: Numbers, hosts: Numbers, turns: Numbers) -> _Marks:
+    """Of some things."""
+    turn = np.broadcast_to(turns[:, None], readers.shape)
     first_time = _first(readers)
     kept = (readers[:, :, None] == holders[:, None, :]).any(axis=2)
-    lacking = ~kept & first_time
     near = hosts[readers][:, :, None] == hosts[holders][:, None, :]  # [S, readers, holders]
-    far = lacking & ~near.any(axis=2)
+    close, lacking = near.any(axis=2), ~kept & first_time
+    far = lacking & ~close
     together = (hosts[readers][:, :, None] == hosts[readers][:, None, :]) & far[:, None, :]  # [S, readers, readers]
     receiver = np.take_along_axis(readers, _pick(together, turn), axis=1)
     first = far & (receiver == readers)
-    near_holder = np.take_along_axis(holders, _pick(near, turn), axis=1)
-    parts = (
-        _made(ACROSS, kept & first_time, readers, readers),
-        _made(ACROSS, lacking & ~far, near_holder, readers),
-        _made(ACROSS, first, _senders(demand, first, hosts, turn[:, 0]), readers),
-        _made(INSIDE, far & ~first, receiver, readers),
-    )
-    return Routes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    neighbour = np.take_along_axis(holders, _pick(near, turn), axis=1)
+    return _Marks(kept & first_time, lacking & close, first, far & ~first, neighbour, receiver)
 
 
 def least(demand: Demand, hosts: Numbers, count: int) -> Numbers:
@@ -105,7 +139,7 @@ def _first(readers: Numbers) -> NDArray[np.bool_]:
 
 def _pick(offered: NDArray[np.bool_], turn: Numbers) -> Numbers:
     """Of the True along the last axis [..., K] one in turn, [...]; 0 where there is none."""
-    count = offered.cumsum(axis=-1)
+    count = offered.cumsum(axis=-1, dtype=np.int32)
     wanted = 1 + turn % np.maximum(count[..., -1], 1)
     picked: Numbers = (count == wanted[..., None]).argmax(axis=-1)
     return picked

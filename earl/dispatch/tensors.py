@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from earl.dispatch.execute import Bytes
+from earl.dispatch.messages import Bytes
 from earl.parallel.layout import Slices
 
 
