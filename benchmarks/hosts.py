@@ -1,0 +1,130 @@
+"""Hosts on this machine, without Ray: network namespaces with shaped links, and processes in them.
+
+One server process loads torch; every host's process is forked from it and enters its namespace, which takes no time.
+"""
+
+import ctypes
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from earl.errors import EarlError
+from earl.rehearsal import network, processes
+from earl.rehearsal.needs import check_network
+from earl.rehearsal.plan import Cluster, bits_per_second
+
+NAME = "dispatch"
+_NEW_NETWORK = 0x40000000
+"""CLONE_NEWNET of `setns(2)`, which Python has from 3.12 on."""
+_PRELOADED = ["earl.dispatch.transports.peers"]
+_LAST_WORDS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a process knows of where it is."""
+
+    process: int
+    address: str
+    interface: str
+    hosts: tuple[int, ...]
+    """[P], the host of each process, from 0 on."""
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes that this host's link has brought and taken, as the kernel counts them."""
+        lines = Path("/proc/self/net/dev").read_text().splitlines()
+        [counters] = [line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == self.interface]
+        return int(counters[0]), int(counters[8])
+
+
+@contextmanager
+def shaped(hosts: int, rate: str) -> Iterator[Cluster]:
+    """A network of so many hosts, until the context ends.
+
+    Raises:
+        EarlError: where network namespaces are not permitted, and when another one of these is in use.
+    """
+    bits_per_second(rate)
+    check_network()
+    cluster = Cluster(NAME, hosts, rate, 0, 0, network.free_subnet(), 0, "")
+    if any(processes.inside(_namespace(cluster, host)) for host in cluster.workers):
+        raise EarlError("hosts of the same kind are at work on this machine already; wait until they have ended")
+    network.remove(cluster)  # what one that was killed has left
+    try:
+        network.lay(cluster)
+        yield cluster
+    finally:
+        network.remove(cluster)
+
+
+@contextmanager
+def started(
+    cluster: Cluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any
+) -> Iterator[list[Connection]]:
+    """Processes that call `work(seat, *arguments)` and send what it gives; they end with this context.
+
+    Args:
+        cluster: None for processes without namespaces, which meet on loopback.
+        hosts: [P], the host of each process, from 0 on.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    begun, pipes = [], []
+    for number, host in enumerate(hosts):
+        ours, theirs = context.Pipe(duplex=False)
+        seat = Seat(number, "127.0.0.1", "lo", tuple(hosts))
+        if cluster:
+            seat = Seat(number, cluster.ip(host + 1), cluster.interface, tuple(hosts))
+        namespace = str(_namespace(cluster, host + 1)) if cluster else None
+        process = context.Process(target=_inside, args=(namespace, theirs, seat, work, arguments), daemon=True)
+        process.start()
+        theirs.close()
+        begun.append(process)
+        pipes.append(ours)
+    try:
+        yield pipes
+    finally:
+        for process in begun:
+            process.join(_LAST_WORDS_SECONDS)
+            process.kill()
+            process.join()
+
+
+def run(cluster: Cluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What each process's work gives. Raises EarlError when one ends without a result."""
+    with started(cluster, hosts, work, *arguments) as pipes:
+        results = []
+        for process, pipe in enumerate(pipes):
+            try:
+                results.append(pipe.recv())
+            except EOFError as error:
+                raise EarlError(f"process {process} ended without a result; its own message stands above") from error
+        return results
+
+
+def _inside(
+    namespace: str | None, pipe: Connection, seat: Seat, work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    if namespace:
+        _enter(namespace)
+    pipe.send(work(seat, *arguments))
+
+
+def _enter(namespace: str) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(namespace, os.O_RDONLY)
+    try:
+        if library.setns(descriptor, _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    finally:
+        os.close(descriptor)
+
+
+def _namespace(cluster: Cluster, host: int) -> Path:
+    return Path("/run/netns") / cluster.namespace(host)

@@ -1,0 +1,177 @@
+"""Transfers between real processes, and what happens to them when one of these fails."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from earl.benchmarks.hosts import run, started
+from earl.dispatch.columns import columns
+from earl.dispatch.execute import execute
+from earl.dispatch.plan import plan
+from earl.dispatch.segments import Leg
+from earl.dispatch.spread import spread
+from earl.dispatch.transports.controller import gather_and_scatter
+from earl.dispatch.transports.shared import Shared
+from earl.errors import EarlError
+from earl.parallel.layout import Layout
+from tests.dispatch.simulated import filled
+
+pytestmark = pytest.mark.slow
+HOSTS = (0, 0, 1, 1)
+LENGTHS = np.array([70_000, 5, 0, 123, 9_000, 64])
+SECONDS = 6.0
+"""Within which a fault has to be an error."""
+
+
+def transfer():
+    """dp 4 to dp 2, tp 2, on the same four processes."""
+    legs = [
+        Leg(columns(["tokens", "mask"]), spread(Layout(4), range(4), [0, 1, 2, 3, 0, 1])),
+        Leg(columns(["rewards"]), spread(Layout(2, 2), range(4), [1, 0, 1, 0, 1, 0])),
+    ]
+    return plan(LENGTHS, legs, spread(Layout(2, 2), range(4), [1, 1, 0, 0, 1, 0]), np.array(HOSTS))
+
+
+def held(process):
+    return [filled(leg, leg.source, process, LENGTHS) for leg in transfer().legs]
+
+
+def right(process, shards):
+    """Whether all is there, to the bit."""
+    return all(
+        shards[leg.axis].columns[column.name].tobytes()
+        == filled(leg, transfer().target, process, LENGTHS).columns[column.name].tobytes()
+        for leg in transfer().legs
+        for column in leg.columns
+    )
+
+
+def joined(seat, store, seconds=SECONDS):
+    from torch._C._distributed_c10d import FileStore
+
+    from earl.dispatch.transports.peers import join
+
+    rendezvous = FileStore(str(store), len(seat.hosts))
+    return join(rendezvous, seat.process, np.array(seat.hosts), seat.address, seconds)
+
+
+def every_way(seat, store):
+    peers = joined(seat, store)
+    transports = [peers, Shared(peers, seat.process, peers.hosts)]
+    return [
+        right(seat.process, way(transfer(), seat.process, held(seat.process), transport, checksums))
+        for transport in transports
+        for way in (execute, gather_and_scatter)
+        for checksums in (False, True)
+    ]
+
+
+def test_every_way_ends_with_the_same_rows(tmp_path):
+    assert run(None, HOSTS, every_way, tmp_path / "store") == [[True] * 8] * 4
+
+
+def failing(seat, store, fault):
+    """The second transfer of four processes, in which process 2 fails: what the others say, and after how long."""
+    peers = joined(seat, store)
+    execute(transfer(), seat.process, held(seat.process), peers)
+    if seat.process == 2:
+        fault()
+    begin = time.monotonic()
+    try:
+        execute(transfer(), seat.process, held(seat.process), peers)
+    except EarlError as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
+    return "nothing", "", 0.0
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stopped():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def busy():
+    time.sleep(2 * SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (killed, "Lost", "process 2 (host 1) ended"),
+        (stopped, "Late", "process 2 (host 1) did not do its part within 3.6 s and does not answer"),
+        (busy, "Late", "process 2 (host 1) did not do its part within 3.6 s; it answers"),
+    ],
+)
+def test_a_process_that_fails_is_named_by_all_others_in_time(tmp_path, fault, kind, words):
+    with started(None, HOSTS, failing, tmp_path / "store", fault) as pipes:
+        said = [pipes[process].recv() for process in (0, 1, 3)]
+    for name, message, seconds in said:
+        assert name == kind and words in message
+        assert "\n" not in message and seconds < SECONDS + 1
+
+
+def survivor(seat, first, second):
+    """Loses process 2, and repeats the transfer with the one that takes its place."""
+    peers = joined(seat, first)
+    if seat.process == 2:
+        killed()
+    try:
+        execute(transfer(), seat.process, held(seat.process), peers)
+    except EarlError:
+        return replacement(seat, second)
+    return False
+
+
+def replacement(seat, store):
+    return right(seat.process, execute(transfer(), seat.process, held(seat.process), joined(seat, store)))
+
+
+def test_a_transfer_is_repeated_with_a_replacement(tmp_path):
+    stores = tmp_path / "first", tmp_path / "second"
+    with started(None, HOSTS, survivor, *stores) as old, started(None, HOSTS, second_only, stores[1]) as new:
+        assert new[2].recv() and all(old[process].recv() for process in (0, 1, 3))
+
+
+def second_only(seat, store):
+    return replacement(seat, store) if seat.process == 2 else None
+
+
+@dataclass
+class Damaging:
+    """A transport that changes a bit of what comes, so many times."""
+
+    others: object
+    times: int
+
+    def exchange(self, outgoing, expected):
+        came = {source: message.copy() for source, message in self.others.exchange(outgoing, expected).items()}
+        if self.times and came:
+            self.times -= 1
+            min(came.items())[1][-1] ^= 4
+        return came
+
+    def most(self, number):
+        return self.others.most(number)
+
+
+def damaged(seat, store, times):
+    transport = Damaging(joined(seat, store), times if seat.process == 1 else 0)
+    try:
+        return right(seat.process, execute(transfer(), seat.process, held(seat.process), transport, checksums=True))
+    except EarlError as error:
+        return str(error)
+
+
+def test_what_was_damaged_is_sent_again(tmp_path):
+    assert run(None, HOSTS, damaged, tmp_path / "store", 2) == [True] * 4
+
+
+def test_what_is_damaged_every_time_is_an_error_everywhere(tmp_path):
+    [said] = set(run(None, HOSTS, damaged, tmp_path / "store", 3))
+    assert said.startswith("what process 3 (host 1) sent to process 1 (host 0) arrived damaged 3 times")
