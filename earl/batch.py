@@ -38,6 +38,11 @@ class Rows:
         """Tokens per row, [N]."""
         return np.diff(self.offsets)
 
+    @property
+    def num_turns(self) -> int:
+        """K."""
+        return int(self.turns.max(initial=-1)) + 1
+
     def select(self, rows: NDArray[np.int64]) -> Self:
         """The given rows, in the given order."""
         index = _positions(self.offsets, rows)

@@ -34,7 +34,7 @@ from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name
 from earl.runs.summary import FINAL, context_limit
 from earl.stopping import StopRequest, stopping_on_signals
-from earl.trajectory import Group
+from earl.trajectory import PlayedGroups
 
 NEVER = (float("-inf"), float("-inf"))
 
@@ -154,7 +154,7 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
     batch, stats = None, {}
     if placement.learned(groups):
         with clock("prepare"):
-            batch = placement.prepare(groups)
+            batch = placement.prepare(groups, step - warm)
         with clock("update"):
             stats = placement.update(batch, step - warm)
     else:
@@ -164,11 +164,11 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
         run = placement.config.run
         recent = 0 <= step - 1 - progress.saved <= placement.config.placement.max_staleness
         if recent or _due(step - warm, run.keep_trajectories_every, run.steps):
-            journal.episodes(step, groups, placement.experiences(groups, batch))
+            journal.episodes(step, *placement.recorded(groups, batch))
     return StepRecord({**record.metrics, **stats}, record.contexts)
 
 
-def _track(placement: Stages, journal: Journal, progress: Progress, groups: Sequence[Group]) -> StepRecord:
+def _track(placement: Stages, journal: Journal, progress: Progress, groups: PlayedGroups) -> StepRecord:
     """Measure the step's contexts, forecast them, and let the limit follow them where the recipe says so."""
     metrics = episode_metrics(groups)
     if placement.config.placement.max_staleness:

@@ -5,8 +5,10 @@
 A trajectory holds the token ids exactly as sampled and as given. Nothing in it is ever decoded and re-encoded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +91,89 @@ class Turn:
     """Whether the policy was asked for a summary of the episode so far, not for an action."""
 
 
+class Played(Protocol):
+    """What is known of an episode wherever its tokens lie: enough to measure a step, and to make advantages."""
+
+    @property
+    def task(self) -> Task:
+        """Where it started."""
+
+    @property
+    def seed(self) -> int:
+        """See `Trajectory`."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Its rounds."""
+
+    @property
+    def stop(self) -> StopReason:
+        """Why it ended."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+
+    @property
+    def illegal(self) -> int:
+        """See `Trajectory`."""
+
+    @property
+    def num_tokens(self) -> int:
+        """All of them."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Those that the policy sampled at their place."""
+
+    @property
+    def version_sum(self) -> int:
+        """The versions of the weights that sampled them, added up."""
+
+    @property
+    def oldest(self) -> int:
+        """The first of these versions; -1 where nothing was sampled."""
+
+    @property
+    def author_tokens(self) -> NDArray[np.int64]:
+        """[turns, authors], tokens of each turn; what came after the last reply belongs to a turn of its own."""
+
+    @property
+    def reward(self) -> float:
+        """The episode's return: its turns' rewards, undiscounted."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a token limit ended the episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """An episode without its tokens, which lie elsewhere. See `Played` and `Trajectory`."""
+
+    task: Task
+    seed: int
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    outcome: Outcome
+    illegal: int
+    num_tokens: int
+    num_sampled: int
+    version_sum: int
+    oldest: int
+    author_tokens: NDArray[np.int64]
+
+    @property
+    def reward(self) -> float:
+        """The episode's return."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a token limit ended the episode."""
+        return self.stop in TRUNCATING
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode, token by token. All arrays have the length of `tokens`.
@@ -129,6 +214,54 @@ class Trajectory:
         """Whether a token limit ended the episode."""
         return self.stop in TRUNCATING
 
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.tokens)
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that the policy sampled at their place."""
+        return int(np.count_nonzero(self.sampled))
+
+    @property
+    def version_sum(self) -> int:
+        """The versions of the weights that sampled them, added up."""
+        return int(self.versions[self.sampled].sum())
+
+    @property
+    def oldest(self) -> int:
+        """The first of these versions; -1 where nothing was sampled."""
+        sampled = self.versions[self.sampled]
+        return int(sampled.min()) if len(sampled) else -1
+
+    @property
+    def author_tokens(self) -> NDArray[np.int64]:
+        """[turns, authors], tokens of each turn; what came after the last reply belongs to a turn of its own."""
+        ends = [turn.end for turn in self.turns]
+        if not ends or ends[-1] < len(self.tokens):
+            ends.append(len(self.tokens))
+        turn = np.repeat(np.arange(len(ends)), np.diff([0, *ends]))
+        counts = np.bincount(turn * len(Author) + self.authors, minlength=len(ends) * len(Author))
+        return counts.reshape(len(ends), len(Author))
+
+
+def outline(trajectory: Trajectory) -> Outline:
+    """A trajectory without its tokens."""
+    return Outline(
+        task=trajectory.task,
+        seed=trajectory.seed,
+        turns=trajectory.turns,
+        stop=trajectory.stop,
+        outcome=trajectory.outcome,
+        illegal=trajectory.illegal,
+        num_tokens=trajectory.num_tokens,
+        num_sampled=trajectory.num_sampled,
+        version_sum=trajectory.version_sum,
+        oldest=trajectory.oldest,
+        author_tokens=trajectory.author_tokens,
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Experience:
@@ -143,13 +276,26 @@ class Experience:
     logprobs: NDArray[np.float32]  # [T] at mask, the learner's after the update
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Trajectories that started alike, for group baselines."""
+P_co = TypeVar("P_co", bound=Played, covariant=True)
 
-    trajectories: tuple[Trajectory, ...]
+
+@dataclass(frozen=True, slots=True)
+class GroupOf(Generic[P_co]):
+    """Episodes that started alike, for group baselines."""
+
+    trajectories: tuple[P_co, ...]
 
     @property
     def task(self) -> Task:
         """The task that all of them started from."""
         return self.trajectories[0].task
+
+
+PlayedGroups = Sequence[GroupOf[Played]]
+"""Groups, wherever their tokens lie."""
+
+
+class Group(GroupOf[Trajectory]):
+    """Trajectories that started alike."""
+
+    __slots__ = ()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.config import AlgorithmConfig
-from earl.trajectory import Group
+from earl.trajectory import GroupOf, Played, PlayedGroups
 
 Stats = dict[str, Tensor]
 """Sums over tokens of what a loss wants shown; divided by the number of tokens at the end."""
@@ -48,14 +48,14 @@ class Algorithm(Protocol):
     needs_values: bool
     """Whether a value head is trained and its values are given to `advantages`."""
 
-    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn."""
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
         """The policy loss summed over tokens, and its statistics. Entropy and KL are added by the learner."""
 
 
-def per_turn(groups: Sequence[Group], episode_values: Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
+def per_turn(groups: PlayedGroups, episode_values: Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
     """Repeat one value per episode over its turns: [K].
 
     Args:
@@ -67,6 +67,6 @@ def per_turn(groups: Sequence[Group], episode_values: Sequence[NDArray[np.float6
     return np.repeat(flat, counts).astype(np.float32)
 
 
-def returns_of(group: Group) -> NDArray[np.float64]:
+def returns_of(group: GroupOf[Played]) -> NDArray[np.float64]:
     """The undiscounted return of each trajectory of a group."""
     return np.array([trajectory.reward for trajectory in group.trajectories], dtype=np.float64)

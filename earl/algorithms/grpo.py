@@ -1,7 +1,5 @@
 """GRPO: the group's mean is the baseline, its deviation the scale (DeepSeekMath, arXiv 2402.03300)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
-from earl.trajectory import Group
+from earl.trajectory import PlayedGroups
 
 EPSILON = 1e-4  # keeps a group of nearly equal returns from being blown up
 
@@ -19,7 +17,7 @@ class GRPO:
 
     needs_values = False
 
-    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Normalised within each group; a group of equal returns teaches nothing."""
         del config
         episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]

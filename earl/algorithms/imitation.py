@@ -1,14 +1,12 @@
 """Imitation of a teacher: maximum likelihood of its labels, for the warm start (arXiv 2206.01626)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Advantages, Stats, TokenInputs
 from earl.config import AlgorithmConfig
-from earl.trajectory import Group
+from earl.trajectory import PlayedGroups
 
 
 class Imitation:
@@ -16,7 +14,7 @@ class Imitation:
 
     needs_values = False
 
-    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Every label counts alike."""
         del groups, config
         return Advantages(np.ones_like(values), np.zeros_like(values))

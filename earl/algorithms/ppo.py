@@ -1,7 +1,5 @@
 """PPO with a value head and generalised advantage estimation over turns (arXiv 1707.06347, 1506.02438)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Stats, TokenInputs
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
-from earl.trajectory import Group
+from earl.trajectory import PlayedGroups
 
 EPSILON = 1e-8
 
@@ -35,7 +33,7 @@ class PPO:
 
     needs_values = True
 
-    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Episode by episode; groups do not matter."""
         parts, start = [], 0
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories):

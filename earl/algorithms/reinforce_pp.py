@@ -1,7 +1,5 @@
 """REINFORCE++ with baseline: the group's mean is the baseline, the batch's deviation the scale (arXiv 2501.03262)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
-from earl.trajectory import Group
+from earl.trajectory import PlayedGroups
 
 EPSILON = 1e-8
 
@@ -19,7 +17,7 @@ class ReinforcePlusPlus:
 
     needs_values = False
 
-    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Group by group centred, scaled together."""
         del config
         centred = [r - r.mean() for r in map(returns_of, groups)]

@@ -1,7 +1,5 @@
 """RLOO: each episode's baseline is the mean of the others in its group (arXiv 2402.14740)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
 from earl.algorithms.loss import importance_weighted
 from earl.config import AlgorithmConfig
-from earl.trajectory import Group
+from earl.trajectory import PlayedGroups
 
 
 def leave_one_out(returns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -24,7 +22,7 @@ class RLOO:
 
     needs_values = False
 
-    def advantages(self, groups: Sequence[Group], values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         """Left as they are in scale."""
         del config
         episodes = [leave_one_out(returns_of(group)) for group in groups]

@@ -18,6 +18,8 @@ from earl.engine.keeping import Kept
 from earl.engine.lora import frozen_base
 from earl.engine.micro import Chunk, R, chunks, silent
 from earl.engine.model import Policy
+from earl.engine.part import Part, minibatches, order_of
+from earl.engine.prepare import Prepares
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scores
 
@@ -35,7 +37,7 @@ class Update:
     """Orders the rows."""
 
 
-class Learner:
+class Learner(Prepares):
     """AdamW on a model, and on a value head where the algorithm needs one.
 
     Args:
@@ -99,49 +101,59 @@ class Learner:
         """Move everything back to where it is computed with."""
         self._kept.move(self.scorer.device)
 
-    def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
+    def update(self, batch: Batch, algorithm: Algorithm, update: Update, part: Part | None = None) -> dict[str, float]:
         """Learn from a batch: epochs × minibatches optimiser steps.
+
+        Args:
+            part: which rows of the step the batch is; None: all of them.
 
         Returns:
             the mean of each statistic; nothing when the batch has no rows.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = update.learning_rate
-        rng = np.random.Generator(np.random.PCG64(update.seed))
-        collected: list[dict[str, float]] = []
-        for _ in range(update.epochs):
-            for rows in np.array_split(rng.permutation(batch.num_rows), update.minibatches):
-                if len(rows):
-                    collected.append(self._minibatch(batch.select(rows), algorithm, update))
+        part, order = part or Part.whole(batch), order_of(update.seed)
+        collected = [
+            self._minibatch(batch, rows, algorithm, update, part)
+            for _ in range(update.epochs)
+            for rows in minibatches(order, len(part.learned), update.minibatches)
+        ]
         return {name: float(np.mean([stats[name] for stats in collected])) for name in (collected or [{}])[0]}
 
     @torch.no_grad()
-    def logprobs(self, rows: Rows, reference: bool = False, temperature: float | None = None) -> NDArray[np.float32]:
+    def logprobs(
+        self, rows: Rows, reference: bool = False, temperature: float | None = None, part: Part | None = None
+    ) -> NDArray[np.float32]:
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
         Args:
             reference: under the model as it was when this was first asked for, instead of as it is now; with
                 adapters, under the model without them.
             temperature: in place of the sampler's.
+            part: which rows of the step these are; None: all of them.
         """
         heat = temperature or self._temperature
         if reference and self._config.lora_rank:
             with frozen_base(self.scorer.model):
-                return self.logprobs(rows, temperature=heat)
+                return self.logprobs(rows, temperature=heat, part=part)
         scorer = self._kept.reference() if reference else self.scorer
-        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, heat).logprobs)
+        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, heat).logprobs, part)
 
     @torch.no_grad()
-    def values(self, rows: Rows) -> NDArray[np.float32]:
+    def values(self, rows: Rows, part: Part | None = None) -> NDArray[np.float32]:
         """The value head's estimates [T] at rows.value_mask."""
-        return self._shared(rows, rows.value_mask, lambda chunk: chunk.scores(self.scorer, self._temperature).values)
+        heat = self._temperature
+        return self._shared(rows, rows.value_mask, lambda chunk: chunk.scores(self.scorer, heat).values, part)
 
-    def _minibatch(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """One optimiser step on the processes' summed gradients."""
-        tokens, turns = max(1, int(batch.mask.sum())), max(1, int(batch.value_mask.sum()))
+    def _minibatch(
+        self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: Part
+    ) -> dict[str, float]:
+        """One optimiser step on the processes' summed gradients, for rows of the step wherever they lie."""
+        tokens, turns = part.counts(rows)
+        own = batch.select(part.places(rows))
         self._optimizer.zero_grad()
         sums: dict[str, Tensor] = {}
-        for chunk in self._chunks(batch) or [silent(batch)]:
+        for chunk in self._chunks(own, part.alone) or [silent(own)]:
             loss, stats = self._loss(chunk, algorithm, update, tokens, turns)
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in stats.items():
@@ -153,9 +165,12 @@ class Learner:
         named = dict(zip(names, totals.tolist(), strict=True))
         return {name: value / tokens for name, value in named.items()} | {"grad_norm": norm}
 
-    def _chunks(self, rows: R) -> list[Chunk[R]]:
-        ranks = self._ranks
-        return chunks(rows, self._config.micro_batch_tokens, ranks.share, ranks.shares, ranks.lockstep)
+    def _chunks(self, rows: R, alone: bool) -> list[Chunk[R]]:
+        ranks, most = self._ranks, self._config.micro_batch_tokens
+        if not alone:
+            return chunks(rows, most, ranks.share, ranks.shares, ranks.lockstep)
+        own = chunks(rows, most, 0, 1, lockstep=False)
+        return own + [silent(rows)] * (ranks.most(len(own)) - len(own))
 
     def _loss(
         self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, tokens: int, turns: int
@@ -179,14 +194,15 @@ class Learner:
         return loss, stats
 
     def _shared(
-        self, rows: Rows, where: NDArray[np.bool_], compute: Callable[[Chunk[Rows]], Tensor]
+        self, rows: Rows, where: NDArray[np.bool_], compute: Callable[[Chunk[Rows]], Tensor], part: Part | None
     ) -> NDArray[np.float32]:
-        """Compute one number per token of `where`, each process for its share of the rows."""
+        """Compute one number per token of `where`, each process for its share of the rows, or for those that it has."""
+        alone = part is not None and part.alone
         result = torch.zeros(len(rows.tokens))
-        for chunk in self._chunks(rows):
+        for chunk in self._chunks(rows, alone):
             positions = repeats(rows.lengths, chunk.numbers)
             result[torch.from_numpy(positions[where[positions]])] = compute(chunk).cpu()
-        return self._ranks.add(result).numpy()
+        return (result if alone else self._ranks.add(result)).numpy()
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:

@@ -1,6 +1,6 @@
 """A batch cut for one process: its share of the rows, in micro-batches that one forward pass each sees."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -56,6 +56,12 @@ def _chunk(rows: R, first: NDArray[np.int64], kinds: NDArray[np.int64], members:
 def silent(rows: R) -> Chunk[R]:
     """A row with nothing to learn: a process without rows of its own adds zeros under the same names."""
     only = np.zeros(1, np.int64)
-    row = rows.select(only)
+    row = rows.select(only) if rows.num_rows else _blank(rows)
     row = replace(row, mask=np.zeros_like(row.mask), value_mask=np.zeros_like(row.value_mask))
     return Chunk(row, row, only, np.zeros(0, np.int64))
+
+
+def _blank(rows: R) -> R:
+    """One token, where there is not a single row to take one from."""
+    columns = {f.name: np.zeros(1, getattr(rows, f.name).dtype) for f in fields(rows) if f.name != "offsets"}
+    return replace(rows, offsets=np.array([0, 1]), **columns)

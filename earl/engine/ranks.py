@@ -51,6 +51,9 @@ class Ranks(Protocol):
     def add(self, values: Tensor) -> Tensor:
         """The sum over all shares, in host memory."""
 
+    def most(self, count: int) -> int:
+        """The largest count of any process, where all have to make as many forward passes as the one that has most."""
+
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Add gradients and statistics over processes, and clip; the gradient's norm before, and the sums."""
 
@@ -99,6 +102,10 @@ class Replicas:
     def add(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         return self._peers.add(values)
+
+    def most(self, count: int) -> int:
+        """Its own: whole copies wait for each other in the sum alone."""
+        return count
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Statistics travel with the first gradients."""

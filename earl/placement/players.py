@@ -4,28 +4,50 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from earl.batch import Rows
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
+from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes, to_bytes
-from earl.trajectory import Group, Task
+from earl.trajectory import Group, PlayedGroups, Task
 
 Item = TypeVar("Item")
+
+
+class Held(Protocol):
+    """Rows of a step, here or elsewhere."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens per row, [N]."""
+
+    @property
+    def num_turns(self) -> int:
+        """K, over all rows."""
 
 
 class Players(Protocol):
     """All rollout fragments of a run, as one."""
 
-    def play(self, draw: Draw) -> list[Group]:
-        """The groups of a step, in order."""
+    def play(self, draw: Draw) -> PlayedGroups:
+        """The groups of a step, in order; their tokens may stay where they were played."""
 
-    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
+    def rows(self, groups: PlayedGroups) -> Held:
+        """The rows of groups of the step: of those that are learned from, as a learner of the same placement takes."""
+
+    def whole(self, groups: PlayedGroups) -> list[Group]:
+        """Groups of the step with their tokens."""
+
+    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Held:
         """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
@@ -55,6 +77,14 @@ class PeerPlayers:
         groups = self.fragment.play(self._share(draw.tasks), draw.seed)
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
+
+    def rows(self, groups: PlayedGroups) -> Rows:
+        """Packed."""
+        return pack(trajectories_of(self.whole(groups)))
+
+    def whole(self, groups: PlayedGroups) -> list[Group]:
+        """Nothing lies elsewhere."""
+        return [group for group in groups if isinstance(group, Group)]
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
         """The teacher's rows, all processes' together."""

@@ -2,41 +2,62 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
-from earl.algorithms.correction import corrected
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
-from earl.batch import Batch, Rows
+from earl.batch import Batch
 from earl.config import Config
 from earl.engine.learner import Update
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.parallel.memory import ModelShape
-from earl.placement.players import Players
+from earl.placement.players import Held, Players
 from earl.rollout.experience import charged, experiences, learned, unlearned
-from earl.rollout.pack import complete, pack, trajectories_of, turn_values
+from earl.rollout.pack import trajectories_of
 from earl.rollout.tasks import World, draw, draw_tasks
 from earl.seeds import derive
-from earl.trajectory import Experience, Group
+from earl.trajectory import Experience, Group, GroupOf, PlayedGroups
+
+G = TypeVar("G", bound=GroupOf[Any])
 
 
 class Learns(Protocol):
-    """What the stages need of a learner, wherever its ranks are."""
+    """What the stages need of a learner, wherever its ranks are.
 
-    def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
+    Rows are what the players of the same placement give, a batch is what `complete` made of them; where they lie on
+    other machines both only stand for them.
+    """
+
+    def take(self, rows: Any, seed: int, minibatches: int) -> Any:
+        """Have the rows of a step dispatched to those who learn from them.
+
+        Args:
+            seed: that of the update, which orders the rows.
+            minibatches: of the update: each is shared evenly.
+        """
+
+    def turn_values(self, rows: Any) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The turns of the rows, and the value head's estimate before each."""
+
+    def complete(
+        self, rows: Any, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
+    ) -> Any:
+        """The batch of rows with advantages and returns [K] by turn, and log-probs of the reference if wanted."""
+
+    def corrected(self, batch: Any, mode: Literal["token", "sequence"], cap: float) -> tuple[Any, dict[str, float]]:
+        """The batch with its importance corrected; see `earl.algorithms.correction`."""
+
+    def update(self, batch: Any, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from a batch; the mean of each statistic."""
 
-    def logprobs(self, rows: Rows, reference: bool = False) -> NDArray[np.float32]:
-        """Log-probs [T] of the targets at rows.mask under the weights, or under the reference's."""
-
-    def values(self, rows: Rows) -> NDArray[np.float32]:
-        """The value head's estimates [T] at rows.value_mask."""
+    def collected(self, batch: Any) -> tuple[Batch, NDArray[np.float32]]:
+        """The whole batch, to be written down, and its log-probs [T] as they are now."""
 
     def weights(self) -> Any:
         """The weights, as the players of the same placement load them."""
@@ -62,56 +83,75 @@ class Stages:
         self.algorithm = algorithm(config.algorithm.name)
         self._limit = config.context.first_limit
 
-    def demonstrations(self, step: int, limit: int | None = None) -> Rows:
+    def demonstrations(self, step: int, limit: int | None = None) -> Held:
         """New episodes of the teacher; `limit` replaces the context limit that now holds."""
         warm, seed = self.config.warm_start, self._seed("demonstrate", step)
         tasks = draw_tasks(self.world.env, warm.opponents or self.config.env.opponents, warm.episodes, seed)
         return self.players.demonstrate(tasks, seed, limit or self._limit)
 
-    def imitate(self, rows: Rows, step: int) -> dict[str, float]:
+    def imitate(self, rows: Held, step: int) -> dict[str, float]:
         """Learn the teacher's labels."""
         warm = self.config.warm_start
-        turns = int(rows.turns.max()) + 1
-        batch = complete(rows, np.ones(turns, np.float32), np.zeros(turns, np.float32), None)
         rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
         update = Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
+        ones, zeros = np.ones(rows.num_turns, np.float32), np.zeros(rows.num_turns, np.float32)
+        taken = self.learner.take(rows, update.seed, update.minibatches)
+        batch = self.learner.complete(taken, ones, zeros, reference=False)
         return self.learner.update(batch, Imitation(), update) | {"learning_rate": rate}
 
-    def rollout(self, step: int) -> list[Group]:
+    def rollout(self, step: int) -> PlayedGroups:
         """The step's groups."""
         return self.players.play(draw(self.config, step))
 
-    def prepare(self, groups: Sequence[Group]) -> Batch:
-        """Experience preparation: rows, values, advantages, log-probs of the reference."""
-        kept = charged(self.learned(groups), self.config.context.length_penalty)
-        rows = pack(trajectories_of(kept))
-        turns = sum(len(trajectory.turns) for trajectory in trajectories_of(kept))
-        values = np.zeros(turns, np.float32)
-        if self.algorithm.needs_values:
-            values = turn_values(rows, self.learner.values(rows), turns)
-        advantages = self.algorithm.advantages(kept, values, self.config.algorithm)
-        reference = self.learner.logprobs(rows, reference=True) if self.config.algorithm.kl else None
-        return complete(rows, advantages.turns, advantages.returns, reference)
+    def prepare(self, groups: PlayedGroups, step: int = 1) -> Any:
+        """Experience preparation: rows, values, advantages, log-probs of the reference.
 
-    def learned(self, groups: Sequence[Group]) -> list[Group]:
+        Returns:
+            the batch, as `update` and `recorded` take it.
+        """
+        kept = charged(self.learned(groups), self.config.context.length_penalty)
+        update = self._update(step)
+        rows = self.learner.take(self.players.rows(kept), update.seed, update.minibatches)
+        values = np.zeros(sum(len(trajectory.turns) for trajectory in trajectories_of(kept)), np.float32)
+        if self.algorithm.needs_values:
+            turns, estimates = self.learner.turn_values(rows)
+            values[turns] = estimates
+        advantages = self.algorithm.advantages(kept, values, self.config.algorithm)
+        reference = bool(self.config.algorithm.kl)
+        return self.learner.complete(rows, advantages.turns, advantages.returns, reference)
+
+    def learned(self, groups: Sequence[G]) -> list[G]:
         """The groups as far as the recipe learns from them."""
         return learned(groups, self.config.context.learn_truncated)
 
-    def experiences(self, groups: Sequence[Group], batch: Batch | None) -> list[Experience]:
-        """What was made of every trajectory, after the update; without a batch: nothing of any."""
+    def recorded(self, groups: PlayedGroups, batch: Any) -> tuple[list[Group], list[Experience]]:
+        """The step's groups with their tokens, and what was made of every trajectory, after the update.
+
+        Args:
+            batch: what `prepare` gave; None: nothing was learned.
+        """
+        whole = self.players.whole(groups)
         if batch is None:
-            return unlearned(groups)
-        return experiences(groups, self.learned(groups), batch, self.learner.logprobs(batch))
+            return whole, unlearned(whole)
+        return whole, experiences(whole, self.learned(whole), *self.learner.collected(batch))
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""
         self._limit = tokens
         self.players.limit(tokens)
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
+    def update(self, batch: Any, step: int) -> dict[str, float]:
         """Learn from a batch; `step` counts the steps of reinforcement learning from 1."""
+        update, config = self._update(step), self.config.algorithm
+        importance: dict[str, float] = {}
+        if config.correction != "none":  # what is stored of an episode is what it was before
+            batch, importance = self.learner.corrected(batch, config.correction, config.correction_cap)
+        stats = self.learner.update(batch, self.algorithm, update) | importance
+        return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+
+    def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps
-        update = Update(
+        return Update(
             learning_rate=learning_rate(config.learner, step, steps),
             entropy=entropy_weight(config.algorithm, config.learner, step, steps),
             kl=config.algorithm.kl,
@@ -119,16 +159,6 @@ class Stages:
             epochs=config.learner.epochs,
             seed=self._seed("order", "rl", step),
         )
-        batch, importance = self._corrected(batch)
-        stats = self.learner.update(batch, self.algorithm, update) | importance
-        return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
-
-    def _corrected(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """The batch as the update takes it. What is stored of an episode is what it was before."""
-        config = self.config.algorithm
-        if config.correction == "none":
-            return batch, {}
-        return corrected(batch, self.learner.logprobs(batch), config.correction, config.correction_cap)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """How strong the weights are that the players have."""

@@ -2,38 +2,48 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch
 from earl.rollout.pack import contexts, trajectories_of
-from earl.trajectory import Experience, Group, StopReason, Trajectory, Turn
+from earl.trajectory import Experience, Group, GroupOf, Outline, Played, StopReason, Trajectory, Turn
+
+G = TypeVar("G", bound=GroupOf[Any])
+E = TypeVar("E", Trajectory, Outline)
 
 
-def learned(groups: Iterable[Group], truncated: bool) -> list[Group]:
+def learned(groups: Sequence[G], truncated: bool) -> list[G]:
     """The groups without the episodes that are not learned from; those are counted all the same.
 
     Args:
         truncated: whether episodes that a token limit cut off are learned from. Those that a fault in the
             environment ended never are.
     """
-    kept = (tuple(t for t in group.trajectories if _learnable(t, truncated)) for group in groups)
-    return [Group(trajectories) for trajectories in kept if trajectories]
+    kept = (
+        replace(group, trajectories=tuple(t for t in group.trajectories if _learnable(t, truncated)))
+        for group in groups
+    )
+    return [group for group in kept if group.trajectories]
 
 
-def _learnable(trajectory: Trajectory, truncated: bool) -> bool:
+def _learnable(trajectory: Played, truncated: bool) -> bool:
     return trajectory.stop is not StopReason.ENV_ERROR and (truncated or not trajectory.truncated)
 
 
-def charged(groups: Sequence[Group], penalty: float) -> Sequence[Group]:
+def charged(groups: Sequence[G], penalty: float) -> Sequence[G]:
     """The groups with `penalty` taken off each turn's reward for every token that the model sampled in it."""
     if not penalty:
         return groups
-    return [Group(tuple(_charge(trajectory, penalty) for trajectory in group.trajectories)) for group in groups]
+    return [
+        replace(group, trajectories=tuple(_charge(trajectory, penalty) for trajectory in group.trajectories))
+        for group in groups
+    ]
 
 
-def _charge(trajectory: Trajectory, penalty: float) -> Trajectory:
+def _charge(trajectory: E, penalty: float) -> E:
     def cost(turn: Turn) -> float:
         return penalty * (turn.end - turn.action_start)
 

@@ -1,15 +1,15 @@
 """What a step's episodes say in numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from earl.context.track import context_metrics
 from earl.matches import MatchResult
-from earl.trajectory import Group, StopReason, Trajectory
+from earl.trajectory import PlayedGroups, StopReason, Trajectory
 
 
-def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
     """Returns, stops and context lengths of a step."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     replies = sum(len(trajectory.turns) for trajectory in trajectories)
@@ -25,11 +25,13 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
+def staleness_metrics(groups: PlayedGroups, version: int) -> dict[str, float]:
     """How many versions the weights that sampled the tokens lie behind `version`, which learns from them."""
-    sampled = [trajectory.versions[trajectory.sampled] for group in groups for trajectory in group.trajectories]
-    behind = version - np.concatenate([np.zeros(0, np.int32), *sampled])
-    return {"staleness/mean": float(behind.mean()), "staleness/max": float(behind.max())}
+    sampled = [t for group in groups for t in group.trajectories if t.num_sampled]
+    count = sum(trajectory.num_sampled for trajectory in sampled)
+    total = version * count - sum(trajectory.version_sum for trajectory in sampled)
+    oldest = min(trajectory.oldest for trajectory in sampled)
+    return {"staleness/mean": total / count, "staleness/max": float(version - oldest)}
 
 
 def match_results(

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch, Rows, offsets_of
-from earl.trajectory import Group, Trajectory, Turn
+from earl.trajectory import GroupOf, Played, Trajectory, Turn
+
+P = TypeVar("P", bound=Played)
 
 Labels = Mapping[int, Sequence[int]]
 """Turn (by its place in the trajectory) → the tokens that a teacher would have written."""
@@ -66,7 +68,7 @@ def num_rows(trajectory: Trajectory) -> int:
     return len(contexts(trajectory))
 
 
-def trajectories_of(groups: Iterable[Group]) -> list[Trajectory]:
+def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
     """All trajectories, group after group."""
     return [trajectory for group in groups for trajectory in group.trajectories]
 

@@ -116,7 +116,7 @@ def test_what_older_weights_sampled_is_corrected_and_stored_as_it_was(placement,
         assert stats["correction/weight"] == pytest.approx(float(np.minimum(weights, 1.05).mean()))
         assert stats["correction/capped"] == pytest.approx(float((weights > 1.05).mean()))
     assert stats["kl_to_sampler"] > 1e-6 > on_policy["kl_to_sampler"]
-    stored = placed.experiences(groups, batch)
+    stored = placed.recorded(groups, batch)[1]
     assert {a for e in stored for a in e.advantages.tolist()} == set(advantages[batch.mask].tolist())
     assert len(set(advantages.tolist())) > 3
 

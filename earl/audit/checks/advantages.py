@@ -43,7 +43,7 @@ def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) 
     placement = embedded(config, Peers(), load(weights))
     placement.restore(weights)
     batch = placement.prepare(groups)
-    return [experience.advantages for experience in placement.experiences(groups, batch)]
+    return [experience.advantages for experience in placement.recorded(groups, batch)[1]]
 
 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:

@@ -70,6 +70,12 @@ class Shards:
         distributed.all_reduce(total, group=self.mesh.dp_group)
         return total.cpu()
 
+    def most(self, count: int) -> int:
+        """The largest count of any process."""
+        counts = torch.tensor(count, device=self.mesh.device)
+        distributed.all_reduce(counts, distributed.ReduceOp.MAX)
+        return int(counts)
+
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """FSDP2 has added the gradients over the column; what the row holds alike is still to be made alike."""
         named = [(name, self.local(_grad(parameter))) for name, parameter in parameters.items()]
