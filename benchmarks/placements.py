@@ -67,9 +67,10 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
 
 
 def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:
-    """Everything that was recorded of the steps, by name and step."""
+    """Everything that was recorded of the steps, by name and step, but for what moving rows cost: embedded, nothing."""
     with Store(folder.database, read_only=True) as store:
-        return {(name, step): value for name, points in store.metrics().items() for step, value in points}
+        metrics = {name: points for name, points in store.metrics().items() if not name.startswith("dispatch/")}
+    return {(name, step): value for name, points in metrics.items() for step, value in points}
 
 
 def differences(one: dict[tuple[str, int], float], other: dict[tuple[str, int], float]) -> dict[str, Any]:

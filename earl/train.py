@@ -146,7 +146,7 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
         placement.limit(progress.context.limit)
         with clock("update"):
             stats = placement.imitate(rows, step)
-        return StepRecord({f"warm_start/{name}": value for name, value in stats.items()})
+        return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
     with clock("rollout"):
         groups = placement.rollout(step)
     with clock("track"):
@@ -156,7 +156,7 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
         with clock("prepare"):
             batch = placement.prepare(groups, step - warm)
         with clock("update"):
-            stats = placement.update(batch, step - warm)
+            stats = placement.update(batch, step - warm) | {**placement.costs}
     else:
         journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
     with clock("record"):

@@ -1,6 +1,8 @@
 """Experience preparation, as far as the learner's model is needed for it. The rows are prepared where they lie."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -14,6 +16,9 @@ from earl.rollout.pack import complete
 
 class Prepares(ABC):
     """What a learner makes of rows before it learns from them. With a `part`, of those that are in this process."""
+
+    costs: Mapping[str, float] = MappingProxyType({})
+    """Of getting rows to where they are learned from: none, they are here."""
 
     @abstractmethod
     def logprobs(

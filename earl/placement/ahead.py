@@ -11,7 +11,7 @@ is needed in the very step that it is learned in, and whoever takes a quick one 
 slow ones at once or learn from one that is too old.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -70,6 +70,12 @@ class Ahead(Generic[Played]):
         """A group in play has come to its end."""
         self._playing.remove(ticket)
         self._ended[ticket] = played
+
+    def again(self, tickets: Iterable[Ticket]) -> None:
+        """Groups that had ended and were lost are in play once more."""
+        for ticket in tickets:
+            del self._ended[ticket]
+            self._playing.add(ticket)
 
     def take(self, step: int) -> list[Played]:
         """The groups of the step, in order, once none of them is in play. The next step is taken after it."""

@@ -27,7 +27,7 @@ class Held(Protocol):
     """Rows of a step, here or elsewhere."""
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> NDArray[np.integer[Any]]:
         """Tokens per row, [N]."""
 
     @property

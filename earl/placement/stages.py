@@ -1,6 +1,6 @@
 """The stages of a step, written once: the same algorithm wherever its learner and its players run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -33,6 +33,9 @@ class Learns(Protocol):
     Rows are what the players of the same placement give, a batch is what `complete` made of them; where they lie on
     other machines both only stand for them.
     """
+
+    costs: Mapping[str, float]
+    """What it took to dispatch the rows that were taken last, by the names that are recorded."""
 
     def take(self, rows: Any, seed: int, minibatches: int) -> Any:
         """Have the rows of a step dispatched to those who learn from them.
@@ -148,6 +151,11 @@ class Stages:
             batch, importance = self.learner.corrected(batch, config.correction, config.correction_cap)
         stats = self.learner.update(batch, self.algorithm, update) | importance
         return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+
+    @property
+    def costs(self) -> Mapping[str, float]:
+        """What it took to dispatch the rows that were learned from last."""
+        return self.learner.costs
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import ray
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Algorithm
-from earl.batch import Batch, Rows
+from earl.batch import Batch
 from earl.config import Config
+from earl.dispatch.shard import empty
+from earl.dispatch.transports import objects
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, load, make
 from earl.engine.probe import Probe, probe_rows, probe_tokens
@@ -23,14 +25,15 @@ from earl.engine.samplers import make_sampler
 from earl.evaluate import Match
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
+from earl.placement.cluster.manifest import Manifest
 from earl.placement.cluster.network import free_port, interface_of
 from earl.placement.continuous import ContinuousFragment
-from earl.placement.exchange import rows_to_bytes
 from earl.placement.fragment import RolloutFragment
+from earl.placement.holdings import Holdings, RowTable
 from earl.recipe import build
 from earl.runs.records import matches_to_bytes
-from earl.runs.trajectories import to_bytes
-from earl.trajectory import Task
+from earl.runs.trajectories import from_bytes, to_bytes
+from earl.trajectory import GroupOf, Outline, Task
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out waiting")
@@ -66,21 +69,36 @@ class Alive:
 
 
 class Plays(Alive):
-    """An actor that holds a rollout fragment."""
+    """An actor that holds a rollout fragment, and what was played with it until it has been learned from."""
 
     _fragment: RolloutFragment
+    _holdings: Holdings
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come."""
         self._fragment.limit(tokens)
 
-    def play(self, tasks: Mapping[int, Task], seed: int) -> bytes:
-        """Play groups; see `earl.runs.trajectories.to_bytes`."""
-        return to_bytes(self._fragment.play(tasks, seed), 0)
+    def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> dict[Ticket, GroupOf[Outline]]:
+        """Play groups of a step, and keep them."""
+        played = zip(tasks, self._fragment.play(tasks, seed), strict=True)
+        return self._holdings.keep({Ticket(step, number): group for number, group in played})
 
-    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> bytes:
-        """The teacher's rows; see `rows_to_bytes`."""
-        return rows_to_bytes(*self._fragment.demonstrate(tasks, seed, limit))
+    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
+        """Play the teacher's episodes, and keep their rows."""
+        return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
+
+    def table(self, step: int) -> RowTable:
+        """The rows of what is learned from of a step, in numbers."""
+        return self._holdings.table(step)
+
+    def offer(self, manifest: Manifest, worker: int) -> dict[int, Any]:
+        """The rows of the last table, put into the object store once for every host that needs some; by host."""
+        shard = self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
+        return objects.offer(manifest.plan(), manifest.layout.size + worker, [shard])
+
+    def whole(self, tickets: Sequence[Ticket]) -> bytes:
+        """Groups with their tokens; see `earl.runs.trajectories.to_bytes`."""
+        return to_bytes(self._holdings.whole(tickets), 0)
 
     def evaluate(self, matches: Sequence[Match]) -> bytes:
         """Measure matches."""
@@ -102,10 +120,12 @@ class WorkerActor(Plays):
         config = build(recipe)
         policy = policy_of(config, source)
         self._fragment = self._kind(config, policy.tokenizer, make_sampler(config, policy))
+        self._holdings = Holdings(config.context.learn_truncated)
 
     def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
         """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
         self._fragment.load(tensors_of(weights), version, probe)
+        self._holdings.drop(version)
 
     def rest(self) -> None:
         """Leave the device to others."""
@@ -127,13 +147,18 @@ class ContinuousActor(WorkerActor):
         for order in orders:
             self._fragment.start(*order)
 
-    def ended(self, step: int, seconds: float) -> dict[Ticket, bytes]:
-        """The groups that have ended; see `ContinuousFragment.ended`."""
-        return {ticket: to_bytes([group], ticket.step) for ticket, group in self._fragment.ended(step, seconds).items()}
+    def ended(self, step: int, seconds: float) -> dict[Ticket, GroupOf[Outline]]:
+        """The groups that have ended, which are kept; see `ContinuousFragment.ended`."""
+        return self._holdings.keep(self._fragment.ended(step, seconds))
+
+    def hold(self, tickets: Sequence[Ticket], groups: bytes) -> dict[Ticket, GroupOf[Outline]]:
+        """Keep groups that were played before; see `whole`."""
+        return self._holdings.keep(dict(zip(tickets, from_bytes(groups)[1], strict=True)))
 
     def abandon(self) -> None:
         """Forget all groups."""
         self._fragment.abandon()
+        self._holdings.clear()
 
 
 class RankActor(Alive):
@@ -156,19 +181,38 @@ class RankActor(Alive):
         self._learner = joined(config, source, rank, meeting)
 
     @_losing_others
-    def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """Learn from a batch."""
-        return self._learner.update(batch, algorithm, update)
+    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any]) -> None:
+        """Take this rank's rows of a step."""
+        plan = manifest.plan()
+        nothing = [empty(leg.source, rank, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]
+        self._rows, self._part = manifest.taken(objects.take(plan, rank, references, nothing)["token"])
 
     @_losing_others
-    def logprobs(self, rows: Rows, reference: bool) -> NDArray[np.float32]:
-        """Log-probs [T]."""
-        return self._learner.logprobs(rows, reference)
+    def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The turns of its rows, and the value head's estimate before each."""
+        return self._learner.turn_values(self._rows, self._part)
 
     @_losing_others
-    def values(self, rows: Rows) -> NDArray[np.float32]:
-        """Values [T]."""
-        return self._learner.values(rows)
+    def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
+        """Make the batch of its rows, with advantages and returns of all turns [K]."""
+        self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
+
+    @_losing_others
+    def corrected(self, mode: Literal["token", "sequence"], cap: float) -> tuple[int, dict[str, float]]:
+        """Correct the importance of its batch: how many tokens are learned, and means over them."""
+        self._corrected, stats = self._learner.corrected(self._batch, mode, cap, self._part)
+        return int(self._batch.mask.sum()), stats
+
+    @_losing_others
+    def update(self, corrected: bool, algorithm: Algorithm, update: Update) -> dict[str, float]:
+        """Learn from the batch."""
+        return self._learner.update(self._corrected if corrected else self._batch, algorithm, update, self._part)
+
+    @_losing_others
+    def collected(self) -> tuple[NDArray[np.int64], Batch, NDArray[np.float32]]:
+        """The numbers of its rows, its batch, and the log-probs [T] as they are now: for the record."""
+        logprobs = self._learner.logprobs(self._batch, part=self._part)
+        return self._part.numbers, self._batch, logprobs
 
     @_losing_others
     def weights(self) -> list[Any]:

@@ -16,9 +16,11 @@ from earl.placement import buffer
 from earl.placement.ahead import Ahead, Ticket
 from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.cluster.players import Workers
+from earl.placement.peers import Lost
+from earl.placement.players import share
 from earl.rollout.tasks import Draw, draw
-from earl.runs.trajectories import from_bytes
-from earl.trajectory import Group
+from earl.runs.trajectories import to_bytes
+from earl.trajectory import GroupOf, Outline
 
 ASK_SECONDS = 1.0
 """A worker answers when a step's groups have ended, or after so long with those that have."""
@@ -31,12 +33,13 @@ class AheadWorkers(Workers):
         self._config = config
         first = config.warm_start.steps + 1
         prompts, staleness = config.rollout.prompts, config.placement.max_staleness
-        self._ahead: Ahead[Group] = Ahead(first, config.total_steps, prompts, staleness)
+        self._ahead: Ahead[GroupOf[Outline]] = Ahead(first, config.total_steps, prompts, staleness)
         self._owners: dict[Ticket, int] = {}  # the worker of each group in play
+        self._holders = {}
         self._limit: int | None = None
         super().__init__(crew, setup, keeper)
 
-    def play(self, draw: Draw) -> list[Group]:
+    def play(self, draw: Draw) -> list[GroupOf[Outline]]:
         """The groups of a step, in order, once all of them have ended."""
         ends = time.monotonic() + self._config.placement.stage_seconds
         while missing := self._ahead.playing(draw.step):
@@ -47,6 +50,7 @@ class AheadWorkers(Workers):
                     "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
                 )
                 ends = time.monotonic() + self._config.placement.stage_seconds
+        self._tickets = [Ticket(draw.step, number) for number in range(len(draw.tasks))]
         return self._ahead.take(draw.step)
 
     def limit(self, tokens: int) -> None:
@@ -57,6 +61,7 @@ class AheadWorkers(Workers):
     def load(self, weights: Any, version: int) -> None:
         """Play on with these weights, and start what may be played with them."""
         super().load(weights, version)
+        self._holders = {ticket: worker for ticket, worker in self._holders.items() if ticket.step > version}
         assert self._limit is not None, "the limit is set before the first weights"
         starting = self._ahead.advance(version, self._limit)
         busy = Counter(self._owners.values())
@@ -68,25 +73,40 @@ class AheadWorkers(Workers):
     def snapshot(self) -> Callable[[Path], None]:
         """The groups that wait, to be written; those in play start again from their seeds."""
         self._collect(0, 0.0)
-        return partial(buffer.save, limits=dict(self._ahead.limits), ended=dict(self._ahead.ended))
+        waiting = sorted(self._ahead.ended)
+        ended = dict(zip(waiting, self._fetch(waiting, self._holders), strict=True))
+        return partial(buffer.save, limits=dict(self._ahead.limits), ended=ended)
 
     def restore(self, folder: Path) -> None:
         """Continue from what a snapshot wrote; whatever else was played is forgotten."""
-        self._owners = {}
+        self._owners, self._holders = {}, {}
         self._all("abandon", lambda actor, _: actor.abandon.remote())
-        self._ahead.restore(*buffer.load(folder))
+        limits, ended = buffer.load(folder)
+        dealt = {number: share(sorted(ended), number, len(self._crew)) for number in range(len(self._crew))}
+        own = {number: [*tickets.values()] for number, tickets in dealt.items()}
+        held = self._all(
+            "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
+        )
+        self._holders = {ticket: number for number, groups in enumerate(held) for ticket in groups}
+        self._ahead.restore(limits, {ticket: group for groups in held for ticket, group in groups.items()})
 
     def _collect(self, step: int, seconds: float) -> None:
         """Take in the groups that have ended."""
         answers = self._crew.ask("rollout", partial(_ended, step=step, seconds=seconds), range(len(self._crew)))
         for number, groups in answers.results.items():
-            for ticket, data in groups.items():
+            for ticket, group in groups.items():
                 assert self._owners.pop(ticket) == number, "a group is played by one worker"
-                self._ahead.end(ticket, from_bytes(data)[1][0])
+                self._holders[ticket] = number
+                self._ahead.end(ticket, group)
         self._replace("rollout", answers.lost)
 
     def _ready(self, numbers: Sequence[int]) -> None:
-        """Make workers ready. What those in whose place they are had in play starts again."""
+        """Make workers ready. What those in whose place they are had in play, or had kept, starts again."""
+        gone = [ticket for ticket, holder in self._holders.items() if holder in numbers]
+        if taken := [ticket for ticket in gone if ticket not in self._ahead.ended]:
+            raise Lost(f"what was played for step {taken[0].step} is gone with the worker that had it")
+        self._ahead.again(gone)
+        self._owners |= {ticket: self._holders.pop(ticket) for ticket in gone}
         super()._ready(numbers)
         self._start(sorted(ticket for ticket, owner in self._owners.items() if owner in numbers))
 

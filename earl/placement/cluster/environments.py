@@ -21,6 +21,7 @@ from earl.engine.router import Router, VersionsDiffer
 from earl.engine.samplers import make_sampler
 from earl.placement.cluster.actors import Alive, Plays, policy_of, show, tensors_of
 from earl.placement.fragment import RolloutFragment
+from earl.placement.holdings import Holdings
 from earl.recipe import build
 from earl.rollout.concurrent import Streams
 from earl.rollout.episode import Completion, Prompt
@@ -152,6 +153,7 @@ class EnvironmentActor(Plays):
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
         self._fragment = RolloutFragment(config, tokenizer_of(model), router)
+        self._holdings = Holdings(config.context.learn_truncated)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def meet(self, actors: Sequence[Any]) -> None:
@@ -161,3 +163,4 @@ class EnvironmentActor(Plays):
     def load(self, version: int) -> None:
         """The samplers have the weights of this version from now on."""
         self._fragment.load({}, version)
+        self._holdings.drop(version)

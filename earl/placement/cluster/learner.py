@@ -1,54 +1,89 @@
 """The learner of a cluster, as the stages see it: every call goes to all ranks, who answer as one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
-from earl.batch import Batch, Rows
+from earl.batch import Batch, offsets_of
 from earl.engine.learner import Update
 from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.dispatcher import Dispatcher
+from earl.placement.cluster.manifest import Table
 from earl.placement.peers import Lost
+
+Weighted = tuple[int, Mapping[str, float]]
+"""Learned tokens, and means over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The rows, or the batch, that the ranks have between them."""
+
+    corrected: bool = False
 
 
 class Ranks:
-    """The ranks of a learner.
-
-    Every rank is given the same rows and takes its share. What they have in common is read from the first.
+    """The ranks of a learner, each with the rows that were dispatched to it; those of a tp group have the same.
 
     Raises:
         Lost: from every method, when a rank has died or hangs: all that was not saved is lost with it.
     """
 
-    def __init__(self, crew: Crew, keeper: Keeper) -> None:
-        self._crew, self._keeper = crew, keeper
+    def __init__(self, crew: Crew, keeper: Keeper, dispatcher: Dispatcher, tp: int) -> None:
+        self._crew, self._keeper, self._dispatcher, self._tp = crew, keeper, dispatcher, tp
+        self.costs: Mapping[str, float] = {}
 
-    def update(self, batch: Batch, algorithm: Algorithm, update: Update) -> dict[str, float]:
+    def take(self, rows: Table, seed: int, minibatches: int) -> Taken:
+        """Have the rows of a step dispatched from where they were played."""
+        self.costs = self._dispatcher.send(rows, seed, minibatches, self._take).metrics
+        return Taken()
+
+    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]]) -> None:
+        self._keeper.turn(self._crew)
+        ask_all(self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank]))
+
+    def turn_values(self, rows: Taken) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
+        """The turns of the rows, and the value head's estimate before each."""
+        parts = self._parts("values", "turn_values")
+        return np.concatenate([turns for turns, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def complete(
+        self, rows: Taken, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
+    ) -> Taken:
+        """The batch of the rows: advantages and returns [K] are scalars by turn, and spread where the tokens lie."""
+        self._parts("preparation", "complete", ray.put(advantages), ray.put(returns), reference)
+        return rows
+
+    def corrected(self, batch: Taken, mode: Literal["token", "sequence"], cap: float) -> tuple[Taken, dict[str, float]]:
+        """The batch with its importance corrected, and what was corrected: means over all learned tokens."""
+        return replace(batch, corrected=True), _mean(self._parts("scoring", "corrected", mode, cap))
+
+    def update(self, batch: Taken, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from a batch; the mean of each statistic."""
-        stats: dict[str, float] = self._first("update", "update", ray.put(batch), algorithm, update)
+        stats: dict[str, float] = self._parts("update", "update", batch.corrected, algorithm, update)[0]
         return stats
 
-    def logprobs(self, rows: Rows, reference: bool = False) -> NDArray[np.float32]:
-        """Log-probs [T] of the targets at rows.mask."""
-        logprobs: NDArray[np.float32] = self._first("scoring", "logprobs", ray.put(rows), reference)
-        return logprobs
-
-    def values(self, rows: Rows) -> NDArray[np.float32]:
-        """The value head's estimates [T] at rows.value_mask."""
-        values: NDArray[np.float32] = self._first("values", "values", ray.put(rows))
-        return values
+    def collected(self, batch: Taken) -> tuple[Batch, NDArray[np.float32]]:  # noqa: ARG002
+        """The whole batch, to be written down, and its log-probs [T] as they are now."""
+        parts = self._parts("recording", "collected")
+        whole = _joined([part for _, part, _ in parts])
+        ranked = replace(whole, reference=np.concatenate([logprobs for _, _, logprobs in parts]))
+        order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
+        return whole.select(order), ranked.select(order).reference
 
     def weights(self) -> Any:
         """A reference to the weights, which lie with the first rank and do not come here, and a probe of them."""
-        return self._first("weights", "weights")
+        return self._parts("weights", "weights")[0]
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, whatever else they do meanwhile."""
-        self._first("snapshot", "snapshot")
+        self._parts("snapshot", "snapshot")
         return self._save
 
     def _save(self, folder: Path) -> None:
@@ -57,11 +92,12 @@ class Ranks:
 
     def restore(self, folder: Path) -> None:
         """Let every rank read its part."""
-        self._first("restoring", "restore", str(folder.resolve()))
+        self._parts("restoring", "restore", str(folder.resolve()))
 
-    def _first(self, stage: str, method: str, *arguments: Any) -> Any:
+    def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all ranks, one for each tp group."""
         self._keeper.turn(self._crew)
-        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))[0]
+        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))[:: self._tp]
 
 
 def ask_all(crew: Crew, stage: str, call: Call) -> list[Any]:
@@ -70,3 +106,18 @@ def ask_all(crew: Crew, stage: str, call: Call) -> list[Any]:
     if answers.lost:
         raise Lost(f"{'; '.join(answers.lost.values())} during {stage}")
     return [answers.results[number] for number in range(len(crew))]
+
+
+def _mean(parts: Sequence[Weighted]) -> dict[str, float]:
+    """Means over all tokens, from each part's own."""
+    known = [(count, stats) for count, stats in parts if stats]
+    total = sum(count for count, _ in known)
+    return {name: sum(count * stats[name] for count, stats in known) / total for name in (known[0][1] if known else ())}
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    """Batches end to end."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    names = [field.name for field in fields(Batch) if field.name != "offsets"]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Batch(offsets=offsets_of(lengths), **columns)

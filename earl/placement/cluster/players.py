@@ -1,41 +1,84 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from earl.batch import Rows
 from earl.evaluate import Match
 from earl.matches import MatchResult
+from earl.placement.ahead import Ticket
 from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.manifest import LEARNED, TAUGHT, Table
 from earl.placement.cluster.team import Team
-from earl.placement.exchange import joined, rows_from_bytes
 from earl.placement.players import in_order, share
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes
 from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes
-from earl.trajectory import Group, Task
+from earl.trajectory import Group, GroupOf, Outline, PlayedGroups, Task
 
 
 class Workers(Team):
     """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it."""
 
-    def play(self, draw: Draw) -> list[Group]:
-        """The groups of a step, in order."""
-        size, tasks, seed = len(self._crew), draw.tasks, draw.seed
-        parts = self._all("rollout", lambda actor, number: actor.play.remote(share(tasks, number, size), seed))
-        groups = [from_bytes(part)[1] for part in parts]
-        return [groups[number % size][number // size] for number in range(len(tasks))]
+    _tickets: list[Ticket]
+    """Of the step's groups, in order."""
+    _holders: dict[Ticket, int]
+    """The worker that has each."""
 
-    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
+    def play(self, draw: Draw) -> list[GroupOf[Outline]]:
+        """The groups of a step, in order. Their tokens stay with the workers, one of whom plays them again if lost."""
+        size, tasks, seed = len(self._crew), draw.tasks, draw.seed
+        played = self._hold(
+            "rollout", lambda actor, number: actor.play.remote(draw.step, share(tasks, number, size), seed)
+        )
+        self._tickets = [Ticket(draw.step, number) for number in range(len(tasks))]
+        self._holders = {ticket: worker for worker, groups in enumerate(played) for ticket in groups}
+        outlines = {ticket: group for groups in played for ticket, group in groups.items()}
+        return [outlines[ticket] for ticket in self._tickets]
+
+    def rows(self, groups: PlayedGroups) -> Table:  # noqa: ARG002
+        """The rows of the step's groups, of those that are learned from."""
+        step = self._tickets[0].step
+        return Table.joined(self._all("rows", lambda actor, _: actor.table.remote(step)), LEARNED)
+
+    def offer(self, manifest: Any) -> list[dict[int, Any]]:
+        """References to the rows that were last counted, by worker and host."""
+        return self._all("dispatch", lambda actor, worker: actor.offer.remote(manifest, worker))
+
+    def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
+        """The groups of the step with their tokens, to be written down."""
+        return self._fetch(self._tickets, self._holders)
+
+    def _fetch(self, tickets: Sequence[Ticket], holders: Mapping[Ticket, int]) -> list[Group]:
+        size = len(self._crew)
+        own = {worker: [ticket for ticket in tickets if holders[ticket] == worker] for worker in range(size)}
+        parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
+        groups = (zip(own[worker], from_bytes(part)[1], strict=True) for worker, part in enumerate(parts))
+        found = dict(chain.from_iterable(groups))
+        return [found[ticket] for ticket in tickets]
+
+    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Table:
         """The teacher's episodes of the tasks, in order."""
         size = len(self._crew)
-        parts = self._all(
+        tables = self._hold(
             "demonstrations", lambda actor, number: actor.demonstrate.remote(share(tasks, number, size), seed, limit)
         )
-        return joined([rows_from_bytes(part) for part in parts])
+        return Table.joined(tables, TAUGHT)
+
+    def load(self, weights: Any, version: int) -> None:
+        """Play with the weights that a reference stands for from now on; what was played has been learned from."""
+        self._told.pop("play", None)
+        super().load(weights, version)
+
+    def _hold(self, stage: str, call: Call) -> list[Any]:
+        """Have all play, and whoever is replaced before the step is learned from."""
+        self._told.pop("play", None)
+        played = self._all(stage, call)
+        self._told["play"] = call
+        return played
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
@@ -70,6 +113,7 @@ class Environments(Workers):
 
     def load(self, weights: Any, version: int) -> None:
         """Give the samplers the weights that a reference stands for, and play with them from now on."""
+        self._told.pop("play", None)
         self._samplers.load(weights, version)
         self._introduce()
         self._tell("weights", lambda actor, _: actor.load.remote(version))

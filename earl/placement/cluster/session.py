@@ -17,11 +17,14 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from earl.config import Config
+from earl.dispatch.balance import work_of
 from earl.engine.model import shape, tokenizer_of
 from earl.errors import EarlError
+from earl.parallel.layout import Layout
 from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActor
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.crew import Asked, Crew
+from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.environments import EnvironmentActor, SamplerActor
 from earl.placement.cluster.learner import Ranks, ask_all
 from earl.placement.cluster.players import Environments, Workers
@@ -74,9 +77,11 @@ class Cluster:
         if self._source:
             model = model.model_copy(update={"path": self._source})
         self._start_ranks()
-        workers = self._players()
+        workers, policy = self._players(), shape(model)
         world = world_of(self._config, tokenizer_of(model))
-        return Stages(self._config, world, shape(model), Ranks(self._ranks, self), workers)
+        layout = Layout(self._config.placement.dp, self._config.placement.tp)
+        dispatcher = Dispatcher(workers, self._ranks, layout, work_of(policy))
+        return Stages(self._config, world, policy, Ranks(self._ranks, self, dispatcher, layout.tp), workers)
 
     def _players(self) -> Workers:
         if self._config.placement.max_staleness:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.crew import Call, Crew, Keeper, Member
 
 
 class Team:
@@ -38,9 +38,19 @@ class Team:
         self._told[stage] = call
         self._all(stage, call)
 
-    def _all(self, stage: str, call: Call) -> list[Any]:
-        """Everybody's answer, by number."""
-        self._keeper.turn(self._crew)
+    @property
+    def members(self) -> Sequence[Member]:
+        """As they are now."""
+        return self._crew.members
+
+    def _all(self, stage: str, call: Call, turn: bool = True) -> list[Any]:
+        """Everybody's answer, by number.
+
+        Args:
+            turn: whether they need the device for it, where it is shared.
+        """
+        if turn:
+            self._keeper.turn(self._crew)
         results: dict[int, Any] = {}
         while missing := [number for number in range(len(self._crew)) if number not in results]:
             answers = self._crew.ask(stage, call, missing)
