@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from earl.audit import audit
+from earl.dispatch.execute import room
+from earl.dispatch.messages import pack, unpack
 from earl.engine.model import load
 from earl.engine.probe import Probe, probe_rows, probe_tokens
+from earl.parallel.layout import Layout
 from earl.placement import buffer
 from earl.placement.cluster.actors import ContinuousActor, arrays_of
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.crew import Answers
+from earl.placement.cluster.manifest import Manifest
 from earl.placement.embedded import embedded
 from earl.placement.peers import Lost, Peers
 from earl.placement.stages import Stages
@@ -83,9 +87,22 @@ class Place:
             Probe(tokens, here.learner.logprobs(probe_rows(tokens), temperature=1.0)[1:].tolist()),
         )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
+        here.learner.take = self.take
         setup = lambda actor, _: actor.setup.remote(self.crew.recipe, source, ())  # noqa: E731
         self.players = AheadWorkers(self.crew, setup, self, self.config)
         return Stages(self.config, here.world, here.shape, here.learner, self.players)
+
+    def take(self, table, seed, minibatches):
+        """All rows come here, from wherever they were played."""
+        hosts = np.zeros(1 + len(self.crew), np.int32)
+        manifest = Manifest(table, np.zeros(len(table.lengths), np.int32), Layout(), hosts)
+        plan = manifest.plan()
+        target = room(plan, 0)
+        for worker, actor in enumerate(self.crew.actors):
+            shard = actor.actor._holdings.shard(manifest.numbers(worker), table.columns)
+            pieces = plan.pieces.where(plan.pieces.source == 1 + worker)
+            unpack(pack(pieces, plan.legs, [shard]), pieces, plan.legs, target)
+        return manifest.taken(target["token"])[0]
 
     def update(self, update, batch, algorithm, settings):
         if self.lost_at is not None:

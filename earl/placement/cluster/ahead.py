@@ -101,14 +101,15 @@ class AheadWorkers(Workers):
         self._replace("rollout", answers.lost)
 
     def _ready(self, numbers: Sequence[int]) -> None:
-        """Make workers ready. What those in whose place they are had in play, or had kept, starts again."""
-        gone = [ticket for ticket, holder in self._holders.items() if holder in numbers]
-        if taken := [ticket for ticket in gone if ticket not in self._ahead.ended]:
-            raise Lost(f"what was played for step {taken[0].step} is gone with the worker that had it")
-        self._ahead.again(gone)
-        self._owners |= {ticket: self._holders.pop(ticket) for ticket in gone}
+        """Make workers ready. What those in whose place they are had in play, or kept for later, starts again."""
+        gone = {ticket: self._holders.pop(ticket) for ticket, holder in [*self._holders.items()] if holder in numbers}
+        taken = [ticket for ticket in gone if ticket not in self._ahead.ended]
+        self._ahead.again(gone.keys() - taken)
+        self._owners |= {ticket: number for ticket, number in gone.items() if ticket not in taken}
         super()._ready(numbers)
         self._start(sorted(ticket for ticket, owner in self._owners.items() if owner in numbers))
+        if taken:
+            raise Lost(f"what was played for step {taken[0].step} is gone with the worker that had it")
 
     def _start(self, tickets: Iterable[Ticket]) -> None:
         """Let workers play the groups that were dealt to them."""
