@@ -100,7 +100,8 @@ def warmed(config: Config, policy: Policy) -> Stages:
     """A placement whose policy, trained in place, has learned from a teacher for so long that games last."""
     placement = embedded(config, Peers(), policy)
     for step in range(1, WARM_STEPS + 1):
-        placement.imitate(placement.demonstrations(step), step)
+        rows = placement.demonstrations(step)
+        placement.imitate(placement.dispatch_taught(rows, step), rows.num_turns, step)
     return placement
 
 

@@ -1,6 +1,6 @@
 """Training: the step of the EARL paper (arXiv 2510.05943, Figure 2), the same in every process of a run.
 
-rollout ─▶ experience preparation ─▶ model update ─▶ weights back to the sampler ─▶ journal
+rollout ─▶ dispatch ─▶ experience preparation ─▶ model update ─▶ weights back to the sampler ─▶ journal
 """
 
 import signal
@@ -144,8 +144,10 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
             rows = placement.demonstrations(step, progress.context.ceiling)
         _tell(journal, step, progress.context.make_room(int(rows.lengths.max())))
         placement.limit(progress.context.limit)
+        with clock("dispatch"):
+            taken = placement.dispatch_taught(rows, step)
         with clock("update"):
-            stats = placement.imitate(rows, step)
+            stats = placement.imitate(taken, rows.num_turns, step)
         return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
     with clock("rollout"):
         groups = placement.rollout(step)
@@ -153,8 +155,10 @@ def _step(placement: Stages, journal: Journal, progress: Progress, clock: Clock)
         record = _track(placement, journal, progress, groups)
     batch, stats = None, {}
     if placement.learned(groups):
+        with clock("dispatch"):
+            rows = placement.dispatch(groups, step - warm)
         with clock("prepare"):
-            batch = placement.prepare(groups, step - warm)
+            batch = placement.prepare(groups, rows)
         with clock("update"):
             stats = placement.update(batch, step - warm) | {**placement.costs}
     else:

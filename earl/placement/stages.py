@@ -92,29 +92,51 @@ class Stages:
         tasks = draw_tasks(self.world.env, warm.opponents or self.config.env.opponents, warm.episodes, seed)
         return self.players.demonstrate(tasks, seed, limit or self._limit)
 
-    def imitate(self, rows: Held, step: int) -> dict[str, float]:
-        """Learn the teacher's labels."""
+    def dispatch_taught(self, rows: Held, step: int) -> Any:
+        """Have the teacher's rows sent to where they are learned from."""
+        update = self._imitation(step)
+        return self.learner.take(rows, update.seed, update.minibatches)
+
+    def imitate(self, taken: Any, turns: int, step: int) -> dict[str, float]:
+        """Learn the teacher's labels.
+
+        Args:
+            taken: the rows as they were dispatched.
+            turns: of all rows.
+        """
+        update = self._imitation(step)
+        ones, zeros = np.ones(turns, np.float32), np.zeros(turns, np.float32)
+        batch = self.learner.complete(taken, ones, zeros, reference=False)
+        return self.learner.update(batch, Imitation(), update) | {"learning_rate": update.learning_rate}
+
+    def _imitation(self, step: int) -> Update:
         warm = self.config.warm_start
         rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
-        update = Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
-        ones, zeros = np.ones(rows.num_turns, np.float32), np.zeros(rows.num_turns, np.float32)
-        taken = self.learner.take(rows, update.seed, update.minibatches)
-        batch = self.learner.complete(taken, ones, zeros, reference=False)
-        return self.learner.update(batch, Imitation(), update) | {"learning_rate": rate}
+        return Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
 
     def rollout(self, step: int) -> PlayedGroups:
         """The step's groups."""
         return self.players.play(draw(self.config, step))
 
-    def prepare(self, groups: PlayedGroups, step: int = 1) -> Any:
-        """Experience preparation: rows, values, advantages, log-probs of the reference.
+    def dispatch(self, groups: PlayedGroups, step: int = 1) -> Any:
+        """Have the rows of what is learned from sent from where they were played to where they are learned from.
+
+        Args:
+            step: counts the steps of reinforcement learning from 1.
+        """
+        update = self._update(step)
+        return self.learner.take(self.players.rows(self.learned(groups)), update.seed, update.minibatches)
+
+    def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
+        """Experience preparation: values, advantages, log-probs of the reference.
+
+        Args:
+            rows: those of the groups, as they were dispatched.
 
         Returns:
             the batch, as `update` and `recorded` take it.
         """
         kept = charged(self.learned(groups), self.config.context.length_penalty)
-        update = self._update(step)
-        rows = self.learner.take(self.players.rows(kept), update.seed, update.minibatches)
         values = np.zeros(sum(len(trajectory.turns) for trajectory in trajectories_of(kept)), np.float32)
         if self.algorithm.needs_values:
             turns, estimates = self.learner.turn_values(rows)

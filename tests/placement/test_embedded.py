@@ -26,6 +26,10 @@ def placement(tiny):
     return lambda **sections: embedded(tiny(**sections), Peers())
 
 
+def prepared(placed, groups):
+    return placed.prepare(groups, placed.dispatch(groups))
+
+
 def columns(rows):
     return {name: getattr(rows, name).tolist() for name in Rows.__dataclass_fields__}
 
@@ -54,7 +58,7 @@ def test_every_step_and_every_run_draws_anew(placement):
 def test_a_prepared_batch_holds_every_sampled_token(placement, name):
     placed = placement(algorithm={"name": name, "kl": 0.1})
     groups = placed.rollout(1)
-    batch = placed.prepare(groups)
+    batch = placed.prepare(groups, placed.dispatch(groups))
     trajectories = trajectories_of(groups)
     assert batch.mask.sum() == sum((t.authors >= FIRST_POLICY_AUTHOR).sum() for t in trajectories)
     # Nothing was learned yet: sampler, learner and reference are the same model.
@@ -64,7 +68,7 @@ def test_a_prepared_batch_holds_every_sampled_token(placement, name):
 
 def test_without_kl_no_reference_is_kept(placement):
     placed = placement()
-    placed.prepare(placed.rollout(1))
+    prepared(placed, placed.rollout(1))
     assert not placed.learner.has_reference
 
 
@@ -75,20 +79,20 @@ def test_episodes_that_the_environment_ended_are_not_learned_from(placement):
     failed = replace(first, stop=StopReason.ENV_ERROR, error="KeyError")
     assert learned([Group((failed, *others))], True) == [Group(tuple(others))]
     assert learned([Group((failed, failed))], True) == []
-    placed.update(placed.prepare([Group((failed, *others)), *groups[1:]]), step=1)
+    placed.update(prepared(placed, [Group((failed, *others)), *groups[1:]]), step=1)
 
 
 def test_a_step_whose_every_episode_failed_changes_nothing(placement):
     placed = placement(algorithm={"name": "ppo", "kl": 0.1})
     before = {name: tensor.clone() for name, tensor in placed.learner.weights().items()}
     failed = replace(placed.rollout(1)[0].trajectories[0], stop=StopReason.ENV_ERROR, error="KeyError")
-    placed.update(placed.prepare([Group((failed,))]), step=1)
+    placed.update(prepared(placed, [Group((failed,))]), step=1)
     assert all(torch.equal(before[name], tensor) for name, tensor in placed.learner.weights().items())
 
 
 def test_the_sampler_takes_the_learners_weights(placement):
     placed = placement()
-    placed.update(placed.prepare(placed.rollout(1)), step=1)
+    placed.update(prepared(placed, placed.rollout(1)), step=1)
     placed.sync(7)
     theirs = placed.players.fragment.sampler._model.state_dict()
     assert all(torch.equal(theirs[name], tensor) for name, tensor in placed.learner.weights().items())
@@ -106,9 +110,9 @@ def rewarded(trajectory):
 def test_what_older_weights_sampled_is_corrected_and_stored_as_it_was(placement, mode):
     placed = placement(algorithm={"correction": mode, "correction_cap": 1.05})
     groups = [Group(tuple(map(rewarded, group.trajectories))) for group in placed.rollout(1)]
-    on_policy = placed.update(placed.prepare(groups), step=1)
+    on_policy = placed.update(placed.prepare(groups, placed.dispatch(groups)), step=1)
     assert on_policy["correction/weight"] == pytest.approx(1.0, abs=1e-4)
-    batch = placed.prepare(groups)  # of the same episodes: the learner has moved on
+    batch = placed.prepare(groups, placed.dispatch(groups))  # of the same episodes: the learner has moved on
     advantages, proximal = batch.advantages.copy(), placed.learner.logprobs(batch)
     stats = placed.update(batch, step=2)
     weights = np.exp(proximal - batch.logprobs)[batch.mask]
@@ -123,7 +127,7 @@ def test_what_older_weights_sampled_is_corrected_and_stored_as_it_was(placement,
 
 def test_the_schedules_end_with_the_run(placement):
     placed = placement(algorithm={"entropy": 0.02, "final_entropy": 0.0}, run={"steps": 2})
-    batch = placed.prepare(placed.rollout(1))
+    batch = prepared(placed, placed.rollout(1))
     first, last = placed.update(batch, step=1), placed.update(batch, step=2)
     assert (first["learning_rate"], first["entropy_weight"]) == (5e-4, 0.02)
     assert (last["learning_rate"], last["entropy_weight"]) == (pytest.approx(1e-4), 0.0)
@@ -159,10 +163,11 @@ from earl.placement.peers import end_with_parent, joined
 def work(peers):
     torch.set_num_threads(1)
     placed = embedded(build(load_toml(Path(__file__).with_name("recipe.toml"))), peers)
-    placed.imitate(placed.demonstrations(1), 1)
+    rows = placed.demonstrations(1)
+    placed.imitate(placed.dispatch_taught(rows, 1), rows.num_turns, 1)
     placed.sync(1)
     groups = placed.rollout(1)
-    batch = placed.prepare(groups)
+    batch = placed.prepare(groups, placed.dispatch(groups))
     placed.update(batch, 1)
     weights = torch.cat([tensor.flatten() for tensor in placed.learner.weights().values()])
     assert len(set(peers.gather(weights.numpy().tobytes()))) == 1, "processes differ"

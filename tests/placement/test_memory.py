@@ -25,10 +25,12 @@ def resident():
 
 placement = embedded(build(load_toml(Path(sys.argv[1]))), Peers())
 for step in range(1, 61):  # so that games last, and boards of all kinds are met
-    placement.imitate(placement.demonstrations(1 + step % 3), 1)
+    rows = placement.demonstrations(1 + step % 3)
+    placement.imitate(placement.dispatch_taught(rows, 1), rows.num_turns, 1)
 seen = []
 for step in range(1, 1001):
-    placement.update(placement.prepare(placement.rollout(step)), 1)
+    groups = placement.rollout(step)
+    placement.update(placement.prepare(groups, placement.dispatch(groups)), 1)
     placement.sync(step)
     if step % 100 == 0:
         seen.append(resident())

@@ -42,7 +42,7 @@ def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) 
     """The same as `expected_advantages`, prepared with the stored value head as training does."""
     placement = embedded(config, Peers(), load(weights))
     placement.restore(weights)
-    batch = placement.prepare(groups)
+    batch = placement.prepare(groups, placement.dispatch(groups))
     return [experience.advantages for experience in placement.recorded(groups, batch)[1]]
 
 

@@ -3,7 +3,6 @@
 workers: counts by row ─▶ balance, manifest ─▶ workers: offer ─▶ references ─▶ ranks: take
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,6 @@ class Moved:
     """Of these, between hosts."""
     least: int
     """That had to go between hosts."""
-    seconds: float
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -43,7 +41,6 @@ class Moved:
             "dispatch/bytes_across": float(self.across),
             "dispatch/bytes_least": float(self.least),
             "dispatch/ratio": self.across / self.least if self.least else 1.0,
-            "dispatch/seconds": self.seconds,
         }
 
 
@@ -64,7 +61,6 @@ class Dispatcher:
             seed: of the update, as is the number of minibatches.
             take: has every rank take what its references stand for: a manifest, and references by rank.
         """
-        began = time.perf_counter()
         part = shares(table, self._work, self._layout.dp, seed, minibatches)
         manifest = Manifest(table, part, self._layout, self._hosts())
         known = ray.put(manifest)
@@ -74,8 +70,7 @@ class Dispatcher:
         by_source = {first + worker: references for worker, references in enumerate(offered)}
         take(known, [references_for(plan, rank, by_source) for rank in range(first)])
         moved = volume(plan)
-        across = moved.across
-        return Moved(across + int(moved.inside.sum()), across, int(moved.least.sum()), time.perf_counter() - began)
+        return Moved(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
 
     def _hosts(self) -> Counts:
         nodes = [member.node for member in (*self._ranks.members, *self._workers.members)]
