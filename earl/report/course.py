@@ -20,7 +20,7 @@ from earl.report.text import shown
 
 Runs = Sequence[RunData]
 
-STAGES = ("rollout", "track", "prepare", "update", "weights", "evaluate", "record")
+STAGES = ("rollout", "track", "dispatch", "prepare", "update", "weights", "evaluate", "record")
 """The stages of a step in the order in which they come; others follow by name."""
 
 
@@ -57,6 +57,7 @@ def training_figures(runs: Runs) -> list[Figure]:
             "nats per token", {"warm_start/loss": "loss"},
         ),
         *importance_figures(runs),
+        *dispatch_figures(runs),
     ]  # fmt: skip
 
 
@@ -79,6 +80,24 @@ def importance_figures(runs: Runs) -> list[Figure]:
             runs, "importance-capped", "Capped weights",
             "Share of the tokens whose importance weight was above algorithm.correction_cap.",
             "share of tokens", {"correction/capped": "capped"}, percent=True,
+        ),
+    ]  # fmt: skip
+    return [figure for figure in figures if figure.spec]
+
+
+def dispatch_figures(runs: Runs) -> list[Figure]:
+    """What it took to bring rows to where they are learned from; nothing for runs in which they were there already."""
+    figures = [
+        series_figure(
+            runs, "dispatch-bytes", "Dispatched bytes",
+            "What learner ranks lacked of a step's rows, sent straight from where these were played. "
+            "Between hosts, a byte crosses once for all ranks of a host.",
+            "bytes", {"dispatch/bytes": "in all", "dispatch/bytes_across": "between hosts"},
+        ),
+        series_figure(
+            runs, "dispatch-ratio", "Dispatched bytes against the least",
+            "Bytes between hosts, as a multiple of the fewest that any plan can do with. 1 is the least.",
+            "ratio", {"dispatch/ratio": "ratio"},
         ),
     ]  # fmt: skip
     return [figure for figure in figures if figure.spec]
@@ -133,7 +152,7 @@ def _whole_times(runs: Runs) -> list[dict[str, Any]]:
 DRAWN = ("reward", "illegal_replies", "entropy", "grad_norm", "loss")
 ELSEWHERE = (
     *("warm_start/", "context/", "stop/", "tokens/", "truncation/", "memory/", "forecast/"),
-    *("staleness/", "correction/"),
+    *("staleness/", "correction/", "dispatch/"),
 )
 
 

@@ -190,6 +190,16 @@ def test_how_old_what_was_learned_from_was_is_shown_where_it_was_recorded(runs: 
     assert not {figure.title for figure in course.other_figures([told])} & {*recorded}
 
 
+def test_what_was_dispatched_is_shown_where_it_was_recorded(runs: Any) -> None:
+    data = gather(runs.run())
+    assert not course.dispatch_figures([data])
+    recorded = {"dispatch/bytes": [(11, 4096.0)], "dispatch/bytes_across": [(11, 512.0)], "dispatch/ratio": [(11, 1.0)]}
+    numbers = replace(data.numbers, metrics={**data.numbers.metrics, **recorded})
+    drawn = course.training_figures([replace(data, numbers=numbers)])
+    assert list(traces(spec(drawn, "dispatch-bytes"))) == ["in all", "between hosts"]
+    assert spec(drawn, "dispatch-ratio")["data"]
+
+
 def test_time_is_stacked_over_every_step(runs: Any) -> None:
     drawn = spec([course.time_figure([gather(runs.run())])], "time")
     assert [trace["name"] for trace in drawn["data"]] == ["rollout", "update", "weights", "record"]

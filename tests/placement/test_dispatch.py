@@ -1,0 +1,103 @@
+"""Rows on their way from those who played them to those who learn: nothing is lost, turned around or counted twice."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earl.batch import Rows
+from earl.dispatch.balance import Work
+from earl.dispatch.execute import room
+from earl.dispatch.messages import pack as packed
+from earl.dispatch.messages import unpack
+from earl.engine.part import Part, minibatches, order_of
+from earl.parallel.layout import Layout
+from earl.placement.ahead import Ticket
+from earl.placement.cluster.manifest import LEARNED, Manifest, Table, shares
+from earl.placement.embedded import embedded
+from earl.placement.holdings import Holdings, RowTable
+from earl.placement.peers import Peers
+from earl.rollout.metrics import episode_metrics, staleness_metrics
+from earl.rollout.pack import pack, trajectories_of
+
+
+@pytest.fixture
+def groups(tiny):
+    return embedded(tiny(agent={"history": "board_only"}), Peers()).rollout(1)
+
+
+def held(groups, workers):
+    """What each of some workers keeps of a step, and says of it."""
+    holdings = [Holdings(truncated=True) for _ in range(workers)]
+    for number, group in enumerate(groups):
+        holdings[number % workers].keep({Ticket(1, number): group})
+    return holdings, Table.joined([own.table(1) for own in holdings], LEARNED)
+
+
+def arrived(holdings, manifest):
+    """What every rank takes of what the workers send."""
+    plan = manifest.plan()
+    for rank in range(manifest.layout.size):
+        target = room(plan, rank)
+        for worker, own in enumerate(holdings):
+            shard = own.shard(manifest.numbers(worker), manifest.table.columns)
+            pieces = plan.pieces.where(
+                (plan.pieces.source == manifest.layout.size + worker) & (plan.pieces.destination == rank)
+            )
+            unpack(packed(pieces, plan.legs, [shard]), pieces, plan.legs, target)
+        yield manifest.taken(target["token"])
+
+
+@pytest.mark.parametrize("layout", [Layout(1, 1), Layout(2, 1), Layout(3, 1)])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_ranks_have_between_them_what_one_process_would_have(groups, layout, workers):
+    holdings, table = held(groups, workers)
+    part = shares(table, Work(), layout.dp, seed=7, count=2)
+    manifest = Manifest(table, part, layout, np.zeros(layout.size + workers, np.int32))
+    whole, seen = pack(trajectories_of(groups)), []
+    for rank, (rows, own) in enumerate(arrived(holdings, manifest)):
+        assert own.numbers.tolist() == np.flatnonzero(part == rank).tolist()
+        theirs = whole.select(own.numbers)
+        for name in Rows.__dataclass_fields__:
+            assert getattr(rows, name).tolist() == getattr(theirs, name).tolist(), name
+        seen += own.numbers.tolist()
+        assert (own.learned.tolist(), own.turns.tolist()) == (Part.whole(whole).learned.tolist(), table.turns.tolist())
+    assert sorted(seen) == list(range(whole.num_rows))
+
+
+def test_a_table_takes_16_bytes_a_row_and_a_manifest_8_more(groups):
+    _, table = held(groups, 2)
+    rows = len(table.lengths)
+    own = RowTable(table.lengths, table.learned, table.turns, table.order)
+    assert sum(getattr(own, name).nbytes for name in RowTable.__dataclass_fields__) == 16 * rows
+    part = shares(table, Work(), 2, seed=0, count=1)
+    assert table.worker.nbytes + part.nbytes == 8 * rows
+
+
+def test_outlines_say_of_a_step_what_its_trajectories_do(groups):
+    outlines = [*Holdings(True).keep({Ticket(1, n): group for n, group in enumerate(groups)}).values()]
+    assert episode_metrics(outlines) == episode_metrics(groups)
+    assert staleness_metrics(outlines, 3) == staleness_metrics(groups, 3)
+    assert [group.task for group in outlines] == [group.task for group in groups]
+
+
+def test_what_was_learned_from_is_forgotten(groups):
+    holdings = Holdings(True)
+    holdings.keep({Ticket(1, 0): groups[0], Ticket(2, 0): groups[1]})
+    holdings.drop(1)
+    assert holdings.whole([Ticket(2, 0)]) == [groups[1]]
+    with pytest.raises(KeyError):
+        holdings.whole([Ticket(1, 0)])
+    assert not len(holdings.table(1).lengths)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 5))
+def test_every_minibatch_is_shared_evenly(lengths, parts, count):
+    counts = np.array(lengths, np.int32)
+    table = RowTable(counts, counts, np.ones_like(counts), np.arange(len(counts), dtype=np.int32))
+    part = shares(table, Work(), parts, seed=3, count=count)
+    for rows in minibatches(order_of(3), len(counts), count):
+        loads = np.bincount(part[rows], weights=counts[rows], minlength=parts)
+        # Longest first, to the lightest: nobody is ahead of another by more than one row.
+        assert loads.max() - loads.min() <= counts[rows].max()
