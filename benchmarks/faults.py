@@ -32,8 +32,8 @@ RECIPE: dict[str, Any] = {
     "run": {"steps": 6, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 4},
     "placement": {"kind": "disaggregated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0},
 }
-LEARNER = ("update", "scoring", "values", "weights", "snapshot", "saving")
-ROLLOUT = ("demonstrations", "rollout", "evaluation", "weights", "limit")
+LEARNER = ("dispatch", "values", "preparation", "update", "weights", "snapshot", "saving")
+ROLLOUT = ("demonstrations", "rollout", "rows", "dispatch", "evaluation", "weights", "limit")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 LONGEST_DELAY = 0.2
 """Seconds between a call and the blow, at most."""

@@ -39,7 +39,7 @@ def placements(root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Each strikes 20 times.")
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Each strikes 28 times.")
 @click.option("--hosts", type=click.IntRange(min=3), help="Strike hosts of a rehearsed cluster of so many instead.")
 @click.option("--rate", default="500mbit", show_default=True, help="Of that cluster's links.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the blows and of the runs.")
