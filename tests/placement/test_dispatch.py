@@ -1,5 +1,8 @@
 """Rows on their way from those who played them to those who learn: nothing is lost, turned around or counted twice."""
 
+import pickle
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,3 +104,20 @@ def test_every_minibatch_is_shared_evenly(lengths, parts, count):
         loads = np.bincount(part[rows], weights=counts[rows], minlength=parts)
         # Longest first, to the lightest: nobody is ahead of another by more than one row.
         assert loads.max() - loads.min() <= counts[rows].max()
+
+
+def test_the_driver_needs_few_bytes_a_row():
+    # 100,000 rows of 64 workers for 16 parts: what the driver has at once, and what it hands out.
+    rows, workers = 100_000, 64
+    random = np.random.default_rng(0)
+    own = [
+        RowTable(*(random.integers(1, 4096, rows // workers, dtype=np.int32) for _ in range(3)), order)
+        for order in np.array_split(random.permutation(rows).astype(np.int32)[: rows // workers * workers], workers)
+    ]
+    tracemalloc.start()
+    table = Table.joined(own, LEARNED)
+    manifest = Manifest(table, shares(table, Work(), 16, seed=0, count=4), Layout(16, 8), np.zeros(192, np.int32))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 200 * rows
+    assert len(pickle.dumps(manifest)) <= 30 * rows

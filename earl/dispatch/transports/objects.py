@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.dispatch.columns import Axis
 from earl.dispatch.execute import keep, room
@@ -42,10 +43,14 @@ def offer(plan: TransferPlan, process: int, held: Sequence[Shard], checksums: bo
 
 
 def references_for(
-    plan: TransferPlan, process: int, offered: Mapping[int, Mapping[int, Reference]]
+    hosts: NDArray[np.integer[Any]], process: int, offered: Mapping[int, Mapping[int, Reference]]
 ) -> dict[int, Reference]:
-    """Of all that was offered, by source and host, what a process takes, by source: the driver's part."""
-    host = int(plan.hosts[process])
+    """Of all that was offered, by source and host, what a process takes, by source: the driver's part.
+
+    Args:
+        hosts: of each process, [P].
+    """
+    host = int(hosts[process])
     return {source: by_host[host] for source, by_host in offered.items() if host in by_host}
 
 

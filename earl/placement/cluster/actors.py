@@ -25,7 +25,7 @@ from earl.engine.samplers import make_sampler
 from earl.evaluate import Match
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
-from earl.placement.cluster.manifest import Manifest
+from earl.placement.cluster.manifest import Manifest, Moved
 from earl.placement.cluster.network import free_port, interface_of
 from earl.placement.continuous import ContinuousFragment
 from earl.placement.fragment import RolloutFragment
@@ -181,11 +181,12 @@ class RankActor(Alive):
         self._learner = joined(config, source, rank, meeting)
 
     @_losing_others
-    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any]) -> None:
-        """Take this rank's rows of a step."""
+    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any]) -> Moved | None:
+        """Take this rank's rows of a step. The first one says what all of them were sent."""
         plan = manifest.plan()
         nothing = [empty(leg.source, rank, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]
         self._rows, self._part = manifest.taken(objects.take(plan, rank, references, nothing)["token"])
+        return Moved.by(plan) if rank == 0 else None
 
     @_losing_others
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

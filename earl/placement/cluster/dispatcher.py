@@ -4,7 +4,6 @@ workers: counts by row ─▶ balance, manifest ─▶ workers: offer ─▶ ref
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,36 +11,13 @@ import ray
 
 from earl.dispatch.balance import Work
 from earl.dispatch.transports.objects import references_for
-from earl.dispatch.volume import volume
 from earl.parallel.layout import Layout
 from earl.placement.cluster.crew import Crew
-from earl.placement.cluster.manifest import Manifest, Table, shares
+from earl.placement.cluster.manifest import Manifest, Moved, Table, shares
 from earl.placement.cluster.players import Workers
 from earl.placement.holdings import Counts
 
-Take = Callable[[Any, Sequence[Mapping[int, Any]]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a dispatch cost."""
-
-    bytes: int
-    """That consumers lacked."""
-    across: int
-    """Of these, between hosts."""
-    least: int
-    """That had to go between hosts."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """As they are recorded of a step."""
-        return {
-            "dispatch/bytes": float(self.bytes),
-            "dispatch/bytes_across": float(self.across),
-            "dispatch/bytes_least": float(self.least),
-            "dispatch/ratio": self.across / self.least if self.least else 1.0,
-        }
+Take = Callable[[Any, Sequence[Mapping[int, Any]]], Moved]
 
 
 class Dispatcher:
@@ -59,18 +35,16 @@ class Dispatcher:
 
         Args:
             seed: of the update, as is the number of minibatches.
-            take: has every rank take what its references stand for: a manifest, and references by rank.
+            take: has every rank take what its references stand for: a manifest, and references by rank. The ranks
+                plan, and say what was moved.
         """
         part = shares(table, self._work, self._layout.dp, seed, minibatches)
         manifest = Manifest(table, part, self._layout, self._hosts())
         known = ray.put(manifest)
         offered = self._workers.offer(known)
-        plan = manifest.plan()
         first = self._layout.size
         by_source = {first + worker: references for worker, references in enumerate(offered)}
-        take(known, [references_for(plan, rank, by_source) for rank in range(first)])
-        moved = volume(plan)
-        return Moved(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
+        return take(known, [references_for(manifest.hosts, rank, by_source) for rank in range(first)])
 
     def _hosts(self) -> Counts:
         nodes = [member.node for member in (*self._ranks.members, *self._workers.members)]

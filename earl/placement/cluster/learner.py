@@ -14,7 +14,7 @@ from earl.batch import Batch, offsets_of
 from earl.engine.learner import Update
 from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.cluster.dispatcher import Dispatcher
-from earl.placement.cluster.manifest import Table
+from earl.placement.cluster.manifest import Moved, Table
 from earl.placement.peers import Lost
 
 Weighted = tuple[int, Mapping[str, float]]
@@ -44,9 +44,12 @@ class Ranks:
         self.costs = self._dispatcher.send(rows, seed, minibatches, self._take).metrics
         return Taken()
 
-    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]]) -> None:
+    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]]) -> Moved:
         self._keeper.turn(self._crew)
-        ask_all(self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank]))
+        moved: list[Moved | None] = ask_all(
+            self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank])
+        )
+        return next(own for own in moved if own)
 
     def turn_values(self, rows: Taken) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
         """The turns of the rows, and the value head's estimate before each."""

@@ -14,6 +14,7 @@ from earl.dispatch.plan import TransferPlan, plan
 from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard
 from earl.dispatch.spread import spread
+from earl.dispatch.volume import volume
 from earl.engine.part import Part, minibatches, order_of
 from earl.parallel.layout import Layout
 from earl.placement.holdings import Counts, RowTable, shifted
@@ -83,6 +84,34 @@ class Manifest:
         rows = Rows(offsets=offsets_of(lengths), **given)
         counts = (self.table.learned.astype(np.int64), self.table.turns.astype(np.int64))
         return rows, Part(shard.rows, *counts, alone=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a dispatch cost."""
+
+    bytes: int
+    """That consumers lacked."""
+    across: int
+    """Of these, between hosts."""
+    least: int
+    """That had to go between hosts."""
+
+    @classmethod
+    def by(cls, plan: TransferPlan) -> Self:
+        """A plan."""
+        moved = volume(plan)
+        return cls(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """As they are recorded of a step."""
+        return {
+            "dispatch/bytes": float(self.bytes),
+            "dispatch/bytes_across": float(self.across),
+            "dispatch/bytes_least": float(self.least),
+            "dispatch/ratio": self.across / self.least if self.least else 1.0,
+        }
 
 
 def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:

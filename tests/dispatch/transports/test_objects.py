@@ -58,7 +58,9 @@ def test_consumers_take_their_part_of_one_object_per_host(ray, transfer):
     assert {source: [*made] for source, made in offered.items() if made} == {0: [1], 1: [1]}
     sizes = [len(ray.get(offered[source][1])) - 4 for source in (0, 1)]
     assert sizes == [5 * 5 + 2 * 4, (900 + 33) * 5 + 2 * 4]  # five bytes a token, four a row, once for four consumers
-    takes = [worker.take.remote(references_for(transfer, process, offered)) for process, worker in enumerate(workers)]
+    takes = [
+        worker.take.remote(references_for(transfer.hosts, process, offered)) for process, worker in enumerate(workers)
+    ]
     for process, shards in enumerate(ray.get(takes)):
         for leg in transfer.legs:
             whole = filled(leg, transfer.target, process, transfer.lengths)
