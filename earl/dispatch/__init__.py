@@ -8,6 +8,7 @@ plan.py      which process sends which tokens to which other one: pure, from len
 volume.py    what a plan moves over which link, and what it has to move at least
 shard.py     the rows of one process
 execute.py   a plan carried out in one process, over any transport
+dock/        rows that come and go at any time, group by group
 
 and weights, from a learner's layout to a sampler's:
 
