@@ -16,6 +16,6 @@ store.py     the rows that one process made
 dock.py      a ledger that threads wait at
 
 Rollout ahead of the learner (`earl.placement.ahead`) is a dock with room for (max_staleness + 1) x prompts groups and a
-learner that reads `in_order` and says `done` when its new weights are with the samplers: a group then may be opened
-exactly when it may start.
+learner that reads `in_order`, `prompts` groups at once, and says `done` when its new weights are with the samplers: a
+group then may be opened exactly when it may start.
 """

@@ -21,7 +21,7 @@ class DockFull(EarlError):
 
 
 class NothingReady(EarlError):
-    """Not enough groups became ready in time."""
+    """No group, or not enough of them, became ready in time."""
 
 
 class Dock:
@@ -51,10 +51,10 @@ class Dock:
         self._tell(lambda: self._ledger.ready(numbers, lengths, process, columns))
 
     def take(self, consumer: str, groups: int, seconds: float) -> Handout | None:
-        """The next groups of a consumer, once there are so many; None when there is nothing left.
+        """The next groups of a consumer, once there are enough; None when there is nothing left.
 
         Raises:
-            NothingReady: when there are not so many after so long.
+            NothingReady: when there are not enough after so long.
         """
         with self._changed:
             taken = self._waited(

@@ -29,7 +29,9 @@ class Consumer:
     processes: Numbers
     """[dp, cp, tp], the process of each of its ranks."""
     in_order: bool = False
-    """Whether it waits for the groups in the order in which they were opened, whichever others are ready."""
+    """Whether it takes exactly as many groups as it asks for, in the order in which they were opened: a learner's step.
+    Else it takes those that are ready, at most as many: if it waited for a number, it could be waiting for the room of
+    the very group that all others wait for."""
     work: Work = EVEN
     """By which its ranks are given equally much."""
 

@@ -86,19 +86,23 @@ class Ledger:
         self._places.ready(numbers, lengths, process, columns)
 
     def take(self, consumer: str, groups: int) -> Handout | None:
-        """The next `groups` groups of a consumer, the oldest that are ready; after `close` the fewer that are left.
+        """The next groups of a consumer, at most `groups`, the oldest that are ready.
+
+        In order it is given exactly so many; after `close` the fewer that are left.
 
         Returns:
-            None while there are not so many, and when there will be none any more: see `finished`.
+            None while there are not enough, and when there will be none any more: see `finished`.
         """
         waiting = np.flatnonzero(self._groups.waiting(consumer))
-        whole = self._whole(consumer)[waiting]
-        ready = waiting[np.logical_and.accumulate(whole) if self._consumers[consumer].in_order else whole]
-        wanted = min(groups, len(waiting)) if self.closed else groups
-        if not 0 < wanted <= len(ready):
+        whole, least = self._whole(consumer)[waiting], 1
+        if self._consumers[consumer].in_order:
+            whole = np.logical_and.accumulate(whole)
+            least = min(groups, len(waiting)) if self.closed else groups
+        chosen = waiting[whole][:groups]
+        if len(chosen) < max(least, 1):
             return None
-        self._groups.take(consumer, ready[:wanted])
-        return self._handout(consumer, ready[:wanted])
+        self._groups.take(consumer, chosen)
+        return self._handout(consumer, chosen)
 
     def done(self, handout: Handout) -> None:
         """The consumer has what it took. Rows that nobody waits for any more are gone.

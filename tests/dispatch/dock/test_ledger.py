@@ -82,11 +82,12 @@ class Docking(RuleBasedStateMachine):
     def take(self, consumer, wanted):
         waiting = [group for group in sorted(self.groups) if (consumer.name, group) not in self.given]
         able = [all(self.needs(consumer) <= self.ready[row] for row in self.groups[group]) for group in waiting]
-        if consumer.in_order and False in able:
-            able = [own and number < able.index(False) for number, own in enumerate(able)]
+        enough = 1
+        if consumer.in_order:
+            enough = wanted if not self.ledger.closed else min(wanted, len(waiting))
+            able = [own and False not in able[:number] for number, own in enumerate(able)]
         expected = [group for group, own in zip(waiting, able, strict=True) if own][:wanted]
         handout = self.ledger.take(consumer.name, wanted)
-        enough = wanted if not self.ledger.closed else min(wanted, len(waiting))
         if not expected or len(expected) < enough:
             assert handout is None
             assert self.ledger.finished(consumer.name) == (self.ledger.closed and not waiting)
@@ -178,7 +179,16 @@ def test_a_reader_in_order_does_not_pass_by_the_first() -> None:
     assert dock.counts("update") == (1, 1)
     assert dock.take("update", 1) is None
     dock.ready(slow, np.array([1, 1]), 0, NAMES)
+    assert dock.take("update", 3) is None, "it takes as many as it asks for"
     assert dock.take("update", 2).groups.tolist() == [0, 2]
+
+
+def test_any_other_reader_takes_what_is_ready() -> None:
+    dock = ledger()
+    dock.open(2)
+    whole(dock, 2)
+    whole(dock, 2)
+    assert dock.take("score", 3).groups.tolist() == [2, 4]
 
 
 def test_room_comes_back_when_all_consumers_are_done() -> None:
