@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "Step through a stored episode.",
     "runs": "List the runs.",
     "export": "Write a run's model as a plain Hugging Face folder.",
+    "plan": "Say what a job would take on a cluster, without it.",
     "envs": "List, check or show environments.",
     "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
     "bench": "Measure rollouts, samplers, training steps, learners, placements, forecasts, and contexts' limits.",

@@ -1,0 +1,165 @@
+"""What dispatch would take, as tables and as JSON."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from earl.batch import Batch
+from earl.cli.text import console, one_line
+from earl.config import Config
+from earl.dispatch.columns import Column
+from earl.dispatch.columns import columns as named
+from earl.dispatch.explain import MIB, Explanation, explain
+from earl.dispatch.job import Job
+from earl.dispatch.outlook import RATES, Entry, contexts, entry, sizes
+from earl.errors import EarlError
+from earl.parallel.catalogue import catalogue, known, nearest
+from earl.parallel.hardware import Cluster, of_gpus
+from earl.parallel.layout import Layout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PREDICTED = "predicted from bytes alone, nothing was measured: no latency, no packing"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The tables of a job."""
+
+    env: str
+    model: str
+    cluster: Cluster
+    shared: bool
+    columns: tuple[Column, ...]
+    by_context: tuple[Entry, ...]
+    by_gpus: tuple[Entry, ...]
+    explained: Explanation
+    """The plan at the longest context, on the cluster itself."""
+
+    @property
+    def as_object(self) -> dict[str, Any]:
+        """For programs."""
+        device = self.cluster.device
+        return {
+            "predicted": True,
+            "env": self.env,
+            "model": self.model,
+            "gpus": self.cluster.gpus,
+            "hosts": self.cluster.hosts,
+            "kind": device.kind if device else None,
+            "placement": "colocated" if self.shared else "disaggregated",
+            "columns": [column.name for column in self.columns],
+            "token_bytes": _token_bytes(self.columns),
+            "by_context": [asdict(line) for line in self.by_context],
+            "by_gpus": [asdict(line) for line in self.by_gpus],
+            "explained": asdict(self.explained),
+        }
+
+
+def planned(config: Config, model: str, gpus: str, columns: str | None) -> Planned:
+    """Plan the transfers of a recipe's job.
+
+    Args:
+        columns: names with commas between them; None: all of a batch.
+
+    Raises:
+        EarlError: for a model, a kind of GPU or a column that is not known, or a cluster of another form.
+    """
+    found = known(model)
+    if found is None:
+        near = nearest(model)
+        hint = f"; did you mean {near!r}?" if near else "."
+        raise EarlError(f"unknown model {model!r}{hint} Planned for can be: {', '.join(sorted(catalogue()))}")
+    cluster, chosen = of_gpus(gpus), _columns(columns)
+    jobs = contexts(config, found.shape, cluster)
+    lines = [entry(job, chosen) for job in jobs]
+    larger: Sequence[Job] = sizes(config, found.shape, cluster, jobs[-1].context)
+    return Planned(
+        env=config.env.name,
+        model=found.name,
+        cluster=cluster,
+        shared=jobs[-1].shared,
+        columns=chosen,
+        by_context=tuple(lines),
+        by_gpus=tuple(entry(job, chosen) for job in larger),
+        explained=explain(jobs[-1].transfer(chosen)),
+    )
+
+
+def show(plan: Planned) -> None:
+    """Print what is assumed, both tables, and where the bytes go."""
+    device, last, cluster = plan.cluster.device, plan.by_context[-1], plan.cluster
+    where = "on the same GPUs in turns" if plan.shared else "on GPUs of their own"
+    names = ", ".join(column.name for column in plan.columns)
+    for line in (
+        f"{one_line(plan.env)}, {plan.model}: rows from Experience preparation to Update, {where}",
+        PREDICTED,
+        f"{last.rows:,} rows a step (rollout.episodes), log-normal around half of the context, cut at the context",
+        f"columns: {names}; {_token_bytes(plan.columns)} bytes of a token",
+        "layouts: dp x tp that prepares → that learns, the smallest tp that fits; *: the model does not fit",
+        "batch: all of it once; crosses: what the plan sends between hosts; bound: on the busiest link under any plan",
+    ):
+        click.echo(line)
+    hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)}"
+    click.echo(f"\n{cluster.gpus:,} GPUs: {hosts} of {cluster.gpus_per_host} {device.kind if device else ''}")
+    console().print(_table("context", [(f"{line.context:,}", line) for line in plan.by_context]))
+    click.echo(f"{last.context:,} tokens, rows in proportion to the GPUs")
+    console().print(_table("GPUs", [(f"{line.gpus:,}", line) for line in plan.by_gpus]))
+    click.echo(f"{last.context:,} tokens on {cluster.gpus:,} GPUs")
+    click.echo("\n".join(f"  {line}" for line in [*plan.explained.lines, _paper(last)]))
+
+
+def _table(first: str, lines: Iterable[tuple[str, Entry]]) -> "Table":
+    """A line for each entry: layouts, MiB, and for each rate what the controller and the plan take."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    rates = [name for gbps in RATES for name in (f"{gbps} Gbps\ncentral", "\ndirect")]
+    for name in (f"\n{first}", "\nlayouts", "MiB\nbatch", "\ncrosses", "\nbound", *rates):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, line in lines:
+        layouts = f"{_layout(line.prepared)}→{_layout(line.learned)}{'' if line.fits else '*'}"
+        sizes = [f"{count / MIB:,.1f}" for count in (line.bytes, line.across_bytes, line.bound_bytes)]
+        table.add_row(
+            name, layouts, *sizes, *(_time(s) for own in line.times for s in (own.centralised_s, own.direct_s))
+        )
+    return table
+
+
+def _paper(line: Entry) -> str:
+    own = line.times[0]
+    return (
+        f"by the paper's formulas, if every row left its host, at {own.gbps} Gbps: controller at least "
+        f"{_time(own.paper_centralised_s)}, all-to-all at least {_time(own.paper_all_to_all_s)}"
+    )
+
+
+def _layout(layout: Layout) -> str:
+    return f"{layout.dp}x{layout.tp}"
+
+
+def _time(seconds: float) -> str:
+    """With its unit.
+
+    Example:
+        >>> _time(0.00173), _time(41.84)
+        ('1.7 ms', '41.8 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:,.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
+    return "0"
+
+
+def _columns(names: str | None) -> tuple[Column, ...]:
+    if names is None:
+        return named(field.name for field in fields(Batch) if field.name != "offsets")
+    return named(dict.fromkeys(name.strip() for name in names.split(",")))
+
+
+def _token_bytes(columns: Iterable[Column]) -> int:
+    return sum(column.size_bytes for column in columns if column.axis == "token")

@@ -1,0 +1,104 @@
+"""A plan in words: what it moves over which link, what it has to move, and what a controller would."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from earl.dispatch.cost import detour
+from earl.dispatch.plan import TransferPlan
+from earl.dispatch.volume import volume
+
+MIB = 1 << 20
+BUSIEST = 3
+"""Hosts that are told by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a host's link carries, in bytes."""
+
+    host: int
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Bytes of a transfer.
+
+    Example:
+        needed = kept + inside + across   # every process's own copy: had already, from a neighbour, over a link
+    """
+
+    rows: int
+    tokens: int
+    total: int
+    """All that is needed, every byte once."""
+    needed: int
+    """All that is needed, each process its own copy."""
+    kept: int
+    """Of `needed`: it lies already where it is needed."""
+    inside: int
+    """Of `needed`: from another process of the same host."""
+    across: int
+    """Of `needed`: over links between hosts."""
+    busiest: int
+    """The most that one link carries in one direction."""
+    bound: int
+    """What the busiest link carries at least, whatever the plan."""
+    controller: int
+    """What a controller's link would carry."""
+    links: tuple[Link, ...]
+    """Of the busiest hosts, the busiest first."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The same for people."""
+        shares = ", ".join(
+            f"{_share(part, self.needed)} {words}"
+            for part, words in (
+                (self.kept, "lie there already"),
+                (self.inside, "come from their own host"),
+                (self.across, "cross a link"),
+            )
+        )
+        links = "; ".join(
+            f"host {link.host} sends {_size(link.sent)}, receives {_size(link.received)}" for link in self.links
+        )
+        return [
+            f"{self.rows:,} rows, {self.tokens:,} tokens: {_size(self.total)}, or {_size(self.needed)} with a copy for "
+            "each process that reads them",
+            f"of these {shares}",
+            f"busiest link {_size(self.busiest)}, under any plan at least {_size(self.bound)}; a controller's link "
+            f"{_size(self.controller)}",
+            f"busiest hosts: {links}" if links else "no link between hosts carries anything",
+        ]
+
+
+def explain(plan: TransferPlan) -> Explanation:
+    """What a plan does."""
+    moved = volume(plan)
+    inside = int(moved.inside.sum())
+    most = np.maximum(moved.sent, moved.received)
+    hosts = [int(host) for host in np.argsort(-most, kind="stable")[:BUSIEST] if most[host]]
+    return Explanation(
+        rows=len(plan.lengths),
+        tokens=int(plan.lengths.sum()),
+        total=moved.total,
+        needed=moved.copies,
+        kept=moved.copies - inside - moved.across,
+        inside=inside,
+        across=moved.across,
+        busiest=moved.busiest,
+        bound=moved.bound,
+        controller=detour(plan).across,
+        links=tuple(Link(host, int(moved.sent[host]), int(moved.received[host])) for host in hosts),
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / MIB:,.1f} MiB"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "0 %"

@@ -1,0 +1,49 @@
+"""A plan in words."""
+
+import numpy as np
+from hypothesis import given, settings
+
+from earl.dispatch.columns import columns
+from earl.dispatch.explain import Link, explain
+from earl.dispatch.plan import plan
+from earl.dispatch.segments import Leg
+from earl.dispatch.spread import spread
+from earl.dispatch.volume import volume
+from earl.parallel.layout import Layout
+from tests.dispatch.simulated import transfers
+
+
+def test_every_byte_is_accounted_for() -> None:
+    # 3 rows of 2**18 tokens x 4 bytes = 1 MiB each on process 0 (host 0), for dp 3: itself, its neighbour, and host 1.
+    leg = Leg(columns(["logprobs"]), spread(Layout(), [0], [0, 0, 0]))
+    made = plan(np.full(3, 1 << 18), [leg], spread(Layout(dp=3), [0, 1, 2], [0, 1, 2]), np.array([0, 0, 1]))
+    told = explain(made)
+    mib = 1 << 20
+    assert (told.rows, told.tokens, told.total, told.needed) == (3, 3 << 18, 3 * mib, 3 * mib)
+    assert (told.kept, told.inside, told.across) == (mib, mib, mib)
+    assert told.links == (Link(0, mib, 0), Link(1, 0, mib))
+    assert (told.busiest, told.bound, told.controller) == (mib, mib, mib)  # the controller is on host 0
+    assert told.lines == [
+        "3 rows, 786,432 tokens: 3.0 MiB, or 3.0 MiB with a copy for each process that reads them",
+        "of these 33.3% lie there already, 33.3% come from their own host, 33.3% cross a link",
+        "busiest link 1.0 MiB, under any plan at least 1.0 MiB; a controller's link 1.0 MiB",
+        "busiest hosts: host 0 sends 1.0 MiB, receives 0.0 MiB; host 1 sends 0.0 MiB, receives 1.0 MiB",
+    ]
+
+
+def test_a_plan_of_nothing_is_told_too() -> None:
+    leg = Leg(columns(["logprobs"]), spread(Layout(), [0], []))
+    told = explain(plan(np.zeros(0, np.int64), [leg], spread(Layout(), [1], []), np.array([0, 1])))
+    assert told.needed == 0
+    assert told.lines[-1] == "no link between hosts carries anything"
+
+
+@settings(deadline=None, max_examples=100)
+@given(transfers())
+def test_shares_add_up(transfer) -> None:
+    told, moved = explain(transfer), volume(transfer)
+    assert told.needed == told.kept + told.inside + told.across
+    assert min(told.kept, told.inside, told.across) >= 0
+    assert told.across == moved.across
+    assert told.busiest == max((max(link.sent, link.received) for link in told.links), default=0)
+    assert all(told.lines)
