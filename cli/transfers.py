@@ -104,11 +104,11 @@ def show(plan: Planned) -> None:
     ):
         click.echo(line)
     hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)}"
-    click.echo(f"\n{cluster.gpus:,} GPUs: {hosts} of {cluster.gpus_per_host} {device.kind if device else ''}")
+    click.echo(f"\n{hosts} of {cluster.gpus_per_host} {device.kind if device else ''}")
     console().print(_table("context", [(f"{line.context:,}", line) for line in plan.by_context]))
     click.echo(f"{last.context:,} tokens, rows in proportion to the GPUs")
     console().print(_table("GPUs", [(f"{line.gpus:,}", line) for line in plan.by_gpus]))
-    click.echo(f"{last.context:,} tokens on {cluster.gpus:,} GPUs")
+    click.echo(f"{last.context:,} tokens on {hosts}")
     click.echo("\n".join(f"  {line}" for line in [*plan.explained.lines, _paper(last)]))
 
 
@@ -152,7 +152,7 @@ def _time(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:,.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
-    return "0"
+    return "< 1 µs" if seconds else "0"
 
 
 def _columns(names: str | None) -> tuple[Column, ...]:

@@ -25,6 +25,9 @@ FLOAT_BYTES = 2
 SIGMA = 0.5
 """Of the logarithm of lengths: one row in twelve is cut at the context."""
 
+MOST_GPUS, MOST_ROWS = 16_384, 1 << 20
+"""That a plan on paper is made for: more takes minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -83,8 +86,10 @@ def job(config: Config, shape: ModelShape, cluster: Cluster, context: int, rows:
         rows: of a step.
 
     Raises:
-        EarlError: when learner and samplers are to have devices of their own, and there is only one.
+        EarlError: when learner and samplers are to have devices of their own, and there is only one; when there is more
+            than can be planned for.
     """
+    _check_size(cluster, rows)
     shared = config.placement.kind != "disaggregated"
     learning, sampling = shares(cluster, shared)
     if not sampling:
@@ -105,6 +110,16 @@ def job(config: Config, shape: ModelShape, cluster: Cluster, context: int, rows:
     wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)
     layouts = Layout(sampling // given, given), Layout(learning // wanted, wanted)
     return Job(cluster, shape, context, rows, *layouts, shared, prepares(given) and learns(wanted))
+
+
+def _check_size(cluster: Cluster, rows: int) -> None:
+    if cluster.gpus > MOST_GPUS:
+        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
+    if rows > MOST_ROWS:
+        raise EarlError(
+            f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
+            "name more GPUs for the same episodes"
+        )
 
 
 def _training(config: Config, dp: int, tp: int, context: int) -> Training:

@@ -27,7 +27,7 @@ def recipe(kind: str = "colocated", episodes: int = 256) -> Config:
 
 
 def test_the_smallest_splits_that_fit_and_all_gpus_at_work() -> None:
-    # 145.4 GB of weights in 16 bits do not go into two H100: tp 4. 16 bytes x 72.7e9 / 128 = 9.1 GB a rank: tp 1 will do.
+    # 145.4 GB of weights in 16 bits do not go into two H100: tp 4. 16 bytes x 72.7e9 / 128 = 9.1 GB a rank: tp 1.
     planned = job(recipe(), QWEN, of_gpus("16x8xH100"), 32_768, 256)
     assert (planned.prepared, planned.learned, planned.shared, planned.fits) == (Layout(32, 4), Layout(128), True, True)
     apart = job(recipe("disaggregated"), QWEN, of_gpus("16x8xH100"), 32_768, 256)
