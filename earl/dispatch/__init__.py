@@ -18,4 +18,11 @@ buckets.py   how much is on its way at once
 peak.py      how much memory that takes, stated before
 carry.py     such a plan carried out in one process
 tensors.py   where the tensors lie: torch's, on any device
+
+and what all this would take, said beforehand:
+
+explain.py   where a plan's bytes go
+cost.py      seconds, from bytes and links
+job.py       a step's transfer on a cluster that is not here
+outlook.py   the same by context and by number of GPUs
 """
