@@ -1,7 +1,7 @@
 """What a transfer would take on given links: predicted from bytes alone, nothing measured.
 
     direct       the busiest link between hosts, then what is handed on inside the busiest host
-    centralised  one host gathers every row once, then sends every process its own copy: all of it over this host's link
+    centralised  one process gathers every row once, then sends each process its own copy: all over its host's link
     bound        no plan takes less: see `Volume.bound`
 
 Latency, packing and what protocols add are left out on all sides, so that where little is moved real times lie above.
@@ -9,11 +9,8 @@ Latency, packing and what protocols add are left out on all sides, so that where
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import Numbers
+from earl.dispatch.transports.controller import ways
 from earl.dispatch.volume import Volume
 
 GIGABIT = 1e9 / 8
@@ -50,12 +47,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """What goes through a host that gathers every row once and then sends every process its own copy, in bytes."""
+    """What goes through a process that gathers every row once and then sends each process its own copy, in bytes."""
 
     across: int
     """Over its link, in and then out."""
     inside: int
-    """To its own processes."""
+    """From and to the other processes of its host."""
 
 
 def cost(moved: Volume, centralised: Detour, links: Links) -> Cost:
@@ -72,14 +69,16 @@ def cost(moved: Volume, centralised: Detour, links: Links) -> Cost:
     )
 
 
-def detour(plan: TransferPlan, host: int = 0) -> Detour:
-    """The same transfer through a controller on a host, as single controllers do it (verl, ROLL).
-
-    What its own processes have and need does not cross the link. First all comes, then all goes.
-    """
-    gathered = sum(_from_elsewhere(plan.lengths, leg, plan.hosts, host) for leg in plan.legs)
-    to_own = int(plan.bytes[plan.hosts[plan.pieces.destination] == host].sum())
-    return Detour(gathered + int(plan.bytes.sum()) - to_own, to_own)
+def detour(plan: TransferPlan) -> Detour:
+    """The same transfer as the baseline makes it; see `earl.dispatch.transports.controller`. First all comes, then all
+    goes; what is inside the controller's host does not cross its link."""
+    across = inside = 0
+    for way in ways(plan):
+        source, destination = way.pieces.source, way.pieces.destination
+        over = plan.hosts[source] != plan.hosts[destination]
+        across += int(way.bytes[over].sum())
+        inside += int(way.bytes[~over & (source != destination)].sum())
+    return Detour(across, inside)
 
 
 def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) -> tuple[float, float]:
@@ -94,13 +93,3 @@ def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) ->
     """
     share = size_bytes / hosts
     return size_bytes * (1 + replicas) / rate, max(share, share * replicas) / rate
-
-
-def _from_elsewhere(lengths: Numbers, leg: Leg, hosts: Numbers, host: int) -> int:
-    """Bytes of a leg that no process of a host has."""
-    source = leg.source
-    if leg.axis == "row":
-        lengths, source = np.ones_like(lengths), source.flat()
-    tokens = np.diff(source.bounds(lengths), axis=1)  # [N, cp]
-    away = (hosts[source.processes] != host).all(axis=2)  # [dp, cp]
-    return int(tokens[away[source.parts]].sum()) * leg.size_bytes

@@ -1,5 +1,7 @@
 """Seconds from bytes, written out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,10 @@ from earl.dispatch.cost import GIGABIT, Detour, Links, cost, detour, volume_mode
 from earl.dispatch.plan import plan
 from earl.dispatch.segments import Leg
 from earl.dispatch.spread import spread
+from earl.dispatch.transports.controller import gather_and_scatter
 from earl.dispatch.volume import volume
 from earl.parallel.layout import Layout
-from tests.dispatch.simulated import transfers
+from tests.dispatch.simulated import carried_out, transfers
 
 LINKS = Links(across=1000.0, inside=8000.0)
 
@@ -29,14 +32,13 @@ def test_direct_is_the_busiest_link_and_then_the_fan_out() -> None:
     assert took.bound == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(("host", "across", "inside"), [(0, 1200, 0), (1, 600, 1200), (2, 1800, 0)])
-def test_a_controller_gathers_once_and_sends_every_copy(host: int, across: int, inside: int) -> None:
-    # On host 0 all is there, two copies go out; on host 1 one comes in; on a host of its own one comes and two go.
+def test_a_controller_gathers_once_and_sends_every_copy() -> None:
+    # Process 0 has row 0, 400 bytes, and gets row 1, 200 bytes, from its neighbour; then 600 go to each of 2 and 3.
     made = to_the_other_host()
-    assert detour(made, host) == Detour(across, inside)
-    took = cost(volume(made), detour(made, host), LINKS)
-    assert took.centralised == pytest.approx(across / 1000 + inside / 8000)
-    assert took.ratio == pytest.approx(took.centralised / 0.675)
+    assert detour(made) == Detour(across=1200, inside=200)
+    took = cost(volume(made), detour(made), LINKS)
+    assert took.centralised == pytest.approx(1.2 + 0.025)
+    assert took.ratio == pytest.approx(1.225 / 0.675)
 
 
 def test_nothing_moved_takes_nothing() -> None:
@@ -44,9 +46,7 @@ def test_nothing_moved_takes_nothing() -> None:
     made = plan(np.array([7, 5]), [leg], spread(Layout(dp=2), [0, 1], [0, 1]), np.array([0, 1]))
     took = cost(volume(made), detour(made), LINKS)
     assert (took.direct, took.bound, took.ratio) == (0, 0, None)
-    assert took.centralised == pytest.approx((5 * 8 + 5 * 8) / 1000 + 7 * 8 / 8000), (
-        "a controller moves it all the same"
-    )
+    assert took.centralised == pytest.approx((5 * 8 + 5 * 8) / 1000), "row 1 goes to the controller and back"
 
 
 def test_the_papers_formulas() -> None:
@@ -57,10 +57,22 @@ def test_the_papers_formulas() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(transfers())
-def test_on_a_host_of_its_own_a_controller_is_the_papers_formula(transfer) -> None:
-    # Gathered: S, all that there is. Scattered: S x r, all that is needed.
-    moved, elsewhere = volume(transfer), int(transfer.hosts.max()) + 1
-    assert detour(transfer, elsewhere) == Detour(moved.total + moved.copies, 0)
-    took = cost(moved, detour(transfer, elsewhere), LINKS)
+def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
+    # A process that neither has nor needs anything, alone on its host, as process 0. Gathered: S. Scattered: S x r.
+    moved = replace(transfer.target, processes=transfer.target.processes + 1)
+    legs = [Leg(leg.columns, replace(leg.source, processes=leg.source.processes + 1)) for leg in transfer.legs]
+    apart = plan(transfer.lengths, legs, moved, np.concatenate([[transfer.hosts.max() + 1], transfer.hosts]))
+    whole = plan(transfer.lengths, legs, moved.flat(), apart.hosts)  # a context-parallel rank is sent whole rows
+    size = volume(apart)
+    assert detour(apart) == Detour(size.total + volume(whole).copies, 0)
+    took = cost(size, detour(apart), LINKS)
     assert took.bound <= took.direct
-    assert moved.across <= moved.copies
+
+
+@settings(deadline=None, max_examples=60)
+@given(transfers())
+def test_it_is_what_the_baseline_sends(transfer) -> None:
+    _, log = carried_out(transfer, way=gather_and_scatter)
+    hosts = transfer.hosts
+    across = sum(size for source, to, size in log if hosts[source] != hosts[to])
+    assert detour(transfer) == Detour(across, sum(size for _, _, size in log) - across)
