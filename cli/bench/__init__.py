@@ -6,11 +6,13 @@ from earl.cli.bench.clusters import asynchronous, faults, placements
 from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import layouts, memory
 from earl.cli.bench.rollouts import rollout, sampler, step
+from earl.cli.bench.transfers import dispatch
 
 
 @click.group()
 def command() -> None:
-    """Measure rollouts, samplers, training steps, learners, placements, forecasts, and contexts' limits.
+    """Measure rollouts, samplers, training steps, learners, placements, transfers, forecasts, and
+    contexts' limits.
 
     Repeats take turns, so that whatever else the machine does falls on both sides alike. Wherever a number is repeated,
     its median, min and max are told.
@@ -29,5 +31,6 @@ for benchmark in (
     placements,
     asynchronous,
     faults,
+    dispatch,
 ):
     command.add_command(benchmark)

@@ -1,0 +1,188 @@
+"""Transfers between hosts with shaped links: through a controller, and directly; and what balancing rows is worth.
+
+every case ─▶ the controller's way and the direct one, turn about ─▶ beside what the busiest link needs at least
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from earl.benchmarks import hosts as machines
+from earl.benchmarks.rollout import spread
+from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case, Measured, Timing, work
+from earl.dispatch.balance import Work, balance, even_counts, excess
+from earl.dispatch.columns import columns
+from earl.dispatch.origins import from_origins
+from earl.dispatch.plan import TransferPlan, plan
+from earl.dispatch.segments import Leg
+from earl.dispatch.spread import spread as spread_rows
+from earl.dispatch.transports.choice import Link, choose
+from earl.dispatch.volume import volume
+from earl.errors import EarlError
+from earl.parallel.layout import Layout
+from earl.rehearsal.needs import check_network
+from earl.rehearsal.plan import Cluster, bits_per_second
+
+PAPER = {8192: 46, 16384: 93, 32768: 187}
+"""Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
+PAPER_RATE = 1e9
+"""Bits per second at which these payloads are taken whole; at another rate in proportion, so that they take as long."""
+SMALL_TOKENS = (1, 64, 1024, 4096)
+SMALL_REPEATS = 11
+PROCESSES_OF_REPLICAS = 16
+BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
+PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
+
+
+def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3) -> dict[str, Any]:
+    """Measure all transfers.
+
+    Args:
+        ranks: processes of a host; None: one, and then several that are replicas of each other.
+
+    Returns:
+        `rows`, of each transfer what `row` says; `balance` and `planning`; `note` where links could not be shaped.
+    """
+    bits = bits_per_second(rate)
+    rows = []
+    with _network(hosts, rate) as (cluster, note):
+        for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
+            places = [host for host in range(hosts) for _ in range(count)]
+            cases = _cases(len(places), count, bits, repeats)
+            with tempfile.TemporaryDirectory() as folder:
+                measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
+            rows += [row(case, number, measured, places, bits, not note) for number, case in enumerate(cases)]
+    return {"rows": rows, "balance": balanced(), "planning": planned(), **({"note": note} if note else {})}
+
+
+@contextmanager
+def _network(hosts: int, rate: str) -> Iterator[tuple[Cluster | None, str]]:
+    """Hosts, or the reason why there is loopback alone."""
+    try:
+        check_network()
+    except EarlError as error:
+        yield None, f"on loopback, where no link is shaped: {error}"
+        return
+    with machines.shaped(hosts, rate) as cluster:
+        yield cluster, ""
+
+
+def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[Case]:
+    """With one process on a host the paper's payloads and small ones, else replicas."""
+    if ranks > 1:
+        return [_case("replicas", processes, bits, 8192, LOGPROBS, repeats, tp=ranks)]
+    return [
+        *(_case("paper", processes, bits, tokens, LOGPROBS, repeats) for tokens in PAPER),
+        _case("paper", processes, bits, 8192, EVERYTHING, repeats),
+        _case("ragged", processes, bits, 8192, LOGPROBS, repeats, ragged=True),
+        *(Case("small", LOGPROBS, tokens, processes, SMALL_REPEATS) for tokens in SMALL_TOKENS),
+    ]
+
+
+def _case(
+    kind: str, processes: int, bits: int, tokens: int, names: tuple[str, ...], repeats: int, **others: Any
+) -> Case:
+    """A payload of the paper, in whole rows for every consumer."""
+    groups = processes // others.get("tp", 1)
+    size = sum(column.size_bytes for column in columns(names)) * tokens
+    payload = PAPER[tokens] * 2**20 * bits / PAPER_RATE / others.get("tp", 1)
+    return Case(kind, names, tokens, max(1, round(payload / size / groups)) * groups, repeats, **others)
+
+
+def row(
+    case: Case, number: int, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool
+) -> dict[str, Any]:
+    """One transfer: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
+
+    `centralised` and `direct` have the spread too, `peers` the direct way without shared memory. `planned_bytes` leave
+    hosts, `crossed_bytes` did as the kernel counts them, with all headers and answers; `copies_bytes` would if every
+    process got a copy of its own. `auto` is the transport that would be taken, and `auto_loss` what it loses.
+    """
+    made = case.plan(places)
+    moved = volume(made)
+    timings = {name: [own.timings[number][name] for own in measured] for name in measured[0].timings[number]}
+    seconds = {name: spread(_seconds(own)) for name, own in timings.items()}
+    direct_name = "shared" if "shared" in seconds else "peers"
+    centralised, direct = seconds["controller"], seconds[direct_name]
+    ideal = moved.bound * 8 / bits if shaped else None
+    auto = choose(made, Link(bits / 8, measured[0].message_seconds))
+    return {
+        "hosts": len(set(places)),
+        "rate_mbit": bits / 1e6,
+        "payload_bytes": case.payload_bytes,
+        "centralised_s": centralised["median"],
+        "direct_s": direct["median"],
+        "ideal_direct_s": ideal,
+        "ratio": centralised["median"] / direct["median"],
+        "kind": case.kind,
+        "columns": len(case.names),
+        "processes": len(places),
+        "shaped": shaped,
+        "over_bound": direct["median"] / ideal if ideal else None,
+        "centralised": centralised,
+        "direct": direct,
+        "peers": seconds["peers"],
+        "planned_bytes": moved.across,
+        "crossed_bytes": _crossed(timings[direct_name], places),
+        "copies_bytes": _copies(made),
+        "auto": auto.transport,
+        "auto_reason": auto.reason,
+        "auto_loss": seconds[auto.transport]["median"] / min(own["median"] for own in seconds.values()) - 1,
+        "same": _same(timings),
+    }
+
+
+def _seconds(timings: Sequence[Sequence[Timing]]) -> list[float]:
+    """Of each repeat, from when the first of all processes begins until the last one has ended."""
+    return [
+        max(own.ended for own in repeat) - min(own.begun for own in repeat) for repeat in zip(*timings, strict=True)
+    ]
+
+
+def _crossed(timings: Sequence[Sequence[Timing]], places: Sequence[int]) -> int:
+    """Out of all hosts, in the median repeat. All processes of a host see the same counter."""
+    firsts = [timings[places.index(host)] for host in sorted(set(places))]
+    return int(np.median([sum(own.left_bytes for own in repeat) for repeat in zip(*firsts, strict=True)]))
+
+
+def _copies(made: TransferPlan) -> int:
+    """What would leave hosts if every process got a copy of its own of whatever comes from another host."""
+    direct = from_origins(made)
+    return int(made.bytes[made.hosts[direct.source] != made.hosts[direct.destination]].sum())
+
+
+def _same(timings: dict[str, list[list[Timing]]]) -> bool:
+    """Whether all ways and repeats end with the same bytes, on each process."""
+    by_process = zip(*timings.values(), strict=True)
+    return all(len({own.checksum for repeats in ways for own in repeats}) == 1 for ways in by_process)
+
+
+def balanced() -> dict[str, Any]:
+    """By how much the slowest of 32 consumers has more work than the mean: rows dealt by work, and equally many."""
+    lengths = np.random.default_rng(0).lognormal(7, 1, BALANCED_ROWS).astype(np.int64) + 1
+    result: dict[str, Any] = {"ranks": BALANCED_RANKS, "rows": BALANCED_ROWS, "longest": int(lengths.max())}
+    for name, kind in {"tokens": Work(), "compute": Work(1.0, 1 / 8192)}.items():
+        work_of_rows = kind.of(lengths)
+        for way, dealt in {
+            "balanced": balance(work_of_rows, BALANCED_RANKS),
+            "even_counts": even_counts(BALANCED_ROWS, BALANCED_RANKS),
+        }.items():
+            result[f"{name}_{way}_excess"] = excess(work_of_rows, dealt, BALANCED_RANKS)
+    return result
+
+
+def planned() -> dict[str, Any]:
+    """Seconds of planning for 1,024 ranks on 128 hosts, dp 64 × tp 8 to dp 128 × tp 4."""
+    random, half = np.random.default_rng(0), PLANNED_RANKS // 2
+    lengths = random.integers(100, 32_768, PLANNED_ROWS)
+    source = spread_rows(Layout(64, 8), range(half), random.integers(0, 64, PLANNED_ROWS))
+    target = spread_rows(Layout(128, 4), range(half, PLANNED_RANKS), random.integers(0, 128, PLANNED_ROWS))
+    begin = time.perf_counter()
+    made = plan(lengths, [Leg(columns(EVERYTHING), source)], target, np.arange(PLANNED_RANKS) // 8)
+    seconds = time.perf_counter() - begin
+    return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}

@@ -1,0 +1,158 @@
+"""Transfers that are measured, and what one process of them does: `earl bench dispatch`."""
+
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from earl.benchmarks.hosts import Seat
+from earl.dispatch.balance import balance
+from earl.dispatch.columns import COLUMNS, Axis, columns
+from earl.dispatch.execute import execute
+from earl.dispatch.plan import TransferPlan, plan
+from earl.dispatch.segments import Leg
+from earl.dispatch.shard import Shard, empty
+from earl.dispatch.spread import Numbers, spread
+from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.choice import message_seconds
+from earl.dispatch.transports.controller import gather_and_scatter
+from earl.parallel.layout import Layout
+
+LOGPROBS = ("reference",)
+EVERYTHING = tuple(name for name, column in COLUMNS.items() if column.axis == "token")
+PATIENCE_SECONDS = 300.0
+AGREEMENTS = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One transfer: from as many data-parallel groups as there are processes, to some layout of the same processes."""
+
+    kind: str
+    names: tuple[str, ...]
+    """Of the columns."""
+    tokens: int
+    """Of a row, on average."""
+    rows: int
+    """Of each process."""
+    repeats: int
+    tp: int = 1
+    """Of the consumers."""
+    ragged: bool = False
+    """Rows of any length, dealt to the consumers so that they have the same work, in place of equal ones in turn."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of each process, on average."""
+        return self.rows * self.tokens * sum(column.size_bytes for column in columns(self.names))
+
+    def plan(self, hosts: Sequence[int]) -> TransferPlan:
+        """The same on every process. hosts: [P], the host of each process."""
+        count = len(hosts)
+        here = np.repeat(np.arange(count), self.rows)
+        lengths = np.full(len(here), self.tokens)
+        groups = count // self.tp
+        parts = (here // self.tp + np.tile(np.arange(self.rows), count)) % groups
+        if self.ragged:
+            random = np.random.default_rng(0)
+            lengths = random.integers(self.tokens // 4, self.tokens * 7 // 4, len(here))
+            parts = balance(lengths.astype(np.float64), groups)
+        leg = Leg(columns(self.names), spread(Layout(count), range(count), here))
+        return plan(lengths, [leg], spread(Layout(groups, self.tp), range(count), parts), np.array(hosts))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one process saw of all cases."""
+
+    message_seconds: float
+    """As `choice` takes it."""
+    timings: list[dict[str, list["Timing"]]]
+    """Of each case, by way, of each repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One transfer as one process saw it."""
+
+    begun: float
+    """By the clock that all processes of a machine share."""
+    ended: float
+    came_bytes: int
+    """Over its host's link, as the kernel counts them."""
+    left_bytes: int
+    checksum: int
+    """Of the result."""
+
+
+Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
+
+
+def work(seat: Seat, store: Path, cases: Sequence[Case]) -> Measured:
+    """Carry out all cases in one process, all ways in turn."""
+    import torch
+    from torch._C._distributed_c10d import FileStore
+
+    from earl.dispatch.transports.peers import join
+    from earl.dispatch.transports.shared import Shared
+
+    torch.set_num_threads(1)
+    hosts = np.array(seat.hosts)
+    peers = join(FileStore(str(store), len(hosts)), seat.process, hosts, seat.address, PATIENCE_SECONDS)
+    ways: dict[str, tuple[Way, Transport]] = {"controller": (gather_and_scatter, peers), "peers": (execute, peers)}
+    if len(set(seat.hosts)) < len(seat.hosts):
+        ways["shared"] = execute, Shared(peers, seat.process, hosts)
+    message = _message_seconds(peers, len(hosts))
+    return Measured(message, [_carried_out(seat, case, ways) for case in cases])
+
+
+def _message_seconds(transport: Transport, processes: int) -> float:
+    """The median of some agreements' messages."""
+    transport.most(0)
+    times = [time.monotonic()]
+    for _ in range(AGREEMENTS):
+        transport.most(0)
+        times.append(time.monotonic())
+    return message_seconds(float(np.median(np.diff(times))), processes)
+
+
+def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]]) -> dict[str, list[Timing]]:
+    made = case.plan(seat.hosts)
+    held = [_filled(leg, seat.process, made.lengths) for leg in made.legs]
+    timings: dict[str, list[Timing]] = {name: [] for name in ways}
+    for _ in range(case.repeats):
+        for name, (way, transport) in ways.items():
+            timings[name].append(_timed(seat, way, transport, made, held))
+    return timings
+
+
+def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> Timing:
+    transport.most(0)
+    came, left = seat.carried
+    transport.most(0)  # all have read before anybody sends
+    begun = time.monotonic()
+    shards = way(made, seat.process, held, transport)
+    ended = time.monotonic()
+    transport.most(0)
+    now_came, now_left = seat.carried
+    transport.most(0)
+    return Timing(begun, ended, now_came - came, now_left - left, _checksum(shards))
+
+
+def _filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
+    shard = empty(leg.source, process, lengths, leg.axis, leg.columns)
+    random = np.random.default_rng(process)
+    for column in shard.columns.values():
+        column.reshape(-1).view(np.uint8)[:] = random.integers(0, 2, column.nbytes, np.uint8)
+    return shard
+
+
+def _checksum(shards: Mapping[Axis, Shard]) -> int:
+    value = 0
+    for shard in shards.values():
+        for column in shard.columns.values():
+            value = zlib.crc32(column.reshape(-1).view(np.uint8).data, value)
+    return value
