@@ -4,6 +4,7 @@ What a process has itself it keeps; the rest goes as routes.py says. Every proce
 lengths, so that plans are not sent.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from earl.dispatch.routes import routes
 from earl.dispatch.segments import Leg, segments_of
+from earl.dispatch.signature import signature
 from earl.dispatch.spread import Numbers, Spread
 
 
@@ -75,14 +77,27 @@ class TransferPlan:
         return range(int(self.pieces.hop.max(initial=-1)) + 1)
 
 
+KEPT_PLANS = 4
+_kept: OrderedDict[bytes, TransferPlan] = OrderedDict()
+
+
 def plan(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) -> TransferPlan:
-    """Plan the way of rows to `target`.
+    """Plan the way of rows to `target`. The last plans are kept: the same transfer is not planned twice.
 
     Args:
         lengths: tokens of each row, [N].
         legs: the columns that are wanted, and where they lie.
         hosts: the host of each process, [P].
     """
+    asked = signature(lengths, legs, target, hosts)
+    found = _kept.pop(asked, None) or _planned(lengths, legs, target, hosts)
+    _kept[asked] = found
+    if len(_kept) > KEPT_PLANS:
+        _kept.popitem(last=False)
+    return found
+
+
+def _planned(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) -> TransferPlan:
     made = [_pieces(number, lengths, leg, target, hosts) for number, leg in enumerate(legs)]
     joined = (np.concatenate([getattr(pieces, field.name) for pieces in made]) for field in fields(Pieces))
     return TransferPlan(lengths, tuple(legs), target, hosts, Pieces(*joined))
