@@ -5,14 +5,15 @@ every case ─▶ the controller's way and the direct one, turn about ─▶ bes
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from earl.benchmarks import hosts as machines
+from earl.benchmarks import objects
 from earl.benchmarks.rollout import spread
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case, Measured, Timing, work
 from earl.dispatch.balance import Work, balance, even_counts, excess
@@ -35,40 +36,49 @@ PAPER_RATE = 1e9
 SMALL_TOKENS = (1, 64, 1024, 4096)
 SMALL_REPEATS = 11
 PROCESSES_OF_REPLICAS = 16
+DIRECT = ("shared", "objects", "peers")
+"""Ways that are direct, the one that counts first."""
 BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
 PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
 
 
-def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3) -> dict[str, Any]:
+def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: bool = False) -> dict[str, Any]:
     """Measure all transfers.
 
     Args:
         ranks: processes of a host; None: one, and then several that are replicas of each other.
+        ray: through Ray's object store, the smallest of the paper's payloads alone.
 
     Returns:
         `rows`, of each transfer what `row` says; `balance` and `planning`; `note` where links could not be shaped.
     """
     bits = bits_per_second(rate)
     rows = []
-    with _network(hosts, rate) as (cluster, note):
+    with _network(hosts, rate, objects.rehearsed if ray else machines.shaped) as (cluster, note):
         for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
-            with tempfile.TemporaryDirectory() as folder:
-                measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
+            if ray:
+                cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
+                measured = objects.run(cluster, places, cases)
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
             rows += [row(case, number, measured, places, bits, not note) for number, case in enumerate(cases)]
     return {"rows": rows, "balance": balanced(), "planning": planned(), **({"note": note} if note else {})}
 
 
 @contextmanager
-def _network(hosts: int, rate: str) -> Iterator[tuple[Cluster | None, str]]:
+def _network(
+    hosts: int, rate: str, kind: Callable[[int, str], AbstractContextManager[Cluster]]
+) -> Iterator[tuple[Cluster | None, str]]:
     """Hosts, or the reason why there is loopback alone."""
     try:
         check_network()
     except EarlError as error:
         yield None, f"on loopback, where no link is shaped: {error}"
         return
-    with machines.shaped(hosts, rate) as cluster:
+    with kind(hosts, rate) as cluster:
         yield cluster, ""
 
 
@@ -107,10 +117,11 @@ def row(
     moved = volume(made)
     timings = {name: [own.timings[number][name] for own in measured] for name in measured[0].timings[number]}
     seconds = {name: spread(_seconds(own)) for name, own in timings.items()}
-    direct_name = "shared" if "shared" in seconds else "peers"
+    direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None
-    auto = choose(made, Link(bits / 8, measured[0].message_seconds))
+    choice = choose(made, Link(bits / 8, measured[0].message_seconds))
+    auto = choice.transport if choice.transport in seconds else direct_name
     return {
         "hosts": len(set(places)),
         "rate_mbit": bits / 1e6,
@@ -126,13 +137,13 @@ def row(
         "over_bound": direct["median"] / ideal if ideal else None,
         "centralised": centralised,
         "direct": direct,
-        "peers": seconds["peers"],
+        "peers": seconds.get("peers"),
         "planned_bytes": moved.across,
         "crossed_bytes": _crossed(timings[direct_name], places),
         "copies_bytes": _copies(made),
-        "auto": auto.transport,
-        "auto_reason": auto.reason,
-        "auto_loss": seconds[auto.transport]["median"] / min(own["median"] for own in seconds.values()) - 1,
+        "auto": auto,
+        "auto_reason": choice.reason,
+        "auto_loss": seconds[auto]["median"] / min(own["median"] for own in seconds.values()) - 1,
         "same": _same(timings),
     }
 

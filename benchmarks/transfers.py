@@ -121,7 +121,7 @@ def _message_seconds(transport: Transport, processes: int) -> float:
 
 def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]]) -> dict[str, list[Timing]]:
     made = case.plan(seat.hosts)
-    held = [_filled(leg, seat.process, made.lengths) for leg in made.legs]
+    held = [filled(leg, seat.process, made.lengths) for leg in made.legs]
     timings: dict[str, list[Timing]] = {name: [] for name in ways}
     for _ in range(case.repeats):
         for name, (way, transport) in ways.items():
@@ -139,10 +139,11 @@ def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held:
     transport.most(0)
     now_came, now_left = seat.carried
     transport.most(0)
-    return Timing(begun, ended, now_came - came, now_left - left, _checksum(shards))
+    return Timing(begun, ended, now_came - came, now_left - left, checksum(shards))
 
 
-def _filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
+def filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
+    """What a process holds of a leg: made up."""
     shard = empty(leg.source, process, lengths, leg.axis, leg.columns)
     random = np.random.default_rng(process)
     for column in shard.columns.values():
@@ -150,7 +151,8 @@ def _filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
     return shard
 
 
-def _checksum(shards: Mapping[Axis, Shard]) -> int:
+def checksum(shards: Mapping[Axis, Shard]) -> int:
+    """Of all columns."""
     value = 0
     for shard in shards.values():
         for column in shard.columns.values():

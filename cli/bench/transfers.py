@@ -25,8 +25,9 @@ COLUMNS = (
 @click.option("--rate", default="500mbit", show_default=True, help="Of every link and direction, as `tc` writes it.")
 @click.option("--ranks-per-host", "ranks", type=click.IntRange(min=1), help="Processes of a host, in place of both.")
 @click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Of both ways, in turn.")
+@click.option("--ray", is_flag=True, help="Through Ray's object store: the smallest of the paper's payloads.")
 @json_option
-def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, as_json: bool) -> None:
+def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, ray: bool, as_json: bool) -> None:
     """Measure transfers between hosts, through a controller and directly.
 
     Hosts are network namespaces joined by shaped links, which takes root (see `earl cluster`); without it all meet on
@@ -47,7 +48,7 @@ def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, as_json: bo
     """
     from earl.benchmarks.dispatch import run
 
-    result = run(hosts, rate, ranks, repeats)
+    result = run(hosts, rate, ranks, repeats, ray)
     if as_json:
         return print_json(result)
     rows = result.pop("rows")

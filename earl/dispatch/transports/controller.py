@@ -30,7 +30,7 @@ def gather_and_scatter(
     gathering, scattering = ways(plan)
     gathered = execute(gathering, process, held, transport, checksums)
     whole = execute(scattering, process, [gathered[leg.axis] for leg in plan.legs], transport, checksums)
-    return _cut(plan, process, whole)
+    return cut(plan, process, whole)
 
 
 def ways(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
@@ -47,7 +47,7 @@ def _first_ranks(source: Spread) -> Spread:
     return Spread(source.processes[:, :, :1], source.parts)
 
 
-def _cut(plan: TransferPlan, process: int, whole: Mapping[Axis, Shard]) -> dict[Axis, Shard]:
+def cut(plan: TransferPlan, process: int, whole: Mapping[Axis, Shard]) -> dict[Axis, Shard]:
     """A rank's own ranges of whole rows."""
     target = room(plan, process)
     for axis, shard in target.items():

@@ -1,0 +1,134 @@
+"""The transfers of `earl bench dispatch` through Ray: an actor on each host of a rehearsed cluster, or on this machine.
+
+directly: all offer ─▶ all take        centralised: all offer ─▶ the controller takes, offers ─▶ all take
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from earl.benchmarks.hosts import Seat
+from earl.benchmarks.transfers import Case, Measured, Timing, checksum, filled
+from earl.dispatch.columns import Axis
+from earl.dispatch.plan import TransferPlan
+from earl.dispatch.shard import Shard
+from earl.dispatch.transports.controller import CONTROLLER, cut, ways
+from earl.dispatch.transports.objects import Reference, offer, references_for, take
+from earl.rehearsal.cluster import down, up
+from earl.rehearsal.plan import Cluster
+from earl.rehearsal.state import attach
+
+NAME = "objects"
+"""Of the rehearsed cluster."""
+STORE_MIB = 1024
+"""Each host's object store."""
+
+
+class Host:
+    """A process of a transfer; an actor."""
+
+    def __init__(self, seat: Seat, case: Case) -> None:
+        """All that it holds before the transfer."""
+        self._seat, self._process = seat, seat.process
+        direct = case.plan(seat.hosts)
+        gathering, scattering = ways(direct)
+        self._plans = {"direct": direct, "gather": gathering, "scatter": scattering}
+        own = [filled(leg, self._process, direct.lengths) for leg in direct.legs]
+        nothing = [filled(leg, self._process, direct.lengths) for leg in scattering.legs]
+        self._held = {"direct": own, "gather": own, "scatter": nothing}
+        self._result: Mapping[Axis, Shard] = {}
+
+    def offer(self, way: str) -> dict[int, Reference]:
+        """See `offer`."""
+        return offer(self._plans[way], self._process, self._held[way])
+
+    def take(self, way: str, references: Mapping[int, Reference]) -> None:
+        """See `take`. What the controller gathers is what it scatters."""
+        self._result = take(self._plans[way], self._process, references, self._held[way])
+        if way == "gather":
+            self._held["scatter"] = [self._result[leg.axis] for leg in self._plans[way].legs]
+        if way == "scatter":
+            self._result = cut(self._plans["direct"], self._process, self._result)
+
+    def seen(self) -> tuple[int, int, int]:
+        """Bytes over the host's link, and the checksum of what was taken."""
+        return (*self._seat.carried, checksum(self._result))
+
+
+def run(cluster: Cluster | None, hosts: Sequence[int], cases: Sequence[Case]) -> list[Measured]:
+    """What `work` measures, as the driver sees it; times are the same for all processes."""
+    with _joined(cluster) as ray:
+        timings = [_measured(ray, cluster, hosts, case) for case in cases]
+    return [Measured(0.0, [by_way[process] for by_way in timings]) for process in range(len(hosts))]
+
+
+@contextmanager
+def rehearsed(hosts: int, rate: str) -> Iterator[Cluster]:
+    """A cluster of so many hosts, until the context ends."""
+    cluster = up(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB, say=lambda _: None)
+    try:
+        yield cluster
+    finally:
+        down(NAME)
+
+
+@contextmanager
+def _joined(cluster: Cluster | None) -> Iterator[Any]:
+    if cluster is not None:
+        os.environ.update(attach(cluster.address))
+    import ray  # which reads its token from there
+
+    where = {"address": cluster.address} if cluster else {"num_cpus": 1, "object_store_memory": STORE_MIB << 20}
+    ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if cluster else False)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Case) -> list[dict[str, list[Timing]]]:
+    """Of each process, by way."""
+    made = case.plan(hosts)
+    actors = []
+    for process, host in enumerate(hosts):
+        seat = Seat(process, "", cluster.interface if cluster else "lo", tuple(hosts))
+        options: dict[str, Any] = {"num_cpus": 0, **({"resources": {f"host-{host + 1}": 0.01}} if cluster else {})}
+        actors.append(ray.remote(Host).options(**options).remote(seat, case))
+    results: list[dict[str, list[Timing]]] = [{"controller": [], "objects": []} for _ in hosts]
+    for _ in range(case.repeats + 1):  # the first lets all hosts connect
+        for name, way in {"controller": _centralised, "objects": _direct}.items():
+            before = ray.get([actor.seen.remote() for actor in actors])
+            begun = time.monotonic()
+            way(ray, actors, made)
+            ended = time.monotonic()
+            after = ray.get([actor.seen.remote() for actor in actors])
+            for result, old, new in zip(results, before, after, strict=True):
+                result[name].append(Timing(begun, ended, new[0] - old[0], new[1] - old[1], new[2]))
+    for actor in actors:
+        ray.kill(actor)
+    return [{name: timings[1:] for name, timings in result.items()} for result in results]
+
+
+def _direct(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+    offered = dict(enumerate(ray.get([actor.offer.remote("direct") for actor in actors])))
+    ray.get(
+        [
+            actor.take.remote("direct", references_for(made.hosts, process, offered))
+            for process, actor in enumerate(actors)
+        ]
+    )
+
+
+def _centralised(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+    gathering, scattering = ways(made)
+    offered = dict(enumerate(ray.get([actor.offer.remote("gather") for actor in actors])))
+    ray.get(actors[CONTROLLER].take.remote("gather", references_for(gathering.hosts, CONTROLLER, offered)))
+    scattered = {CONTROLLER: ray.get(actors[CONTROLLER].offer.remote("scatter"))}
+    ray.get(
+        [
+            actor.take.remote("scatter", references_for(scattering.hosts, process, scattered))
+            for process, actor in enumerate(actors)
+        ]
+    )
