@@ -4,7 +4,6 @@ every case ─▶ the controller's way and the direct one, turn about ─▶ bes
 """
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,18 +13,15 @@ import numpy as np
 
 from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
+from earl.benchmarks.balancing import balanced, planned
 from earl.benchmarks.rollout import spread
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case, Measured, Timing, work
-from earl.dispatch.balance import Work, balance, even_counts, excess
 from earl.dispatch.columns import columns
 from earl.dispatch.origins import from_origins
-from earl.dispatch.plan import TransferPlan, plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread as spread_rows
+from earl.dispatch.plan import TransferPlan
 from earl.dispatch.transports.choice import Link, choose
 from earl.dispatch.volume import volume
 from earl.errors import EarlError
-from earl.parallel.layout import Layout
 from earl.rehearsal.needs import check_network
 from earl.rehearsal.plan import Cluster, bits_per_second
 
@@ -38,8 +34,6 @@ SMALL_REPEATS = 11
 PROCESSES_OF_REPLICAS = 16
 DIRECT = ("shared", "objects", "peers")
 """Ways that are direct, the one that counts first."""
-BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
-PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
 
 
 def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: bool = False) -> dict[str, Any]:
@@ -171,29 +165,3 @@ def _same(timings: dict[str, list[list[Timing]]]) -> bool:
     """Whether all ways and repeats end with the same bytes, on each process."""
     by_process = zip(*timings.values(), strict=True)
     return all(len({own.checksum for repeats in ways for own in repeats}) == 1 for ways in by_process)
-
-
-def balanced() -> dict[str, Any]:
-    """By how much the slowest of 32 consumers has more work than the mean: rows dealt by work, and equally many."""
-    lengths = np.random.default_rng(0).lognormal(7, 1, BALANCED_ROWS).astype(np.int64) + 1
-    result: dict[str, Any] = {"ranks": BALANCED_RANKS, "rows": BALANCED_ROWS, "longest": int(lengths.max())}
-    for name, kind in {"tokens": Work(), "compute": Work(1.0, 1 / 8192)}.items():
-        work_of_rows = kind.of(lengths)
-        for way, dealt in {
-            "balanced": balance(work_of_rows, BALANCED_RANKS),
-            "even_counts": even_counts(BALANCED_ROWS, BALANCED_RANKS),
-        }.items():
-            result[f"{name}_{way}_excess"] = excess(work_of_rows, dealt, BALANCED_RANKS)
-    return result
-
-
-def planned() -> dict[str, Any]:
-    """Seconds of planning for 1,024 ranks on 128 hosts, dp 64 × tp 8 to dp 128 × tp 4."""
-    random, half = np.random.default_rng(0), PLANNED_RANKS // 2
-    lengths = random.integers(100, 32_768, PLANNED_ROWS)
-    source = spread_rows(Layout(64, 8), range(half), random.integers(0, 64, PLANNED_ROWS))
-    target = spread_rows(Layout(128, 4), range(half, PLANNED_RANKS), random.integers(0, 128, PLANNED_ROWS))
-    begin = time.perf_counter()
-    made = plan(lengths, [Leg(columns(EVERYTHING), source)], target, np.arange(PLANNED_RANKS) // 8)
-    seconds = time.perf_counter() - begin
-    return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}

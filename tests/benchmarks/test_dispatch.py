@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from earl.benchmarks import dispatch
+from earl.benchmarks.balancing import balanced
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case
 from earl.dispatch.volume import volume
 from earl.errors import EarlError
@@ -17,6 +18,10 @@ def small(monkeypatch):
     monkeypatch.setattr(dispatch, "PAPER_RATE", 1e12)
     monkeypatch.setattr(dispatch, "SMALL_TOKENS", (16,))
     monkeypatch.setattr(dispatch, "SMALL_REPEATS", 2)
+
+
+def refused():
+    raise EarlError("not permitted")
 
 
 def checked(result, shaped):
@@ -49,13 +54,18 @@ def test_transfers_between_hosts(small):
 
 @pytest.mark.slow
 def test_transfers_on_loopback_where_hosts_are_not_permitted(small, monkeypatch):
-    def refused():
-        raise EarlError("not permitted")
-
     monkeypatch.setattr(dispatch, "check_network", refused)
     result = dispatch.run(2, "200mbit", repeats=1)
     checked(result, shaped=False)
     assert result["note"] == "on loopback, where no link is shaped: not permitted"
+
+
+@pytest.mark.slow
+def test_the_same_through_ray(small, monkeypatch):
+    monkeypatch.setattr(dispatch, "check_network", refused)  # on Ray of this machine
+    rows = dispatch.run(2, "200mbit", repeats=1, ray=True)["rows"]
+    assert [row["kind"] for row in rows] == ["paper", "paper", "ragged", "replicas"]
+    assert all(row["same"] and row["auto"] == "objects" for row in rows)
 
 
 def test_every_process_gives_and_gets_its_payload():
@@ -73,6 +83,6 @@ def test_ragged_rows_are_dealt_by_their_tokens():
 
 
 def test_balancing_leaves_hardly_any_excess():
-    result = dispatch.balanced()
+    result = balanced()
     for kind in ("tokens", "compute"):
         assert result[f"{kind}_balanced_excess"] < 0.05 < result[f"{kind}_even_counts_excess"]
