@@ -22,6 +22,8 @@ from earl.dispatch.transports.base import Corrupted, Late, Lost
 Reference = Any
 """`ray.ObjectRef`; Ray is not seen by the type checker."""
 PATIENCE_SECONDS = 600.0
+LAST_SECONDS = 1.0
+"""How long each message is waited for once all together were not there in time."""
 
 
 def offer(plan: TransferPlan, process: int, held: Sequence[Shard], checksums: bool = False) -> dict[int, Reference]:
@@ -74,12 +76,10 @@ def take(
     target = room(plan, process)
     direct = from_origins(plan)
     keep(direct, process, plan.legs, held, target)
-    near = direct.where(plan.hosts[direct.destination] == plan.hosts[process])
-    for source in np.unique(near.source[near.destination == process]).tolist():
-        if source == process:
-            continue
-        there = near.where((near.source == source) & (near.destination != source))
-        message = _got(plan, source, process, references[source], seconds)
+    near = direct.where((plan.hosts[direct.destination] == plan.hosts[process]) & (direct.source != direct.destination))
+    sources = np.unique(near.source[near.destination == process]).tolist()
+    for source, message in _got(plan, process, {source: references[source] for source in sources}, seconds).items():
+        there = near.where(near.source == source)
         if checksums and not intact(message):
             raise Corrupted(
                 f"what {_name(plan, source)} offered to {_name(plan, process)} arrived damaged: its checksum differs"
@@ -90,17 +90,28 @@ def take(
     return target
 
 
-def _got(plan: TransferPlan, source: int, process: int, reference: Reference, seconds: float) -> Bytes:
-    """A message out of the object store of this host, not copied. Ray brings it there if it is not."""
+def _got(plan: TransferPlan, process: int, references: Mapping[int, Reference], seconds: float) -> Mapping[int, Bytes]:
+    """Messages out of the object store of this host, not copied. Ray brings those that are not there, all at once."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return dict(zip(references, ray.get([*references.values()], timeout=seconds), strict=True))
+    except RayError:  # which one it was, is asked one by one
+        return {source: _only(plan, source, process, reference) for source, reference in references.items()}
+
+
+def _only(plan: TransferPlan, source: int, process: int, reference: Reference) -> Bytes:
+    """One message that is here by now, or never."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
     try:
-        message: Bytes = ray.get(reference, timeout=seconds)
+        message: Bytes = ray.get(reference, timeout=LAST_SECONDS)
     except GetTimeoutError as error:
         raise Late(
-            f"what {_name(plan, source)} offered did not come to {_name(plan, process)} within {seconds:g} s; "
-            "look at the link between them, or wait longer"
+            f"what {_name(plan, source)} offered did not come to {_name(plan, process)} in time; look at the link "
+            "between them, or wait longer"
         ) from error
     except RayError as error:
         raise Lost(
