@@ -17,6 +17,7 @@ from earl.batch import Batch
 from earl.config import Config
 from earl.dispatch.shard import empty
 from earl.dispatch.transports import objects
+from earl.dispatch.transports.base import Late, Lost
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, load, make
 from earl.engine.probe import Probe, probe_rows, probe_tokens
@@ -47,6 +48,8 @@ def _losing_others(method: Method) -> Method:
     def called(*arguments: Any) -> Any:
         try:
             return method(*arguments)
+        except (Late, Lost) as error:
+            raise ConnectionError(str(error)) from None
         except RuntimeError as error:
             if any(word in str(error) for word in BROKEN):
                 raise ConnectionError("another rank is gone") from None
