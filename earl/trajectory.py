@@ -147,8 +147,26 @@ class Played(Protocol):
         """Whether a token limit ended the episode."""
 
 
+class Ended:
+    """What follows from how an episode went."""
+
+    __slots__ = ()
+    turns: tuple[Turn, ...]
+    stop: StopReason
+
+    @property
+    def reward(self) -> float:
+        """The episode's return: its turns' rewards, undiscounted."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a token limit ended the episode."""
+        return self.stop in TRUNCATING
+
+
 @dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Ended):
     """An episode without its tokens, which lie elsewhere. See `Played` and `Trajectory`."""
 
     task: Task
@@ -163,19 +181,9 @@ class Outline:
     oldest: int
     author_tokens: NDArray[np.int64]
 
-    @property
-    def reward(self) -> float:
-        """The episode's return."""
-        return sum(turn.reward for turn in self.turns)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether a token limit ended the episode."""
-        return self.stop in TRUNCATING
-
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class Trajectory(Ended):
     """One episode, token by token. All arrays have the length of `tokens`.
 
     Example:
@@ -203,16 +211,6 @@ class Trajectory:
     def sampled(self) -> NDArray[np.bool_]:
         """Tokens that the policy sampled at their place, [T]. What is given again keeps its author, not its version."""
         return self.versions >= 0
-
-    @property
-    def reward(self) -> float:
-        """The episode's return: its turns' rewards, undiscounted."""
-        return sum(turn.reward for turn in self.turns)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether a token limit ended the episode."""
-        return self.stop in TRUNCATING
 
     @property
     def num_tokens(self) -> int:
