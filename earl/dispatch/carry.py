@@ -44,7 +44,7 @@ def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: T
     """
     moves = plan.of(process)
     changes = turnover(plan, process, moves)
-    hand = _Hand(plan, process, held, room)
+    hand = Hand(plan, process, held, room)
     for bucket in range(len(changes.opens)):
         own = moves[bucket] if moves else []
         outgoing = hand.pack([move for move in own if move.source == process != move.destination])
@@ -60,7 +60,7 @@ def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: T
     transport.most(0)
 
 
-class _Hand:
+class Hand:
     """What one process does with its moves."""
 
     def __init__(self, plan: WeightPlan, process: int, held: Shelf, room: Shelf) -> None:

@@ -60,4 +60,5 @@ class Tensors:
 
 def _numbers(raw: Bytes, like: Tensor) -> Tensor:
     """Bytes as numbers, in place."""
-    return torch.from_numpy(raw).view(like.dtype).view(like.shape)
+    own = raw if raw.flags.writeable else raw.copy()  # what lies in shared memory, torch does not take
+    return torch.from_numpy(own).view(like.dtype).view(like.shape)

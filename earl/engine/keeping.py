@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,24 @@ from torch import Tensor, nn
 
 from earl.config import LearnerConfig
 from earl.engine.lora import factors, is_factor, merged, plain
+from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.snapshot import REFERENCE, STATE, Snapshot, copied
 from earl.engine.stored import Part, Stored
-from earl.parallel.layout import whole
+from earl.parallel.layout import Layout, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one process holds of a model's tensors, tied ones once, adapters merged; all processes know all names."""
+
+    parts: Mapping[str, Part]
+    """By name. The memory is the model's own, but where adapters were merged."""
+    axes: Mapping[str, int | None]
+    """By name, the axis that tensor parallelism splits it along."""
+    layout: Layout
+
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
@@ -60,6 +74,21 @@ class Kept:
         They are gathered one by one, so that no process but that one ever holds more than one whole tensor.
         """
         return {name: tensor for name, tensor in self._whole(self._scorer.model) if self._ranks.saver}
+
+    def held(self) -> Held:
+        """This process's boxes of the weights; only tensors with adapters are gathered, one at a time."""
+        tensors, parts = tensors_once(self._scorer.model), {}
+        for name, tensor in tensors.items():
+            if is_factor(name):
+                continue
+            box, shape = self._ranks.box(name, tensor)
+            if factors(name):
+                own = self._merged(name, tensors, adapted=True)[box.slices].clone()
+            else:
+                own = self._ranks.local(tensor)
+            parts[plain(name)] = Part(own if own.shape == box.shape else own[box.slices], box, shape)
+        axes = {plain(name): self._ranks.axis(name) for name in tensors if not is_factor(name)}
+        return Held(parts, axes, self._ranks.layout)
 
     def snapshot(self) -> Snapshot:
         """Copy model, reference, and this process's part of the rest."""
@@ -140,13 +169,10 @@ class Kept:
 
     def _copied(self, scorer: Scorer, adapted: bool) -> dict[str, Tensor]:
         """A model's whole tensors, tied ones once, adapters merged or left out; nothing where another process saves."""
-        tensors = scorer.model.state_dict()
-        once = {name for name, _ in scorer.model.named_parameters()} | {
-            name for name, _ in scorer.model.named_buffers()
-        }
+        tensors = tensors_once(scorer.model)
         copies = {}
         for name in tensors:
-            if name in once and not is_factor(name):
+            if not is_factor(name):
                 tensor = self._merged(name, tensors, adapted)  # from all processes together
                 if self._ranks.saver:
                     copies[plain(name)] = copied(tensor)

@@ -14,7 +14,7 @@ from earl.algorithms.loss import kl_to_reference
 from earl.batch import Batch, Rows, repeats
 from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.heap import give_back
-from earl.engine.keeping import Kept
+from earl.engine.keeping import Held, Kept
 from earl.engine.lora import frozen_base
 from earl.engine.micro import Chunk, R, chunks, silent
 from earl.engine.model import Policy
@@ -79,6 +79,10 @@ class Learner(Prepares):
     def weights(self) -> Mapping[str, Tensor]:
         """The model's whole weights, as the sampler loads them, adapters merged; of sharded ranks, at the first one."""
         return self._kept.weights()
+
+    def held(self) -> Held:
+        """This process's part of the same weights, wherever ranks are sharded."""
+        return self._kept.held()
 
     def snapshot(self) -> Callable[[Path], None]:
         """All that `restore` continues from, as it is now, in host memory; every process takes part.

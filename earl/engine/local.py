@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earl.engine.model import Policy, head, hidden_states
+from earl.engine.model import Policy, head, hidden_states, tensors_once
 from earl.engine.probe import Probe, check
 from earl.engine.slots import SlotCache
 from earl.rollout.episode import Completion, Prompt
@@ -64,7 +64,10 @@ class LocalSampler:
         Raises:
             StaleWeights: when these say something else.
         """
-        self._model.load_state_dict(weights)
+        for name, tensor in tensors_once(self._model).items():  # one after the other: they may be fetched one by one
+            given = weights[name]
+            assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
+            tensor.copy_(given)
         self._version = version
         self._forget()
         if probe:

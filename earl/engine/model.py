@@ -97,6 +97,12 @@ def _check_layers(text: Any) -> None:
         )
 
 
+def tensors_once(model: Any) -> dict[str, Tensor]:
+    """What a model saves, by name: its own memory, tied tensors once, by the first of their names."""
+    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.detach() for name, tensor in model.state_dict().items() if name in once}
+
+
 def make(config: ModelConfig, seed: int) -> Policy:
     """The policy that a recipe starts from: loaded when it names a path, else new and small."""
     if config.path is not None:

@@ -13,7 +13,7 @@ from earl.engine.model import Policy
 from earl.engine.recompute import recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
-from earl.parallel.layout import Box, whole
+from earl.parallel.layout import Box, Layout, whole
 
 BUCKET_NUMBERS = 1 << 24
 """Gradients are added over processes in messages of about so many numbers."""
@@ -41,6 +41,8 @@ class Ranks(Protocol):
     """Whether all processes have to make the same number of forward passes."""
     saver: bool
     """Whether this process writes what all of them have alike."""
+    layout: Layout
+    """How the processes share each tensor."""
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
         """This process's part of a policy, ready to be trained."""
@@ -63,6 +65,9 @@ class Ranks(Protocol):
     def keeps(self, name: str) -> bool:
         """Whether this process is the one that saves its part, of those that hold the same."""
 
+    def axis(self, name: str) -> int | None:
+        """The axis that tensor parallelism splits the tensor `name` along."""
+
     def local(self, tensor: Tensor) -> Tensor:
         """The memory of this process's part."""
 
@@ -74,6 +79,7 @@ class Replicas:
     """Every process holds the same weights and computes its share of gradients."""
 
     lockstep = False
+    layout = Layout()
 
     def __init__(self, peers: Sums) -> None:
         self._peers = peers
@@ -129,6 +135,10 @@ class Replicas:
     def keeps(self, name: str) -> bool:  # noqa: ARG002
         """The one who saves saves everything."""
         return True
+
+    def axis(self, name: str) -> int | None:  # noqa: ARG002
+        """None: nothing is split."""
+        return None
 
     def local(self, tensor: Tensor) -> Tensor:
         """The tensor itself."""

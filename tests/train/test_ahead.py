@@ -2,7 +2,7 @@
 
 import random
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from earl.engine.model import load
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.parallel.layout import Layout
 from earl.placement import buffer
-from earl.placement.cluster.actors import ContinuousActor, arrays_of
+from earl.placement.cluster.actors import ContinuousActor
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.crew import Answers
 from earl.placement.cluster.manifest import Manifest
@@ -72,6 +72,16 @@ class Crew:
         return {}
 
 
+@dataclass
+class Copied:
+    """Weights that lie in this process."""
+
+    tensors: dict
+
+    def taken(self):
+        return self.tensors
+
+
 class Place:
     """A learner of this process, and workers that play ahead of it."""
 
@@ -83,7 +93,7 @@ class Place:
         weights, update, source = here.learner.weights, here.learner.update, str(saved) if saved else None
         tokens = probe_tokens(here.learner.vocab)
         here.learner.weights = lambda: (
-            {name: array.copy() for name, array in arrays_of(weights()).items()},
+            Copied({name: tensor.clone() for name, tensor in weights().items()}),
             Probe(tokens, here.learner.logprobs(probe_rows(tokens), temperature=1.0)[1:].tolist()),
         )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)

@@ -41,7 +41,7 @@ class Shards:
     lockstep = True
 
     def __init__(self, mesh: Mesh, stored: Stored | None = None) -> None:
-        self.mesh, self._stored = mesh, stored
+        self.mesh, self.layout, self._stored = mesh, mesh.layout, stored
         self.share, self.shares = mesh.dp_rank, mesh.layout.dp
         self.rank, self.saver = mesh.rank, mesh.rank == 0
         self._splits = Splits({}, frozenset())
@@ -82,7 +82,7 @@ class Shards:
         self._even(named)
         squares = torch.zeros((), device=self.mesh.device)
         for name, gradient in named:
-            copies = 1 if self._axis(name) is not None else self.mesh.layout.tp
+            copies = 1 if self.axis(name) is not None else self.mesh.layout.tp
             squares += gradient.float().square().sum() / copies
         distributed.all_reduce(squares)
         norm = float(squares.sqrt())
@@ -92,7 +92,7 @@ class Shards:
 
     def _even(self, named: Sequence[tuple[str, Tensor]]) -> None:
         """Sum over the row what each has a part of, and take the mean of what each has whole: it then stays alike."""
-        group, alike = self.mesh.tp_group, [(name, g) for name, g in named if self._axis(name) is None]
+        group, alike = self.mesh.tp_group, [(name, g) for name, g in named if self.axis(name) is None]
         if group is None or not alike:
             return
         message = torch.cat([gradient.flatten() for _, gradient in alike])
@@ -102,14 +102,14 @@ class Shards:
             share = 1.0 if name in self._splits.partial else 1.0 / self.mesh.layout.tp
             gradient.copy_(part.view_as(gradient)).mul_(share)
 
-    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:  # noqa: ARG002
+    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:
         """Which part of the parameter `name` this process holds, and the shape of the whole."""
-        shape = self._shapes[name]
-        return self.mesh.layout.box(shape, self._axis(name), self.mesh.rank), shape
+        shape = self._shapes.get(name, tuple(tensor.shape))  # a buffer is whole everywhere
+        return self.layout.box(shape, self.axis(name), self.mesh.rank), shape
 
     def keeps(self, name: str) -> bool:
         """What a row holds alike is saved by its first process."""
-        return self.mesh.layout.keeps(self._axis(name), self.mesh.rank)
+        return self.mesh.layout.keeps(self.axis(name), self.mesh.rank)
 
     def local(self, tensor: Tensor) -> Tensor:
         """The memory of this process's part."""
@@ -118,7 +118,7 @@ class Shards:
     def gathered(self, name: str, tensor: Tensor) -> Tensor:
         """The whole parameter, on every process."""
         part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        axis, group = self._axis(name), self.mesh.tp_group
+        axis, group = self.axis(name), self.mesh.tp_group
         if axis is None or group is None:
             return part
         length = self._shapes[name][axis]
@@ -128,7 +128,8 @@ class Shards:
         distributed.all_gather(parts, padded, group=group)
         return torch.cat(parts, dim=axis).narrow(axis, 0, length)
 
-    def _axis(self, name: str) -> int | None:
+    def axis(self, name: str) -> int | None:
+        """None: along none, all processes of a row hold it alike."""
         return self._splits.axes.get(name)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:

@@ -88,11 +88,12 @@ class Cpu:
             )
 
     def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """By one file in shared memory, which every worker reads."""
+        """By files in shared memory, which every worker reads, one after the other."""
         with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=_shared_memory()) as folder:
             path = Path(folder) / "weights.safetensors"
-            save_file(_without_doubles(weights), path)
-            engine.collective_rpc("load_from", args=(str(path),))
+            for some in _chunks(_without_doubles(weights)):
+                save_file(some, path)
+                engine.collective_rpc("load_from", args=(str(path),))
 
     def sleep(self, engine: Any) -> None:
         """Nothing to free: main memory is not given back."""
@@ -137,13 +138,13 @@ class Gpu:
         """vLLM's weight transfer over CUDA IPC: handles of copies in each worker's GPU, a chunk at a time."""
         engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
         engine.collective_rpc("start_weight_update")
-        for names in _chunks(weights):
-            copies = {name: _on_every_gpu(weights[name].to(torch.bfloat16)) for name in names}
+        for some in _chunks(weights):
+            copies = {name: _on_every_gpu(tensor.to(torch.bfloat16)) for name, tensor in some.items()}
             update = {
-                "names": names,
-                "dtype_names": ["bfloat16"] * len(names),
-                "shapes": [list(weights[name].shape) for name in names],
-                "ipc_handles": [_handles(copies[name]) for name in names],
+                "names": [*some],
+                "dtype_names": ["bfloat16"] * len(some),
+                "shapes": [list(tensor.shape) for tensor in some.values()],
+                "ipc_handles": [_handles(own) for own in copies.values()],
             }
             engine.collective_rpc("update_weights", kwargs={"update_info": update})
         engine.collective_rpc("finish_weight_update")
@@ -183,24 +184,29 @@ def _shared_memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _without_doubles(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every storage once: tied weights have two names, of which engines want the first."""
+def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Every storage once: tied weights may have two names, of which engines want the first.
+
+    Only tensors that are all there can share one; those that are made when they are asked for have one name each.
+    """
+    if not isinstance(weights, dict):
+        return weights
     once = {tensor.data_ptr(): name for name, tensor in reversed([*weights.items()])}
     return {name: weights[name].contiguous() for name in once.values()}
 
 
-def _chunks(weights: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names of tensors that together take about CHUNK_BYTES."""
-    names: list[str] = []
+def _chunks(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Tensors that together take about CHUNK_BYTES, each asked for once."""
+    some: dict[str, Tensor] = {}
     taken = 0
     for name, tensor in weights.items():
-        if names and taken + tensor.nbytes > CHUNK_BYTES:
-            yield names
-            names, taken = [], 0
-        names.append(name)
+        if some and taken + tensor.nbytes > CHUNK_BYTES:
+            yield some
+            some, taken = {}, 0
+        some[name] = tensor
         taken += tensor.nbytes
-    if names:
-        yield names
+    if some:
+        yield some
 
 
 def _on_every_gpu(tensor: Tensor) -> list[Tensor]:

@@ -10,7 +10,6 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch
@@ -28,6 +27,7 @@ from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.manifest import Manifest, Moved
 from earl.placement.cluster.network import free_port, interface_of
+from earl.placement.cluster.offer import Described, Offered, described, offer
 from earl.placement.continuous import ContinuousFragment
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings, RowTable
@@ -125,9 +125,9 @@ class WorkerActor(Plays):
         self._fragment = self._kind(config, policy.tokenizer, make_sampler(config, policy))
         self._holdings = Holdings(config.context.learn_truncated)
 
-    def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
+    def load(self, weights: Offered, probe: Probe, version: int) -> None:
         """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
-        self._fragment.load(tensors_of(weights), version, probe)
+        self._fragment.load(weights.taken(), version, probe)
         self._holdings.drop(version)
 
     def rest(self) -> None:
@@ -181,6 +181,7 @@ class RankActor(Alive):
         """Join the other ranks and make the learner."""
         config = build(recipe)
         self._coarse = config.learner.dtype == "bfloat16"
+        self._rank = rank
         self._learner = joined(config, source, rank, meeting)
 
     @_losing_others
@@ -219,13 +220,12 @@ class RankActor(Alive):
         return self._part.numbers, self._batch, logprobs
 
     @_losing_others
-    def weights(self) -> list[Any]:
-        """A reference to the model's weights, whole, and a probe of them; from the first rank, but gathered by all."""
-        weights = self._learner.weights()
+    def weights(self) -> tuple[list[Any], Described, Probe]:
+        """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them."""
+        held = self._learner.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
-        probe = Probe(tokens, logprobs[1:].tolist(), self._coarse)
-        return [ray.put(arrays_of(weights)), probe] if weights else []
+        return offer(held, self._rank), described(held), Probe(tokens, logprobs[1:].tolist(), self._coarse)
 
     @_losing_others
     def snapshot(self) -> None:
@@ -262,16 +262,6 @@ def show(devices: Sequence[str]) -> None:
 def policy_of(config: Config, source: str | None) -> Policy:
     """The policy of a checkpoint, or the one that the recipe starts from."""
     return load(source) if source else make(config.model, config.run.seed)
-
-
-def arrays_of(weights: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Tensors as arrays of their bytes' own kind, which Ray moves without copies."""
-    return {name: tensor.cpu().numpy() for name, tensor in weights.items()}
-
-
-def tensors_of(weights: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """What `arrays_of` was given."""
-    return {name: torch.from_numpy(array) for name, array in weights.items()}
 
 
 def joined(config: Config, source: str | None, rank: int, meeting: tuple[str, int]) -> Learner:

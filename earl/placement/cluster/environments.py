@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
@@ -19,7 +18,8 @@ from earl.engine.model import tokenizer_of
 from earl.engine.probe import Probe
 from earl.engine.router import Router, VersionsDiffer
 from earl.engine.samplers import make_sampler
-from earl.placement.cluster.actors import Alive, Plays, policy_of, show, tensors_of
+from earl.placement.cluster.actors import Alive, Plays, policy_of, show
+from earl.placement.cluster.offer import Offered
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings
 from earl.recipe import build
@@ -43,9 +43,9 @@ class SamplerActor(Alive):
         assert isinstance(self._sampler, Streams), "environments ask at any time"
         self._streams: Streams = self._sampler
 
-    def load(self, weights: Mapping[str, NDArray[Any]], probe: Probe, version: int) -> None:
+    def load(self, weights: Offered, probe: Probe, version: int) -> None:
         """Sample with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
-        self._sampler.load(tensors_of(weights), version, probe)
+        self._sampler.load(weights.taken(), version, probe)
 
     async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order, while others are on their way."""

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch, offsets_of
 from earl.engine.learner import Update
+from earl.engine.probe import Probe
 from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.manifest import Moved, Table
+from earl.placement.cluster.offer import Offered
 from earl.placement.peers import Lost
 
 Weighted = tuple[int, Mapping[str, float]]
@@ -80,9 +82,11 @@ class Ranks:
         order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
         return whole.select(order), ranked.select(order).reference
 
-    def weights(self) -> Any:
-        """A reference to the weights, which lie with the first rank and do not come here, and a probe of them."""
-        return self._parts("weights", "weights")[0]
+    def weights(self) -> tuple[Offered, Probe]:
+        """References to the weights, which lie with the ranks and do not come here, and a probe of them."""
+        answers = self._all("weights", "weights")
+        _, described, probe = answers[0]
+        return Offered(described, tuple(tuple(references) for references, _, _ in answers)), probe
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, whatever else they do meanwhile."""
@@ -99,8 +103,11 @@ class Ranks:
 
     def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks, one for each tp group."""
+        return self._all(stage, method, *arguments)[:: self._tp]
+
+    def _all(self, stage: str, method: str, *arguments: Any) -> list[Any]:
         self._keeper.turn(self._crew)
-        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))[:: self._tp]
+        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))
 
 
 def ask_all(crew: Crew, stage: str, call: Call) -> list[Any]:
