@@ -1,0 +1,201 @@
+"""Weights from a learner's layout to another one, and to samplers: real processes, bytes and memory against the bounds.
+
+every process: its boxes of a model of random bits ─▶ the plan, several times ─▶ its boxes of the target, compared
+"""
+
+import ctypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from earl.benchmarks.hosts import Seat
+from earl.benchmarks.hosts import run as on_processes
+from earl.dispatch.carry import carry
+from earl.dispatch.copies import Copies, Weight
+from earl.dispatch.messages import Bytes
+from earl.dispatch.peak import extra_bytes, peak_bytes
+from earl.dispatch.tensors import Tensors
+from earl.dispatch.transports.base import Transport
+from earl.dispatch.weights import WeightPlan, plan_weights
+from earl.parallel.layout import Layout
+from earl.seeds import derive
+
+MIB = 1 << 20
+LEARNER = ((0, 1, 2, 3),)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A way from one layout to another."""
+
+    name: str
+    source: Copies
+    target: Copies
+    hosts: tuple[int, ...]
+    """[P], as the plan sees them; here they all share one machine."""
+    swapped: bool = False
+    """Whether the learner's boxes go to host memory meanwhile."""
+
+
+CASES = (
+    Case("dp 4 to dp 2, tp 2", Copies(Layout(4), LEARNER), Copies(Layout(2, 2), LEARNER), (0, 1, 2, 3)),
+    Case("dp 4 to a sampler, tp 1", Copies(Layout(4), LEARNER), Copies(Layout(), ((4,),)), (0, 1, 2, 3, 4)),
+    Case("dp 4 to a sampler, tp 2", Copies(Layout(4), LEARNER), Copies(Layout(tp=2), ((4, 5),)), (0, 1, 2, 3, 4, 4)),
+    Case(
+        "dp 2, tp 2 to two samplers of a host, tp 2",
+        Copies(Layout(2, 2), LEARNER),
+        Copies(Layout(tp=2), ((4, 5), (6, 7))),
+        (0, 0, 1, 1, 2, 2, 2, 2),
+    ),
+    Case(
+        "dp 4 to two samplers on its own devices, tp 2, swapped",
+        Copies(Layout(4), LEARNER),
+        Copies(Layout(tp=2), ((0, 1), (2, 3))),
+        (0, 0, 0, 0),
+        swapped=True,
+    ),
+)
+
+
+def run(hidden: int = 512, layers: int = 8, bucket_mib: int = 8, repeats: int = 3) -> dict[str, Any]:
+    """Carry a bf16 model of Qwen3's kind from layout to layout.
+
+    Returns:
+        `model_bytes`, `bucket_bytes`, and for each case in `rows`: `buckets`; `across_bytes` between hosts as counted
+        at the transport, `bound_bytes` that no plan is below, and their `ratio`; `inside_bytes`; `seconds` of all
+        processes together, the median; `extra_bytes`: the most that a process had resident beyond its boxes, and
+        `stated_bytes` by the plan; `peak_bytes` of boxes and buffers where the learner's are swapped out, as stated.
+
+    Raises:
+        EarlError: when a process fails, or has other numbers than it should.
+    """
+    weights = weights_of(hidden, layers)
+    plans = [plan_weights(weights, case.source, case.target, case.hosts, bucket_mib * MIB) for case in CASES]
+    rows = [_row(case, plan, repeats) for case, plan in zip(CASES, plans, strict=True)]
+    return {"model_bytes": plans[0].volume().total, "bucket_bytes": bucket_mib * MIB, "rows": rows}
+
+
+def weights_of(hidden: int, layers: int, vocab: int = 16_384) -> list[Weight]:
+    """The tensors of a small model, split over two as `transformers` plans it."""
+    from transformers import AutoModelForCausalLM, Qwen3Config  # not in the processes that only carry
+
+    from earl.engine.model import tensors_once
+    from earl.engine.sharding.tensor_parallel import split
+
+    config = Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=hidden // 8,
+        tie_word_embeddings=True,
+    )
+    with torch.device("meta"):
+        model, cut = (AutoModelForCausalLM.from_config(config) for _ in range(2))
+    nobody: Any = None  # nothing is computed with it
+    axes = split(cut, 2, 0, nobody).axes
+    return [
+        Weight(name, tuple(tensor.shape), torch.bfloat16.itemsize, axes.get(name), axes.get(name))
+        for name, tensor in tensors_once(model).items()
+    ]
+
+
+def _row(case: Case, plan: WeightPlan, repeats: int) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        told = on_processes(None, case.hosts, measure, plan, case.swapped, repeats, Path(folder) / "store")
+    moved = plan.volume()
+    across = sum(own["across"] for own in told)
+    return {
+        "case": case.name,
+        "buckets": plan.num_buckets,
+        "across_bytes": across,
+        "bound_bytes": int(moved.least.sum()),
+        "ratio": across / int(moved.least.sum()) if moved.least.any() else 1.0,
+        "inside_bytes": sum(own["inside"] for own in told),
+        "seconds": median(max(own["seconds"][turn] for own in told) for turn in range(repeats)),
+        "extra_bytes": max(own["extra"] for own in told),
+        "stated_bytes": int(extra_bytes(plan).max()),
+        "peak_bytes": max(peak_bytes(plan, process, case.swapped) for process in range(len(case.hosts))),
+    }
+
+
+def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Path) -> dict[str, Any]:
+    """One process: carry the plan out again and again, and compare what came."""
+    torch.set_num_threads(1)
+    from torch._C._distributed_c10d import FileStore
+
+    from earl.dispatch.transports.peers import join
+
+    peers = join(FileStore(str(store), len(seat.hosts)), seat.process, np.array(seat.hosts), seat.address)
+    transport = Counted(peers, seat)
+    seconds, extra = [], []
+    for _ in range(repeats + 1):  # the first one warms up
+        held = Tensors(boxes(plan, seat.process, True), hosted=swapped)
+        expected = boxes(plan, seat.process, False)
+        room = Tensors({name: torch.zeros_like(tensor) for name, tensor in expected.items()})
+        transport.most(0)
+        ctypes.CDLL(None).malloc_trim(0)
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+        begin = time.perf_counter()
+        carry(plan, seat.process, held, room, transport)
+        seconds.append(time.perf_counter() - begin)
+        extra.append(resident("VmHWM") - before)
+        for name, tensor in expected.items():
+            if not torch.equal(room.tensors[name].view(torch.int16), tensor.view(torch.int16)):
+                raise ValueError(f"process {seat.process} has other numbers of {name} than it should")
+    return {
+        "across": transport.across // (repeats + 1),
+        "inside": transport.inside // (repeats + 1),
+        "seconds": seconds[1:],
+        "extra": 0 if swapped else max(extra[1:]),  # on a CPU what is swapped out stays in the same memory
+    }
+
+
+class Counted:
+    """A transport that counts what goes through it."""
+
+    def __init__(self, transport: Transport, seat: Seat) -> None:
+        self._transport, self._seat = transport, seat
+        self.across = self.inside = 0
+
+    def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
+        """See `Transport`."""
+        for other, message in outgoing.items():
+            if self._seat.hosts[other] == self._seat.hosts[self._seat.process]:
+                self.inside += len(message)
+            else:
+                self.across += len(message)
+        return self._transport.exchange(outgoing, expected)
+
+    def most(self, number: int) -> int:
+        """See `Transport`."""
+        return self._transport.most(number)
+
+
+def boxes(plan: WeightPlan, process: int, given: bool) -> dict[str, Tensor]:
+    """What a process has of a side: copies of parts of random bits, the same on every process."""
+    found = {}
+    for weight in plan.weights:
+        side, axis = (plan.source, weight.given) if given else (plan.target, weight.wanted)
+        if (box := side.box(weight.shape, axis, process)) is not None:
+            drawn = torch.Generator().manual_seed(derive(0, weight.name) % (1 << 63))
+            bits = torch.empty(weight.shape, dtype=torch.int16).random_(-(1 << 15), (1 << 15) - 1, generator=drawn)
+            found[weight.name] = bits[box.slices].clone().view(torch.bfloat16)
+    return found
+
+
+def resident(key: str) -> int:
+    """Bytes that this process has, or had at most, in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key + ":"))

@@ -1,0 +1,60 @@
+"""Weights between real processes, of a real model: what a sampler or another layout gets is the model, to the bit."""
+
+import pytest
+import torch
+
+from earl.benchmarks.hosts import run
+from earl.benchmarks.weights import CASES
+from earl.config import ModelConfig
+from earl.dispatch.carry import carry
+from earl.dispatch.copies import Weight
+from earl.dispatch.tensors import Tensors
+from earl.dispatch.weights import plan_weights
+from earl.engine.model import make, tensors_once
+from earl.engine.sharding.tensor_parallel import split
+
+pytestmark = pytest.mark.slow
+MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
+BUCKET = 4096
+
+
+def tensors():
+    """Of the model that a recipe starts from; every second one in 16 bits."""
+    torch.set_num_threads(1)
+    made = tensors_once(make(MODEL, seed=3).model)
+    kinds = [torch.float32, torch.bfloat16]
+    return {name: tensor.to(kinds[number % 2]) for number, (name, tensor) in enumerate(made.items())}
+
+
+def plan_of(case):
+    axes = split(make(MODEL, seed=3).model, 2, 0, None).axes
+    weights = [
+        Weight(name, tuple(tensor.shape), tensor.itemsize, axes.get(name), axes.get(name))
+        for name, tensor in tensors().items()
+    ]
+    return plan_weights(weights, case.source, case.target, case.hosts, BUCKET)
+
+
+def exact(seat, case, store):
+    """What one process has afterwards: whether all of it is right, and what the learner's was swapped to."""
+    from tests.dispatch.transports.test_peers import joined
+
+    plan, model = plan_of(case), tensors()
+    ours = {w.name: case.source.box(w.shape, w.given, seat.process) for w in plan.weights}
+    wanted = {w.name: case.target.box(w.shape, w.wanted, seat.process) for w in plan.weights}
+    held = Tensors(
+        {name: model[name][box.slices] for name, box in ours.items() if box is not None}, hosted=case.swapped
+    )
+    room = Tensors(kinds={name: tensor.dtype for name, tensor in model.items()})
+    carry(plan, seat.process, held, room, joined(seat, store, 60.0))
+    stays = held.away if case.swapped else held.tensors
+    return all(torch.equal(room.tensors[name], model[name][box.slices]) for name, box in wanted.items() if box) and all(
+        torch.equal(stays[name], model[name][box.slices]) for name, box in ours.items() if box
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_model_arrives_bit_for_bit(tmp_path, case):
+    assert run(None, case.hosts, exact, case, tmp_path / "store") == [True] * len(case.hosts)
+    moved = plan_of(case).volume()
+    assert moved.received.tolist() == moved.least.tolist()
