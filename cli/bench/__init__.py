@@ -7,6 +7,7 @@ from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import layouts, memory
 from earl.cli.bench.rollouts import rollout, sampler, step
 from earl.cli.bench.transfers import dispatch
+from earl.cli.bench.weights import weights
 
 
 @click.group()
@@ -25,6 +26,7 @@ for benchmark in (
     step,
     layouts,
     memory,
+    weights,
     ceiling,
     collapse,
     forecast,

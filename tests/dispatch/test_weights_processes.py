@@ -5,6 +5,7 @@ import torch
 
 from earl.benchmarks.hosts import run
 from earl.benchmarks.weights import CASES
+from earl.benchmarks.weights import run as benchmark
 from earl.config import ModelConfig
 from earl.dispatch.carry import carry
 from earl.dispatch.copies import Weight
@@ -58,3 +59,13 @@ def test_a_model_arrives_bit_for_bit(tmp_path, case):
     assert run(None, case.hosts, exact, case, tmp_path / "store") == [True] * len(case.hosts)
     moved = plan_of(case).volume()
     assert moved.received.tolist() == moved.least.tolist()
+
+
+def test_what_the_benchmark_tells():
+    result = benchmark(hidden=64, layers=2, bucket_mib=1, repeats=1)
+    assert [row["case"] for row in result["rows"]] == [case.name for case in CASES]
+    for row, case in zip(result["rows"], CASES, strict=True):
+        assert row["ratio"] == 1.0
+        assert row["stated_bytes"] <= result["bucket_bytes"]
+        # One process each for all hosts but one: a sampler of two ranks shares a host, and gets norms once for both.
+        assert (row["inside_bytes"] == 0) == (len({*case.hosts}) == len(case.hosts))

@@ -1,0 +1,74 @@
+"""What learner ranks put into Ray's object store, and what samplers make of it."""
+
+import pytest
+import torch
+
+from earl.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from earl.engine.keeping import Held
+from earl.engine.learner import Learner
+from earl.engine.local import LocalSampler
+from earl.engine.model import make, tensors_once
+from earl.engine.probe import Probe, StaleWeights
+from earl.engine.ranks import Replicas
+from earl.engine.sharding.tensor_parallel import split
+from earl.engine.stored import Part
+from earl.parallel.layout import Layout
+from earl.placement.cluster.offer import Offered, described, offer
+from earl.placement.peers import Peers
+
+MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
+BUCKET = 8192
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def held(model, layout, rank):
+    """What a rank holds, from the definition of a layout."""
+    axes = split(make(MODEL, seed=1).model, 2, 0, None).axes if layout.tp > 1 else {}
+    whole = tensors_once(model)
+    boxes = {name: layout.box(tensor.shape, axes.get(name), rank) for name, tensor in whole.items()}
+    parts = {name: Part(whole[name][box.slices], box, tuple(whole[name].shape)) for name, box in boxes.items()}
+    return Held(parts, {name: axes.get(name) for name in parts}, layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Layout(), Layout(4), Layout(2, 2)], ids=str)
+def test_a_sampler_takes_what_the_ranks_offer(ray, layout):
+    policy, other = make(MODEL, seed=3), make(MODEL, seed=4)
+    ours = [held(policy.model, layout, rank) for rank in range(layout.size)]
+    offered = Offered(
+        described(ours[0], BUCKET), tuple(tuple(offer(own, rank, BUCKET)) for rank, own in enumerate(ours))
+    )
+    total = sum(tensor.nbytes for tensor in tensors_once(policy.model).values())
+    given = [sum(len(message) for message in ray.get([r for r in own if r])) for own in offered.references]
+    assert sum(given) == total, "every number once, whoever has it"
+    assert max(given) <= total / layout.size + 2048, "norms lie on several ranks alike, and one of them gives them"
+    assert all(len(message) <= BUCKET for own in offered.references for message in ray.get([r for r in own if r]))
+    taken = offered.taken()
+    assert [*taken] == [*tensors_once(policy.model)]
+    assert all(torch.equal(taken[name], tensor) for name, tensor in tensors_once(policy.model).items())
+    sampler = LocalSampler(other)
+    sampler.load(taken, 1, Probe.of(policy.model))
+    with pytest.raises(StaleWeights):
+        sampler.load(taken, 2, Probe.of(other.model))
+
+
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_a_learner_alone_holds_all_of_its_weights_with_adapters_merged(lora_rank):
+    settings = LearnerConfig(lora_rank=lora_rank)
+    learner = Learner(make(MODEL, seed=3), AlgorithmConfig(), settings, 1.0, Replicas(Peers()), False)
+    with torch.no_grad():
+        for name, parameter in learner.scorer.model.named_parameters():
+            if "lora_" in name:
+                parameter.fill_(0.1)
+    weights, own = learner.weights(), learner.held()
+    once = [*tensors_once(make(MODEL, seed=3).model)]
+    assert [*own.parts] == once
+    assert all(torch.equal(own.parts[name].numbers, weights[name]) for name in once)
+    assert own.layout == Layout()
