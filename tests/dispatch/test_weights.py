@@ -149,3 +149,23 @@ def test_a_bucket_without_room_is_refused():
     one = Copies(Layout(), ((0,),))
     with pytest.raises(EarlError, match="a bucket of 16 bytes has no room for 8 numbers of 4 bytes"):
         plan_weights([Weight("vector", (9,), 4)], one, one, [0], 16)
+
+
+def test_a_model_of_72_billion_is_planned_for_eight_samplers():
+    # Qwen2.5-72B in bf16 from dp 8 x tp 8 on 8 hosts to a sampler of tp 8 on each of 8 others: 370,000 ways.
+    def layer(number: int) -> list[Weight]:
+        split = {"q": (8192, 8192), "k": (1024, 8192), "v": (1024, 8192), "gate": (29568, 8192), "up": (29568, 8192)}
+        rows = [Weight(f"{number}.{name}", shape, 2, 0, 0) for name, shape in split.items()]
+        across = [Weight(f"{number}.o", (8192, 8192), 2, 1, 1), Weight(f"{number}.down", (8192, 29568), 2, 1, 1)]
+        return [*rows, *across, Weight(f"{number}.norm", (8192,), 2), Weight(f"{number}.other norm", (8192,), 2)]
+
+    words = [Weight("embeddings", (152064, 8192), 2, 0, 0), Weight("head", (152064, 8192), 2, 0, 0)]
+    weights = [*words, *(weight for number in range(80) for weight in layer(number))]
+    source = Copies(Layout(8, 8), (tuple(range(64)),))
+    target = Copies(Layout(tp=8), tuple(tuple(range(64 + 8 * copy, 72 + 8 * copy)) for copy in range(8)))
+    made = plan_weights(weights, source, target, np.arange(128) // 8, 1 << 30)
+    moved = made.volume()
+    # Every sampler host has to get the model once; the learner's hosts share the sending of eight copies.
+    assert moved.received.tolist() == [0] * 8 + [moved.total] * 8
+    assert moved.busiest == moved.bound == moved.total
+    assert (extra_bytes(made) <= 1 << 30).all()
