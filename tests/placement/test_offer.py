@@ -1,5 +1,7 @@
 """What learner ranks put into Ray's object store, and what samplers make of it."""
 
+import time
+
 import pytest
 import torch
 
@@ -72,3 +74,33 @@ def test_a_learner_alone_holds_all_of_its_weights_with_adapters_merged(lora_rank
     assert [*own.parts] == once
     assert all(torch.equal(own.parts[name].numbers, weights[name]) for name in once)
     assert own.layout == Layout()
+
+
+class Rank:
+    """A learner rank that is alone."""
+
+    def offer(self):
+        own = held(make(MODEL, seed=3).model, Layout(), 0)
+        return Offered(described(own, BUCKET), (tuple(offer(own, 0, BUCKET)),))
+
+
+class Sampler:
+    """Loads, and says what it was given."""
+
+    def load(self, offered):
+        return len([*offered.taken().values()])
+
+
+@pytest.mark.slow
+def test_weights_of_a_rank_that_has_ended_are_lost_and_said_to_be(ray):
+    from ray.exceptions import ObjectLostError, RayTaskError
+
+    rank, sampler = ray.remote(Rank).options(num_cpus=0).remote(), ray.remote(Sampler).options(num_cpus=0).remote()
+    offered = ray.get(rank.offer.remote())
+    assert ray.get(sampler.load.remote(offered)) == len(offered.described.weights)
+    ray.kill(rank)
+    with pytest.raises(RayTaskError) as lost:
+        for _ in range(600):  # until Ray has noticed
+            ray.get(sampler.load.remote(offered))
+            time.sleep(0.1)
+    assert isinstance(lost.value.cause, ObjectLostError)  # which `Crew.ask` takes for what it is
