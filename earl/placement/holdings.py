@@ -95,9 +95,9 @@ class Holdings:
             own["turns"] = shifted(rows.turns, rows.lengths, -table.first_turns)
         return Shard(numbers, starts, rows.offsets, own)
 
-    def whole(self, tickets: Iterable[Ticket]) -> list[Group]:
-        """Groups with their tokens."""
-        return [self._groups[ticket] for ticket in tickets]
+    def whole(self, tickets: Iterable[Ticket]) -> dict[Ticket, Group]:
+        """Groups with their tokens, of those that are here."""
+        return {ticket: self._groups[ticket] for ticket in tickets if ticket in self._groups}
 
     def drop(self, version: int) -> None:
         """Forget groups up to this step: they have been learned from."""

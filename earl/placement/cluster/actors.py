@@ -99,9 +99,10 @@ class Plays(Alive):
         shard = self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
         return objects.offer(manifest.plan(), manifest.layout.size + worker, [shard])
 
-    def whole(self, tickets: Sequence[Ticket]) -> bytes:
-        """Groups with their tokens; see `earl.runs.trajectories.to_bytes`."""
-        return to_bytes(self._holdings.whole(tickets), 0)
+    def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
+        """Which of some groups are here, and these with their tokens; see `earl.runs.trajectories.to_bytes`."""
+        found = self._holdings.whole(tickets)
+        return [*found], to_bytes([*found.values()], 0)
 
     def evaluate(self, matches: Sequence[Match]) -> bytes:
         """Measure matches."""

@@ -73,8 +73,8 @@ class AheadWorkers(Workers):
     def snapshot(self) -> Callable[[Path], None]:
         """The groups that wait, to be written; those in play start again from their seeds."""
         self._collect(0, 0.0)
-        waiting = sorted(self._ahead.ended)
-        ended = dict(zip(waiting, self._fetch(waiting, self._holders), strict=True))
+        found = self._fetch(sorted(self._ahead.ended))
+        ended = {ticket: group for ticket, group in found.items() if ticket in self._ahead.ended}
         return partial(buffer.save, limits=dict(self._ahead.limits), ended=ended)
 
     def restore(self, folder: Path) -> None:

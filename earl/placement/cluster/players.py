@@ -1,8 +1,7 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,14 @@ class Workers(Team):
 
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
         """The groups of the step with their tokens, to be written down."""
-        return self._fetch(self._tickets, self._holders)
+        found = self._fetch(self._tickets)
+        return [found[ticket] for ticket in self._tickets]
 
-    def _fetch(self, tickets: Sequence[Ticket], holders: Mapping[Ticket, int]) -> list[Group]:
-        size = len(self._crew)
-        own = {worker: [ticket for ticket in tickets if holders[ticket] == worker] for worker in range(size)}
+    def _fetch(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
+        """Groups from the workers that have them. Those of a worker that is replaced meanwhile may be missing."""
+        own = {worker: [t for t in tickets if self._holders[t] == worker] for worker in range(len(self._crew))}
         parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
-        groups = (zip(own[worker], from_bytes(part)[1], strict=True) for worker, part in enumerate(parts))
-        found = dict(chain.from_iterable(groups))
-        return [found[ticket] for ticket in tickets]
+        return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Table:
         """The teacher's episodes of the tasks, in order."""
