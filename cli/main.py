@@ -29,7 +29,7 @@ COMMANDS = {
     "plan": "Say what a job would take on a cluster, without it.",
     "envs": "List, check or show environments.",
     "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
-    "bench": "Measure rollouts, samplers, training steps, learners, placements, transfers, forecasts, and contexts' limits.",
+    "bench": "Measure rollouts, samplers, steps, learners, placements, transfers, forecasts, and contexts' limits.",
 }
 """Every command with its summary, so that the help page loads none of them."""
 

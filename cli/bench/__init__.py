@@ -12,8 +12,7 @@ from earl.cli.bench.weights import weights
 
 @click.group()
 def command() -> None:
-    """Measure rollouts, samplers, training steps, learners, placements, transfers, forecasts, and
-    contexts' limits.
+    """Measure rollouts, samplers, steps, learners, placements, transfers, forecasts, and contexts' limits.
 
     Repeats take turns, so that whatever else the machine does falls on both sides alike. Wherever a number is repeated,
     its median, min and max are told.
