@@ -15,6 +15,7 @@ PROGRAMS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "umount": "mount",
+    "sysctl": "procps",
 }
 """Program -> Debian's package of it."""
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}

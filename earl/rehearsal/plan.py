@@ -23,9 +23,13 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
 _RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _BURST_SECONDS = 1 / 250
-_LEAST_BURST_BYTES = 80 * 1024
-"""A packet as the kernel makes it, of 64 KiB and its headers: a smaller bucket has it cut into pieces of 1,500 bytes,
-which costs several times the work on both ends."""
+_LEAST_BURST_BYTES = 32 * 1024
+_PACKET_BYTES = 16 * 1024
+"""The most that the kernel hands to a link at once. Larger ones, 64 KiB by default, do not fit a slow link's bucket,
+which then cuts them into pieces of 1,500 bytes, and what comes back waits behind them."""
+_TCP = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
+"""The same on every machine, whatever its own is: of what namespaces may choose, Reno best fills a link that a flow
+comes back to; BBR, which some machines have, takes the rate that it last measured for that of the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ def _host(cluster: Cluster, host: int) -> list[Command]:
     return [
         ("ip", "netns", "add", namespace),
         ("ip", "-n", namespace, "link", "set", "lo", "up"),
+        ("ip", "netns", "exec", namespace, "sysctl", "-qw", *_TCP),
         *_link(cluster, host, inside=("-n", namespace)),
     ]
 
@@ -124,7 +129,7 @@ def _link(cluster: Cluster, host: int, inside: Command) -> list[Command]:
     return [
         ("ip", *inside, "link", "add", interface, "type", "veth", "peer", "name", port, "netns", cluster.switch),
         ("ip", *inside, "address", "add", f"{cluster.ip(host)}/24", "dev", interface),
-        ("ip", *inside, "link", "set", interface, "up"),
+        ("ip", *inside, "link", "set", interface, "gso_max_size", str(_PACKET_BYTES), "up"),
         ("ip", *switch, "link", "set", port, "master", "bridge", "up"),
         ("tc", *inside, "qdisc", "add", "dev", interface, "root", *_bucket(cluster.rate)),
         ("tc", *switch, "qdisc", "add", "dev", port, "root", *_bucket(cluster.rate)),

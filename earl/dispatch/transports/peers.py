@@ -1,10 +1,9 @@
 """Messages through torch.distributed: gloo, or NCCL with devices between, over one group of processes that persists.
 
-Messages go in rounds (rounds.py), few at a time, so that nobody gets from several hosts at once: where many send to
+Messages go in rounds (rounds.py), one after another, so that nobody gets from several hosts at once: where many send to
 one, its link drops what does not fit, and all wait for what is sent again.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from earl.dispatch.spread import Numbers
 from earl.dispatch.transports.roll import NOBODY, Roll
 from earl.dispatch.transports.rounds import Round, rounds
 
-IN_FLIGHT = 2
-"""Rounds that a process is in at once: the next one begins while the slower of two messages still comes."""
 PATIENCE_SECONDS = 600.0
 _DATA, _AGREEMENT = 0, 1
 """Tags."""
@@ -50,18 +47,14 @@ class Peers:
     def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
         """See `Transport`."""
         came = {source: torch.empty(size, dtype=torch.uint8, device=self._device) for source, size in expected.items()}
-        flying: deque[list[_Pending]] = deque()
         inside: list[_Pending] = []
         for current in rounds(self.hosts, self.process, outgoing, expected):
             started = self._start(current, outgoing, came)
             if current.inside:
                 inside += started  # they meet no link, and may take as long as all the others do
-                continue
-            flying.append(started)
-            if len(flying) == IN_FLIGHT:
-                self._finish(flying.popleft())
-        for started in (*flying, inside):
-            self._finish(started)
+            else:
+                self._finish(started)
+        self._finish(inside)
         return {source: message.cpu().numpy() for source, message in came.items()}
 
     def most(self, number: int) -> int:

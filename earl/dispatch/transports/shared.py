@@ -21,28 +21,29 @@ TICKET_BYTES = 16
 
 
 class Shared:
-    """A `Transport` around another one."""
+    """A `Transport` around another one.
+
+    Memory is used again: it costs more to get it from the kernel than to copy. A message is overwritten two exchanges
+    later, when its receiver has come to the one between, and so is done with it.
+    """
 
     def __init__(self, others: Transport, process: int, hosts: Numbers) -> None:
         """`others` carries what leaves the host. hosts: [P], the host of each process."""
         self._others, self._process, self._hosts = others, process, hosts
+        self._turn = 0
+        self._lent: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}
+        self._borrowed: dict[tuple[int, int], mmap.mmap] = {}
 
     def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
-        """See `Transport`."""
-        lent: list[int] = []
-        try:
-            tickets = {other: self._lend(message, lent) for other, message in outgoing.items() if self._near(other)}
-            sizes = {other: TICKET_BYTES if self._near(other) else size for other, size in expected.items()}
-            came = self._others.exchange({**outgoing, **tickets}, sizes)
-            messages = {
-                other: self._borrowed(other, message, expected[other]) if self._near(other) else message
-                for other, message in came.items()
-            }
-            self._others.most(0)  # all have it before the sender lets go
-            return messages
-        finally:
-            for descriptor in lent:
-                os.close(descriptor)
+        """See `Transport`. Messages are to be read before the next exchange."""
+        self._turn ^= 1
+        tickets = {other: self._lend(other, message) for other, message in outgoing.items() if self._near(other)}
+        sizes = {other: TICKET_BYTES if self._near(other) else size for other, size in expected.items()}
+        came = self._others.exchange({**outgoing, **tickets}, sizes)
+        return {
+            other: self._borrow(other, message, expected[other]) if self._near(other) else message
+            for other, message in came.items()
+        }
 
     def most(self, number: int) -> int:
         """See `Transport`."""
@@ -51,21 +52,27 @@ class Shared:
     def _near(self, other: int) -> bool:
         return bool(self._hosts[other] == self._hosts[self._process])
 
-    def _lend(self, message: Bytes, lent: list[int]) -> Bytes:
-        descriptor = os.memfd_create("earl")
-        lent.append(descriptor)
-        os.truncate(descriptor, len(message))
-        with mmap.mmap(descriptor, len(message)) as memory:
-            memory.write(message.data)
+    def _lend(self, other: int, message: Bytes) -> Bytes:
+        descriptor, memory = self._lent.get((other, self._turn), (-1, None))
+        if memory is None or len(memory) < len(message):
+            descriptor = os.memfd_create("earl") if memory is None else descriptor
+            os.truncate(descriptor, len(message))
+            memory = mmap.mmap(descriptor, len(message))
+            self._lent[other, self._turn] = descriptor, memory
+        memory[: len(message)] = message.data
         return np.array([os.getpid(), descriptor], np.int64).view(np.uint8)
 
-    def _borrowed(self, other: int, ticket: Bytes, size: int) -> Bytes:
+    def _borrow(self, other: int, ticket: Bytes, size: int) -> Bytes:
         process, descriptor = ticket.view(np.int64).tolist()
-        try:
-            with Path(f"/proc/{process}/fd/{descriptor}").open("rb") as file:
-                return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
-        except OSError as error:
-            raise Lost(
-                f"process {other} (host {self._hosts[other]}) ended or hides its memory; what was exchanged is thrown "
-                "away: repeat it"
-            ) from error
+        memory = self._borrowed.get((process, descriptor))
+        if memory is None or len(memory) < size:
+            try:
+                with Path(f"/proc/{process}/fd/{descriptor}").open("rb") as file:
+                    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise Lost(
+                    f"process {other} (host {self._hosts[other]}) ended or hides its memory; what was exchanged is "
+                    "thrown away: repeat it"
+                ) from error
+            self._borrowed[process, descriptor] = memory
+        return np.frombuffer(memory, np.uint8, size)
