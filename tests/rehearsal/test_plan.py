@@ -21,7 +21,7 @@ def test_every_link_is_shaped_on_both_ends() -> None:
 
 def test_a_slow_rate_still_lets_whole_packets_through() -> None:
     slow = Cluster("earl", hosts=1, rate="1mbit", cpus=1, memory_mib=128, subnet=0, port=1, folder="")
-    assert all("81920b" in command for command in build(slow) if command[0] == "tc")
+    assert all("32768b" in command for command in build(slow) if command[0] == "tc")
 
 
 def test_addresses_and_names() -> None:
