@@ -45,8 +45,8 @@ def test_programs_that_are_missing_are_named(earl, home: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(home))
     said = earl("cluster", "up")
     assert said.code == 2
-    assert "not installed: ip, tc, unshare, nsenter, umount" in said.err
-    assert "apt-get install iproute2 mount util-linux" in said.err
+    assert "not installed: ip, tc, unshare, nsenter, umount, sysctl" in said.err
+    assert "apt-get install iproute2 mount procps util-linux" in said.err
 
 
 def test_a_user_without_the_privileges_is_told_so(home: Path) -> None:
