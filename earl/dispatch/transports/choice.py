@@ -14,8 +14,8 @@ OVERHEAD = 1.06
 """Bytes on a link over bytes of messages: headers, and what comes back."""
 INSIDE_BYTES_PER_SECOND = 1e9
 """Between processes of one host."""
-GATHERED = 0.5
-"""What a message to or from a controller takes, over one of a round: it need not meet another one."""
+GATHERED = 0.2
+"""What a message to or from a controller takes, over one of a round, which has to meet another one (at 16 hosts)."""
 
 
 @dataclass(frozen=True, slots=True)
