@@ -30,6 +30,7 @@ BLOWS = [
     Blow("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),
     Blow("learner rank", "update", "stop", member=1, call=2, delay=0.02),
     Blow("rollout worker", "dispatch", "kill", member=1, call=2, delay=0.03),
+    Blow("rollout worker", "dispatch", "kill", member=0, call=4, delay=0.0),
     Blow("learner rank", "saving", "kill", member=0, call=3, delay=0.01),
     Blow("rollout worker", "weights", "stop", member=1, call=4, delay=0.0),
 ]

@@ -40,8 +40,10 @@ class Workers(Team):
 
     def rows(self, groups: PlayedGroups) -> Table:  # noqa: ARG002
         """The rows of the step's groups, of those that are learned from."""
-        step = self._tickets[0].step
-        return Table.joined(self._all("rows", lambda actor, _: actor.table.remote(step)), LEARNED)
+        counted = partial(_table, step=self._tickets[0].step)
+        tables = self._all("rows", counted)
+        self._told["rows"] = counted  # whoever is replaced before they are sent plays, and packs, again
+        return Table.joined(tables, LEARNED)
 
     def offer(self, manifest: Any) -> list[dict[int, Any]]:
         """References to the rows that were last counted, by worker and host."""
@@ -68,15 +70,20 @@ class Workers(Team):
 
     def load(self, weights: Any, version: int) -> None:
         """Play with the weights that a reference stands for from now on; what was played has been learned from."""
-        self._told.pop("play", None)
+        self._learned()
         super().load(weights, version)
 
     def _hold(self, stage: str, call: Call) -> list[Any]:
         """Have all play, and whoever is replaced before the step is learned from."""
-        self._told.pop("play", None)
+        self._learned()
         played = self._all(stage, call)
         self._told["play"] = call
         return played
+
+    def _learned(self) -> None:
+        """Nobody has to have the step's rows any more."""
+        self._told.pop("play", None)
+        self._told.pop("rows", None)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
@@ -111,7 +118,7 @@ class Environments(Workers):
 
     def load(self, weights: Any, version: int) -> None:
         """Give the samplers the weights that a reference stands for, and play with them from now on."""
-        self._told.pop("play", None)
+        self._learned()
         self._samplers.load(weights, version)
         self._introduce()
         self._tell("weights", lambda actor, _: actor.load.remote(version))
@@ -128,6 +135,10 @@ class Environments(Workers):
         """Let every environment know the samplers as they are now."""
         for actor in self.actors:
             actor.meet.remote(self._samplers.actors)  # no answer is waited for: who is lost is noticed elsewhere
+
+
+def _table(actor: Any, _: int, step: int) -> Any:
+    return actor.table.remote(step)
 
 
 def _limit(actor: Any, _: int, tokens: int) -> Any:
