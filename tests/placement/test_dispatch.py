@@ -16,12 +16,16 @@ from earl.dispatch.messages import unpack
 from earl.engine.part import Part, minibatches, order_of
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
+from earl.placement.cluster.actors import WorkerActor
+from earl.placement.cluster.crew import Answers
 from earl.placement.cluster.manifest import LEARNED, Manifest, Table, shares
+from earl.placement.cluster.players import Workers
 from earl.placement.embedded import embedded
 from earl.placement.holdings import Holdings, RowTable
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
+from earl.rollout.tasks import draw
 
 
 @pytest.fixture
@@ -119,3 +123,53 @@ def test_the_driver_needs_few_bytes_a_row():
     tracemalloc.stop()
     assert peak <= 200 * rows
     assert len(pickle.dumps(manifest)) <= 30 * rows
+
+
+class Here:
+    """An actor of this process: what is asked of it is done when the answer is taken."""
+
+    def __init__(self):
+        self.actor = WorkerActor()
+
+    def __getattr__(self, name):
+        method = getattr(self.actor, name)
+        return type("Method", (), {"remote": staticmethod(lambda *given: lambda: method(*given))})
+
+
+class Crew:
+    """Actors without processes."""
+
+    def __init__(self, size):
+        self.actors = [Here() for _ in range(size)]
+
+    def __len__(self):
+        return len(self.actors)
+
+    def ask(self, stage, call, numbers):
+        return Answers({number: call(self.actors[number], number)() for number in numbers}, {})
+
+    def introduce(self):
+        return {}
+
+    def replace(self, number):
+        self.actors[number] = Here()
+
+    def turn(self, crew):
+        pass
+
+    failed = mended = turn
+
+
+def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
+    config = tiny()
+    crew = Crew(2)
+    workers = Workers(crew, lambda actor, _: actor.setup.remote(config.model_dump(), None, ()), crew)
+    workers.play(draw(config, 1))
+    manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
+    before = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
+    workers._replace("dispatch", {1: "has died"})
+    after = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
+    assert len(before.rows)
+    assert before.offsets.tolist() == after.offsets.tolist()
+    for name in LEARNED:
+        assert before.columns[name].tolist() == after.columns[name].tolist()
