@@ -121,12 +121,19 @@ def join(
         address: this process's own, which the others reach it at.
         seconds: within which a fault of another process is an error, and how long it may take for a message.
         device: "cuda" for NCCL. Messages then pass through the memory of the current device.
+
+    Raises:
+        Lost, Late: with the name of the process that ended, or did not come.
     """
     answer = min(5.0, seconds / 5)
-    roll = Roll(store, process, hosts, address, answer)
     patience = seconds - 2 * answer
     wait, size = timedelta(seconds=patience), len(hosts)
-    group = _gloo(store, process, size, address, wait) if device == "cpu" else _nccl(store, process, size, wait)
+    store.set_timeout(wait)
+    roll = Roll(store, process, hosts, address, answer)
+    try:
+        group = _gloo(store, process, size, address, wait) if device == "cpu" else _nccl(store, process, size, wait)
+    except RuntimeError as error:  # somebody ended, or stays away, while others were still finding each other
+        raise roll.blame(process, patience) from error
     return Peers(group, roll, process, hosts, patience, torch.device(device))
 
 

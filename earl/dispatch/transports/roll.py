@@ -36,19 +36,30 @@ class Roll:
     """One process among all others."""
 
     def __init__(self, register: Register, process: int, hosts: Numbers, address: str, seconds: float) -> None:
-        """Open the door. `address` is this process's own, `seconds` how long an answer may take."""
+        """Open the door. `address` is this process's own, `seconds` how long an answer may take.
+
+        Raises:
+            Late: when another has not opened its own within the register's time.
+        """
         self.waits_for = NOBODY
         """Who has to do something before this process goes on."""
         self._process, self._hosts, self._seconds = process, hosts, seconds
         self._told: EarlError | None = None
         self._door = socket.create_server((address, 0), backlog=len(hosts))
         register.set(f"door-{process}", json.dumps(self._door.getsockname()[:2]))
-        self._doors = [tuple(json.loads(register.get(f"door-{other}"))) for other in range(len(hosts))]
+        self._doors = [self._door_of(register, other) for other in range(len(hosts))]
         threading.Thread(target=self._answer, daemon=True).start()
 
     def close(self) -> None:
         """Shut the door."""
         self._door.close()
+
+    def _door_of(self, register: Register, other: int) -> tuple[str, int]:
+        try:
+            address, port = json.loads(register.get(f"door-{other}"))
+        except RuntimeError as error:
+            raise Late(f"{self._names([other])} has not come: it did not start, or cannot reach the others") from error
+        return address, port
 
     def blame(self, other: int, waited_seconds: float) -> EarlError:
         """What is wrong, when a message from or to another process did not get through. All others are told."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
 
@@ -116,12 +117,41 @@ def test_a_process_that_fails_is_named_by_all_others_in_time(tmp_path, fault, ki
         assert "\n" not in message and seconds < SECONDS + 1
 
 
-def survivor(seat, first, second):
-    """Loses process 2, and repeats the transfer with the one that takes its place."""
-    peers = joined(seat, first)
+def absent(seat, store):
+    """Process 2 opens its door and ends, or never comes."""
+    from torch._C._distributed_c10d import FileStore
+
+    from earl.dispatch.transports.roll import Roll
+
     if seat.process == 2:
+        if store.name == "open":
+            rendezvous = FileStore(str(store), len(seat.hosts))
+            threading.Thread(target=Roll, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
+            rendezvous.get("door-2")
         killed()
     try:
+        joined(seat, store)
+    except EarlError as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [("open", "Lost", "process 2 (host 1) ended"), ("shut", "Late", "process 2 (host 1) has not come")],
+)
+def test_a_process_that_fails_before_all_have_met_is_named(tmp_path, name, kind, words):
+    with started(None, HOSTS, absent, tmp_path / name) as pipes:
+        said = [pipes[process].recv() for process in (0, 1, 3)]
+    assert all(own == kind and words in message for own, message in said), said
+
+
+def survivor(seat, first, second):
+    """Loses process 2, and repeats the transfer with the one that takes its place."""
+    try:
+        peers = joined(seat, first)
+        if seat.process == 2:
+            killed()  # the others may still be on their way in
         execute(transfer(), seat.process, held(seat.process), peers)
     except EarlError:
         return replacement(seat, second)
