@@ -16,7 +16,9 @@ documentation of ROCm: no vendor's data sheet was opened.
 """
 
 import csv
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -24,7 +26,10 @@ from importlib.resources import files
 from earl.errors import EarlError, unknown
 
 GIB = 1 << 30
-FORM = re.compile(r"(?:([1-9][0-9]{0,4})x)?([1-9][0-9]{0,4})x([A-Za-z][\w-]*)", re.ASCII)
+FORM = re.compile(r"(?:([0-9]{1,5})x)?([0-9]{1,5})x([A-Za-z][\w-]*)", re.ASCII)
+KIND = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
+MEASURES = ("memory_gib", "bf16_tflops", "memory_gb_per_second", "link_gb_per_second")
+"""The columns of a table of kinds, beside `kind` itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +83,82 @@ def devices() -> dict[str, Device]:
     return {row["kind"]: _device(row) for row in csv.DictReader(text.splitlines())}
 
 
-def of_gpus(text: str) -> Cluster:
-    """The cluster that `--gpus` describes: HOSTSxGPUSxKIND, or GPUSxKIND for one host.
+def own_devices(text: str, where: str) -> dict[str, Device]:
+    """The listed kinds with those of a user's table beside them, in the form of hardware.csv.
+
+    Args:
+        text: of the table; columns beyond those of hardware.csv are not read.
+        where: it stands, to be named.
 
     Raises:
-        EarlError: for another form, or a kind that is not listed.
+        EarlError: for a table without these columns, or a row that does not say what a GPU is made of.
     """
+    table = csv.DictReader(text.splitlines())
+    missing = [name for name in ("kind", *MEASURES) if name not in (table.fieldnames or ())]
+    if missing:
+        raise EarlError(
+            f"{where} has no column {missing[0]!r}; its first line has to be kind,{','.join(MEASURES)} and each later "
+            "line a kind of GPU, such as GB200,186,2500,8000,900"
+        )
+    own = {}
+    for number, row in enumerate(table, 2):
+        _check_row(row, f"{where}, line {number}")
+        own[row["kind"]] = _device(row)
+    return devices() | own
+
+
+def _check_row(row: Mapping[str, str | None], where: str) -> None:
+    if not KIND.fullmatch(row["kind"] or ""):
+        raise EarlError(f"{where}: {row['kind']!r} is no name for a kind of GPU; begin with a letter, such as GB200")
+    for name in MEASURES:
+        try:
+            value = float(row[name] or "")
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise EarlError(f"{where}: {name} = {row[name]!r} is not a number above 0; give one, such as 80")
+
+
+def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> Cluster:
+    """The cluster that `--gpus` describes: HOSTSxGPUSxKIND, or GPUSxKIND for one host.
+
+    Args:
+        kinds: that may be named; absent: those that are listed here.
+
+    Raises:
+        EarlError: for another form, no hosts or no GPUs, or a kind that is not listed.
+
+    Example:
+        of_gpus("16x8xH100"), of_gpus("8xA100-80GB")
+    """
+    listed = devices() if kinds is None else kinds
     match = FORM.fullmatch(text)
     if match is None:
         raise EarlError(
             f"{text!r} is not of the form HOSTSxGPUSxKIND or GPUSxKIND; give one such as 16x8xH100 or 8xH100"
         )
-    hosts, each = int(match[1] or 1), int(match[2])
-    kinds = {name.upper(): name for name in devices()}
-    kind = kinds.get(match[3].upper())
-    if kind is None:
-        raise unknown("kind of GPU", match[3].upper(), devices())
-    return Cluster(f"--gpus {text}", hosts, None, None, hosts * each, each, devices()[kind])
+    hosts, each = 1 if match[1] is None else int(match[1]), int(match[2])
+    if not hosts or not each:
+        nearest = f"{max(1, hosts)}x{max(1, each)}x{match[3]}"
+        raise EarlError(f"{text!r} has no {'GPUs' if hosts else 'hosts'}; name one at least, such as {nearest}")
+    return Cluster(f"--gpus {text}", hosts, None, None, hosts * each, each, _of_kind(match[3].upper(), listed))
+
+
+def _of_kind(name: str, listed: Mapping[str, Device]) -> Device:
+    """The kind of that name, which may say its memory: H100-80GB is H100. Of sizes of a kind the largest goes without:
+    A100 is A100-80."""
+    bare, _, size = name.removesuffix("GB").partition("-")
+    sizes = [device for kind, device in listed.items() if kind.upper().partition("-")[0] == bare]
+    for kind, device in listed.items():
+        if kind.upper() in (name, name.removesuffix("GB")):
+            return device
+    if sizes and not size:
+        return max(sizes, key=lambda device: device.memory_bytes)
+    if size.isdecimal():
+        for device in sizes:
+            if math.isclose(device.memory_bytes / GIB, int(size), rel_tol=0.1):
+                return device
+    raise unknown("kind of GPU", name, listed)
 
 
 def device_of(name: str, memory_bytes: int | None = None) -> Device | None:

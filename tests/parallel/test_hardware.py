@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.errors import EarlError
-from earl.parallel.hardware import GIB, device_of, devices, of_gpus
+from earl.parallel.hardware import GIB, device_of, devices, of_gpus, own_devices
 
 
 def test_every_kind_has_plausible_numbers() -> None:
@@ -28,10 +28,73 @@ def test_one_host_needs_no_number() -> None:
     assert of_gpus("8xA100-80").device.kind == "A100-80"
 
 
-@pytest.mark.parametrize("text", ["", "H100", "8", "0xH100", "8x0xH100", "axH100", "-8xH100", "8 x H100", "٣xH100"])
+@pytest.mark.parametrize("text", ["", "H100", "8", "axH100", "-8xH100", "8 x H100", "٣xH100"])
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(EarlError, match="is not of the form HOSTSxGPUSxKIND"):
         of_gpus(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0xH100", "has no GPUs; name one at least, such as 1x1xH100"),
+        ("0x8xH100", "has no hosts; name one at least, such as 1x8xH100"),
+        ("8x0xH100", "has no GPUs; name one at least, such as 8x1xH100"),
+    ],
+)
+def test_nothing_is_refused(text: str, words: str) -> None:
+    with pytest.raises(EarlError, match=words):
+        of_gpus(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("A100", "A100-80"),
+        ("A100-40GB", "A100-40"),
+        ("a100-80gb", "A100-80"),
+        ("H100-80GB", "H100"),
+        ("L40S-48GB", "L40S"),
+    ],
+)
+def test_kinds_with_their_memory_as_tables_name_them(said: str, kind: str) -> None:
+    assert of_gpus(f"8x{said}").device == devices()[kind]
+
+
+@pytest.mark.parametrize("text", ["8xH100-160GB", "8xH100-SXM", "8xA100-60"])
+def test_a_memory_that_no_such_kind_has_is_refused(text: str) -> None:
+    with pytest.raises(EarlError, match="unknown kind of GPU"):
+        of_gpus(text)
+
+
+OWN = """kind,memory_gib,bf16_tflops,memory_gb_per_second,link_gb_per_second
+GB200,186,2500,8000,900
+H100,94,835,3938,300
+"""
+
+
+def test_own_kinds_stand_beside_the_listed_ones_and_before_them() -> None:
+    kinds = own_devices(OWN, "mine.csv")
+    assert set(kinds) == {*devices(), "GB200"}
+    assert of_gpus("2x4xgb200", kinds).device.memory_bytes == 186 * GIB
+    assert of_gpus("8xH100", kinds).device.memory_bandwidth == 3938e9  # the user's own word
+    assert of_gpus("8xH100").device.memory_bandwidth == 3350e9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("memory_gib,", "memory,", "mine.csv has no column 'memory_gib'; its first line has to be kind,memory_gib"),
+        ("GB200", "200", "mine.csv, line 2: '200' is no name for a kind of GPU"),
+        (",186,", ",lots,", "line 2: memory_gib = 'lots' is not a number above 0"),
+        (",300\n", "\n", "line 3: link_gb_per_second = None is not a number above 0"),
+        ("2500", "nan", "bf16_tflops = 'nan' is not a number above 0"),
+        ("2500", "0", "bf16_tflops = '0' is not a number above 0"),
+    ],
+)
+def test_a_table_of_own_kinds_that_is_none(old: str, new: str, words: str) -> None:
+    with pytest.raises(EarlError, match=words):
+        own_devices(OWN.replace(old, new, 1), "mine.csv")
 
 
 def test_another_kind_is_refused_with_the_nearest() -> None:
