@@ -1,0 +1,32 @@
+"""Cells made by hand."""
+
+from earl.parallel.estimate import Estimate
+from earl.planner.cell import Cell, Stage
+
+
+def cell(
+    context: int,
+    tp: int,
+    speed: float | None,
+    stage: Stage = "rollout",
+    responses: int | None = 32,
+    spread: float = 0.1,
+) -> Cell:
+    """A cell of 128 GPUs; `speed` None: it does not fit."""
+    estimate = Estimate(speed, speed * (1 - spread), speed * (1 + spread), "predicted") if speed is not None else None
+    return Cell(
+        stage=stage,
+        context=context,
+        responses=responses,
+        dp=128 // tp,
+        tp=tp,
+        recompute=False,
+        offload=False,
+        feasible=estimate is not None,
+        verdict=f"TP {tp} at {context}",
+        memory_bytes=(100 << 30) // tp,
+        room_bytes=20 << 30,
+        kv_tokens_capacity=400_000,
+        waves=1,
+        throughput=estimate,
+    )
