@@ -76,6 +76,8 @@ def shape_of(model: Any) -> ModelShape:
         max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
         tied=bool(text.tie_word_embeddings),
         head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
+        experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 1,
+        experts_per_token=getattr(text, "num_experts_per_tok", None) or 1,
     )
 
 

@@ -38,9 +38,12 @@ class Known:
     """The hub id of the variant that chats."""
     type: str
     """As `transformers` calls the family."""
-    experts: int
-    """Feed-forward networks of a layer; 1: no mixture of experts."""
     shape: ModelShape
+
+    @property
+    def experts(self) -> int:
+        """Feed-forward networks of a layer; 1: no mixture of experts."""
+        return self.shape.experts
 
 
 @cache
@@ -80,5 +83,7 @@ def _known(row: dict[str, str]) -> Known:
         max_positions=numbers["max_positions"],
         tied=row["tied"] == "true",
         head_norms=row["type"] in HEAD_NORMS,
+        experts=numbers["experts"],
+        experts_per_token=numbers["experts_per_token"],
     )
-    return Known(row["name"], row["hub"], row["type"], numbers["experts"], shape)
+    return Known(row["name"], row["hub"], row["type"], shape)

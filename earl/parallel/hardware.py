@@ -44,6 +44,8 @@ class Device:
     """Bytes per second."""
     link_bandwidth: float
     """Bytes per second to the other GPUs of its host, in one direction."""
+    fewest_bits: int = 16
+    """Of a number that it multiplies faster than one of 16 bits; half as many bits, twice as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +184,5 @@ def _device(row: dict[str, str]) -> Device:
         float(row["bf16_tflops"]) * 1e12,
         float(row["memory_gb_per_second"]) * 1e9,
         float(row["link_gb_per_second"]) * 1e9,
+        int(row["fewest_bits"]),
     )

@@ -38,6 +38,10 @@ class ModelShape:
     """Whether queries and keys are normed head by head, as in Qwen3."""
     float_bytes: int = 4
     """Of one number in weights, keys, values and activations."""
+    experts: int = 1
+    """Feed-forward networks of a layer; 1: no mixture of experts."""
+    experts_per_token: int = 1
+    """That one token passes; together they are `intermediate` wide."""
 
 
 def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
