@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from earl.engine.model import Policy
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 
 class GenerateSampler:

@@ -21,8 +21,9 @@ from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.placement.stages import Stages
 from earl.recipe import build, load_toml, override
-from earl.rollout.episode import Completion, Episode, Prompt
+from earl.rollout.episode import Episode
 from earl.rollout.lockstep import Completes, play
+from earl.rollout.prompt import Completion, Prompt
 from earl.rollout.tasks import draw_tasks, group_episodes
 from earl.runs.journal import Clock
 from earl.seeds import derive

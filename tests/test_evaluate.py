@@ -14,7 +14,8 @@ from earl.envs.games.tictactoe import TICTACTOE as GAME
 from earl.errors import EarlError
 from earl.evaluate import ANY, Match, matches, strength
 from earl.matches import MatchResult
-from earl.rollout.episode import Completion, Rules
+from earl.rollout.episode import Rules
+from earl.rollout.prompt import Completion
 from earl.rollout.tasks import World
 from earl.trajectory import StopReason
 

@@ -12,7 +12,8 @@ import numpy as np
 from earl.agents.chat import Chat
 from earl.audit.slots import Slot
 from earl.errors import boundary
-from earl.rollout.episode import Completion, Episode
+from earl.rollout.episode import Episode
+from earl.rollout.prompt import Completion
 from earl.rollout.tasks import World
 from earl.trajectory import StopReason, Trajectory, Turn
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from earl.audit.findings import Fault, Finding
 from earl.audit.rebuild import Replay, edit, play_again, readings
 from earl.audit.spoken import Spoken
-from earl.rollout.episode import Completion
+from earl.rollout.prompt import Completion
 from earl.rollout.tasks import World
 from earl.trajectory import Author, Trajectory, Turn
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from earl.engine.probe import Probe
 from earl.engine.sampler import Sampler
 from earl.errors import boundary
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 
 class Batcher:

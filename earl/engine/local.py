@@ -17,7 +17,7 @@ from torch import Tensor
 from earl.engine.model import Policy, head, hidden_states, tensors_once
 from earl.engine.probe import Probe, check
 from earl.engine.slots import SlotCache
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
 
 TOLERANCE = 1e-3

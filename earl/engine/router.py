@@ -11,7 +11,7 @@ from earl.engine.probe import Probe
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
 from earl.rollout.concurrent import Streams
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 
 class VersionsDiffer(EarlError):

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from earl.engine.probe import Probe
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 
 class Sampler(Protocol):

@@ -17,7 +17,7 @@ from earl.engine.source import HUB_ID, folder_of
 from earl.engine.tokenizer import character_tokenizer
 from earl.envs.base import CHARACTERS
 from earl.errors import EarlError, boundary
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 CONNECTIONS = 64
 """Requests on their way at once."""

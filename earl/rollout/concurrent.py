@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, runtime_checkable
 
-from earl.rollout.episode import Completion, Episode, Prompt
+from earl.rollout.episode import Episode
+from earl.rollout.prompt import Completion, Prompt
 from earl.trajectory import Trajectory
 
 THREADS = 32

@@ -16,42 +16,13 @@ from earl.agents.parser import parse, unclosed
 from earl.envs.base import Info, TextEnv
 from earl.errors import EarlError, boundary
 from earl.rollout.history import SUMMARY_REQUEST, History, Round, Told
+from earl.rollout.prompt import Completion, Prompt
+from earl.rollout.transcript import Transcript
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What an episode wants completed.
-
-    Example:
-        Prompt(session=4, tokens=[…31 ids…], seed=99, max_tokens=4)
-    """
-
-    session: int
-    """Names the episode, so that a sampler can keep its KV cache between turns."""
-    tokens: Sequence[int]
-    """The whole context, exactly as it was given and sampled so far."""
-    seed: int
-    """Seeds the sampling: the same seed and context give the same tokens."""
-    max_tokens: int
-    greedy: bool = False
-    """Take the most likely token each time instead of drawing one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What a sampler answers. `logprobs` are those of the distribution that was sampled from."""
-
-    tokens: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    """Weight version that sampled each token; they rise where weights were loaded in between."""
-    finished: bool
-    """Whether the last token is a stop token; if not, `max_tokens` cut the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +67,7 @@ class Episode:
     ) -> None:
         self.env, self.chat, self.rules, self.task = env, chat, rules, task
         self.seed, self.session, self._delay_seconds = seed, session, delay_seconds
-        self.tokens: list[int] = []
-        self.authors = bytearray()
-        self.logprobs: list[float] = []
-        self.versions: list[int] = []
+        self.transcript = Transcript()
         self.turns: list[Turn] = []
         self.illegal = 0
         self.stop: StopReason | None = None
@@ -111,6 +79,11 @@ class Episode:
         self._rounds: list[Round] = []  # of the context that is open, as far as the history policy keeps them
         self._after_summary: Told | None = None
         self._begin()
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All that was given and sampled so far, of every context."""
+        return self.transcript.tokens
 
     @property
     def observation(self) -> str:
@@ -128,12 +101,12 @@ class Episode:
         if fault.message:
             return self._end(StopReason.ENV_ERROR, error=fault.message)
         self._task, self._told = self._observation, Told("user", self._observation)
-        self._give(self._opening(self._observation))
-        if len(self.tokens) >= self.rules.context_limit:
+        self.transcript.give(self._opening(self._observation))
+        if len(self.transcript) >= self.rules.context_limit:
             raise EarlError(
                 f"context.limit is {self.rules.context_limit} tokens, but the first prompt of "
-                f"{self.task.env} alone takes {len(self.tokens)} and a reply needs room; "
-                f"set context.limit to at least {len(self.tokens) + self.rules.max_turn_tokens}"
+                f"{self.task.env} alone takes {len(self.transcript)} and a reply needs room; "
+                f"set context.limit to at least {len(self.transcript) + self.rules.max_turn_tokens}"
             )
         return None
 
@@ -144,27 +117,29 @@ class Episode:
 
     def prompt(self) -> Prompt:
         """The prompt that the episode waits on."""
-        context = self.tokens[self._context_start :] if self._context_start else self.tokens
+        context = self.transcript.tokens[self._context_start :] if self._context_start else self.transcript.tokens
         # Keyed by the length so far: every turn draws its own noise, whatever its context looks like.
-        seed = derive(self.seed, len(self.tokens))
+        seed = derive(self.seed, len(self.transcript))
         return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
 
     def delay(self) -> float:
         """Seconds that a driver has to wait before the environment may answer this prompt's completion."""
         if not self._delay_seconds:
             return 0.0
-        rng = Random(derive(self.seed, "delay", len(self.tokens)))
+        rng = Random(derive(self.seed, "delay", len(self.transcript)))
         return self._delay_seconds * rng.lognormvariate(0.0, DELAY_SPREAD)
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and go on to the next prompt or to the end."""
-        start = len(self.tokens)
+        start = len(self.transcript)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
         text = self.chat.decode(tuple(completion.tokens))
         reply = parse(text, thinking=self.rules.thinking)
         cut_thinking = self.rules.thinking and not completion.finished and unclosed(text)
-        self._write(completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking))
+        self.transcript.write(
+            completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking)
+        )
         if completion.finished:
             return self._act(start, reply.action)
         return self._cut(start)
@@ -175,10 +150,10 @@ class Episode:
         return Trajectory(
             task=self.task,
             seed=self.seed,
-            tokens=np.array(self.tokens, dtype=np.int32),
-            authors=np.frombuffer(bytes(self.authors), dtype=np.uint8),
-            logprobs=np.array(self.logprobs, dtype=np.float32),
-            versions=np.array(self.versions, dtype=np.int32),
+            tokens=np.array(self.transcript.tokens, dtype=np.int32),
+            authors=np.frombuffer(bytes(self.transcript.authors), dtype=np.uint8),
+            logprobs=np.array(self.transcript.logprobs, dtype=np.float32),
+            versions=np.array(self.transcript.versions, dtype=np.int32),
             turns=tuple(self.turns),
             stop=self.stop,
             outcome=self.outcome,
@@ -227,12 +202,12 @@ class Episode:
             return self._forfeit(StopReason.TURN_LIMIT)
         last, told = self.turns[-1], Told(info.get("role", "user"), observation)
         self._rounds.append(Round(self._told, last.action_start, last.end, closed))
-        self._prompt_start = len(self.tokens)
+        self._prompt_start = len(self.transcript)
         if self._history.wants_summary(len(self._rounds)):
             self._after_summary = told
-            self._give(self.chat.reply("user", SUMMARY_REQUEST, closed))
+            self.transcript.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
         elif self._history.goes_on(len(self._rounds)):
-            self._give(self.chat.reply(told.role, told.text, closed))
+            self.transcript.give(self.chat.reply(told.role, told.text, closed))
         else:
             self._rounds = self._rounds[len(self._rounds) - (self._history.kept or 0) :]
             refused = last.action is None and not self._rounds  # the refused reply is gone: what it answered comes back
@@ -244,24 +219,24 @@ class Episode:
 
     def _restart(self, told: Told) -> None:
         """A new context: what the kept rounds were told, their replies as they were sampled, and what is new."""
-        self._context_start = len(self.tokens)
+        self._context_start = len(self.transcript)
         tellings = [*(kept.told for kept in self._rounds), told]
         head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
-        self._give(self._opening(head))
+        self.transcript.give(self._opening(head))
         for kept, telling in zip(self._rounds, tellings[1:], strict=True):
-            self._repeat(kept)
-            self._prompt_start = len(self.tokens)
-            self._give(self.chat.reply(telling.role, telling.text, kept.closed))
+            self.transcript.repeat(kept.start, kept.end)
+            self._prompt_start = len(self.transcript)
+            self.transcript.give(self.chat.reply(telling.role, telling.text, kept.closed))
 
     def _take_summary(self, start: int, completion: Completion) -> None:
         """The summary takes the place of all that was before; one that was cut is taken as far as it goes."""
-        self._write(completion, self._policy_authors(completion.tokens, ""))
+        self.transcript.write(completion, self._policy_authors(completion.tokens, ""))
         self._turn(start, None, 0.0, 0.0, summary=True)
         if not completion.finished and self._room() <= 0:
             return self._forfeit(StopReason.CONTEXT_LIMIT)
         assert self._after_summary is not None
         told, self._after_summary, self._rounds = self._after_summary, None, []
-        self._prompt_start = len(self.tokens)
+        self._prompt_start = len(self.transcript)
         self._told = Told(told.role, f"{self.chat.decode(tuple(completion.tokens))}\n{told.text}")
         self._restart(self._told)
         return self._check_room()
@@ -272,29 +247,13 @@ class Episode:
 
     def _room(self) -> int:
         """Tokens that the context may still take."""
-        return self.rules.context_limit - (len(self.tokens) - self._context_start)
+        return self.rules.context_limit - (len(self.transcript) - self._context_start)
 
     def _num_replies(self) -> int:
         return sum(not turn.summary for turn in self.turns)
 
     def _opening(self, observation: str) -> Piece:
         return self.chat.opening(self.env.instructions if self.rules.instructions else "", observation)
-
-    def _give(self, piece: Piece) -> None:
-        self.tokens += piece.tokens
-        self.authors += piece.authors
-        self.logprobs += [0.0] * len(piece.tokens)
-        self.versions += [-1] * len(piece.tokens)
-
-    def _write(self, completion: Completion, authors: bytes) -> None:
-        self.tokens += completion.tokens
-        self.authors += authors
-        self.logprobs += completion.logprobs
-        self.versions += completion.versions
-
-    def _repeat(self, kept: Round) -> None:
-        """Give a reply again: the same tokens by the same author, though not sampled here."""
-        self._give(Piece(tuple(self.tokens[kept.start : kept.end]), bytes(self.authors[kept.start : kept.end])))
 
     def _policy_authors(self, tokens: list[int], thinking: str) -> bytes:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""
@@ -308,7 +267,7 @@ class Episode:
         return bytes([Author.THINKING]) * length + bytes([Author.ACTION]) * (len(tokens) - length)
 
     def _turn(self, start: int, action: str | None, reward: float, seconds: float, summary: bool = False) -> None:
-        places = (self._context_start, self._prompt_start, start, len(self.tokens))
+        places = (self._context_start, self._prompt_start, start, len(self.transcript))
         self.turns.append(Turn(*places, action, reward, seconds, summary))
 
     def _forfeit(self, stop: StopReason) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from earl.rollout.concurrent import Streams, play_concurrently
-from earl.rollout.episode import Completion, Episode, Prompt
+from earl.rollout.episode import Episode
+from earl.rollout.prompt import Completion, Prompt
 from earl.trajectory import Trajectory
 
 

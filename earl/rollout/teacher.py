@@ -5,7 +5,8 @@ from random import Random
 
 from earl.agents.scripted.base import Agent
 from earl.errors import EarlError
-from earl.rollout.episode import Completion, Episode
+from earl.rollout.episode import Episode
+from earl.rollout.prompt import Completion
 from earl.trajectory import Trajectory
 
 

@@ -11,8 +11,8 @@ from earl.cli.main import run as command_line
 from earl.config import ModelConfig
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
-from earl.rollout.episode import Prompt
 from earl.rollout.lockstep import Greedy
+from earl.rollout.prompt import Prompt
 
 SMALL = ("model.hidden=16", "model.layers=1", "model.heads=1", "warm_start.episodes=8", "warm_start.minibatches=1")
 

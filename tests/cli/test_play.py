@@ -13,7 +13,8 @@ from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
 from earl.placement.judge import Judge
-from earl.rollout.episode import Completion, Rules
+from earl.rollout.episode import Rules
+from earl.rollout.prompt import Completion
 from earl.rollout.tasks import World
 
 

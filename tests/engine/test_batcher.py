@@ -7,8 +7,8 @@ import pytest
 
 from earl.engine.batcher import Batcher
 from earl.engine.local import LocalSampler
-from earl.rollout.episode import Completion, Prompt
 from earl.rollout.lockstep import play
+from earl.rollout.prompt import Completion, Prompt
 
 
 class Slow:

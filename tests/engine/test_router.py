@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.engine.router import Router, Routes, VersionsDiffer
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 
 class Replica:

@@ -20,7 +20,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.engine.served import Served, messages, served
 from earl.errors import EarlError
-from earl.rollout.episode import Prompt
+from earl.rollout.prompt import Prompt
 
 
 class Server:

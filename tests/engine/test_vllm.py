@@ -15,7 +15,7 @@ from earl.engine.model import Policy, make
 from earl.engine.probe import Probe, StaleWeights, check
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
-from earl.rollout.episode import Prompt
+from earl.rollout.prompt import Prompt
 
 pytest.importorskip("vllm", reason="vLLM is an extra")
 

@@ -12,7 +12,7 @@ from earl.placement.cluster.environments import RemoteSampler
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
 from earl.recipe import build, dump
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest

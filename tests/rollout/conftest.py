@@ -6,7 +6,8 @@ import pytest
 
 from earl.agents.chat import Chat
 from earl.envs.base import TextEnv
-from earl.rollout.episode import Completion, Episode, Rules
+from earl.rollout.episode import Episode, Rules
+from earl.rollout.prompt import Completion
 from earl.trajectory import Task
 
 END = "$"

@@ -3,8 +3,8 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.rollout.episode import Completion
 from earl.rollout.lockstep import play
+from earl.rollout.prompt import Completion
 from earl.trajectory import Author, Outcome, StopReason
 
 LETTERS = {
@@ -201,5 +201,7 @@ def test_board_only_keeps_the_instructions(played, text):
 def test_a_reply_may_span_two_weight_versions(episode):
     running = episode()
     running.receive(Completion([ord("1"), ord("$")], [-0.5, -0.1], [3, 4], True))
-    sampled = [(chr(token), version) for token, version in zip(running.tokens, running.versions, strict=True)]
+    sampled = [
+        (chr(token), version) for token, version in zip(running.tokens, running.transcript.versions, strict=True)
+    ]
     assert [pair for pair in sampled if pair[1] >= 0] == [("1", 3), ("$", 4)]

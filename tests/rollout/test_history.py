@@ -2,9 +2,9 @@
 
 import pytest
 
-from earl.rollout.episode import Completion
 from earl.rollout.history import SUMMARY_REQUEST, History
 from earl.rollout.lockstep import play
+from earl.rollout.prompt import Completion
 from earl.trajectory import Author, Outcome, StopReason
 
 

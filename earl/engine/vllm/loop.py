@@ -12,7 +12,7 @@ from threading import Thread, current_thread
 from typing import Any, TypeVar
 
 from earl.errors import EarlError, boundary
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
 
 R = TypeVar("R")

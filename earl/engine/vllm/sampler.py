@@ -16,7 +16,7 @@ from earl.engine.model import Policy
 from earl.engine.probe import Probe, check
 from earl.engine.vllm.device import Device, device, require_vllm
 from earl.engine.vllm.loop import EngineLoop
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 """Unless the user's environment says otherwise."""

@@ -24,7 +24,7 @@ from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings
 from earl.recipe import build
 from earl.rollout.concurrent import Streams
-from earl.rollout.episode import Completion, Prompt
+from earl.rollout.prompt import Completion, Prompt
 
 AGAIN_SECONDS = 0.2
 """Between two questions to a sampler that is lost, until another is in its place."""
