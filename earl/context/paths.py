@@ -75,10 +75,10 @@ class Paths:
         over = self.values >= bounds
         return np.where(over.any(0), over.argmax(0) + 1, len(over) + 1)
 
-    def last(self) -> Floats:
-        """The values at the horizon. [PATHS]."""
-        end = self.values[-1]
-        values: Floats = self.unit * np.where(self.logarithmic, np.exp(np.minimum(end, MOST)), end)
+    def at(self, place: int) -> Floats:
+        """The values at a place, -1: at the horizon. [PATHS]."""
+        there = self.values[place]
+        values: Floats = self.unit * np.where(self.logarithmic, np.exp(np.minimum(there, MOST)), there)
         return values
 
 

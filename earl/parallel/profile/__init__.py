@@ -1,0 +1,1 @@
+"""What layouts were measured to take, and how measurements move what is predicted of others."""

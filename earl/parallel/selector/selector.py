@@ -1,0 +1,169 @@
+"""The Parallelism Selector of a run: told what happens, it says before each stage what that runs in.
+
+saw(step, load)            -> contexts, forecast
+measured(choice, …)        -> what is predicted of all choices moves
+out_of_memory(choice, …)   -> the choice is barred
+switched(choice, …)        -> what a switch costs
+decide(stage, step)        -> Inputs, a value ─▶ the pure decision (decide.py) ─▶ Decision
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp
+from typing import Any
+
+import numpy as np
+
+from earl.context.forecast import outlook
+from earl.parallel.choice import Choice, Stage, longest_bucket
+from earl.parallel.estimate import Origin
+from earl.parallel.load import Load
+from earl.parallel.profile.cells import measured, place_of
+from earl.parallel.profile.correction import Correction, correction
+from earl.parallel.selector.costs import Costs
+from earl.parallel.selector.decide import decide
+from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs
+from earl.parallel.selector.memory import KEPT_STEPS, Barred, Memory
+from earl.parallel.selector.settings import Settings
+from earl.parallel.selector.table import Table
+
+
+class Selector:
+    """Decides for every stage that has candidates.
+
+    Example:
+        selector = Selector({"update": [small, large]}, costs, {"update": 2.5})
+        selector.saw(0, Load(sequences=384, mean_tokens=60.0, longest_tokens=100, limit_tokens=512))
+        selector.decide("update", step=1).choice
+    """
+
+    def __init__(
+        self,
+        candidates: Mapping[Stage, Sequence[Choice]],
+        costs: Costs,
+        switch_seconds: Mapping[Stage, float],
+        settings: Settings | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """Begin with nothing seen.
+
+        Args:
+            candidates: what each stage may run in.
+            switch_seconds: what a switch is taken to cost until one is measured; it weighs as much as one.
+            settings: how readily layouts are switched.
+            steps: the last step of the run, where it is known.
+        """
+        self._candidates, self._costs = dict(candidates), costs
+        self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
+        self._table = Table(costs)
+        self._corrections: dict[Stage, Correction] = {}
+        self._memory = Memory()
+
+    def saw(self, step: int, load: Load) -> None:
+        """Take in the contexts of a step, or before the first what is expected of it; `limit_tokens` as it is now."""
+        before = [(own, known) for own, known in self._memory.loads if own < step]
+        self._memory.loads = [*before, (step, load)][-KEPT_STEPS:]
+
+    def measured(self, choice: Choice, load: Load, seconds: float) -> None:
+        """Take in what a step's stage took."""
+        stage = choice.stage
+        predicted = exp(self._table.logarithms([choice], [load.mean_tokens], load.sequences)[0, 0])
+        self._memory.cells[stage] = measured(self._memory.cells[stage], choice, load, seconds, predicted)
+        self._corrections.pop(stage, None)
+
+    def out_of_memory(self, choice: Choice, load: Load, step: int) -> None:
+        """Bar a choice for contexts and loads like these and above."""
+        self._memory.barred.append(Barred(choice, longest_bucket(load), step, load.longest_tokens))
+
+    def switched(self, choice: Choice, seconds: float) -> None:
+        """Take in what a switch to a choice took."""
+        count, total = self._memory.switches.get(choice, (0, 0.0))
+        self._memory.switches[choice] = count + 1, total + seconds
+
+    def decide(self, stage: Stage, step: int) -> Decision:
+        """What the stage runs in at this step.
+
+        Raises EarlError when no candidate fits.
+        """
+        state, decision = decide(self._memory.stages[stage], self.inputs(stage, step))
+        self._memory.stages[stage] = state
+        return decision
+
+    def inputs(self, stage: Stage, step: int) -> Inputs:
+        """What the next decision of a stage is made from. Something has to have been seen."""
+        loads = self._loads(step)
+        choices = self._candidates[stage]
+        tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
+        predicted = self._table.logarithms(choices, tokens, sequences)
+        places = np.array([place_of(one, sequences) for one in tokens])
+        shift, _ = self._correction(stage).at(choices, places)
+        seconds = np.exp(predicted + shift).tolist()
+        largest = np.maximum.accumulate(tokens).tolist()
+        prepared = [replace(load, mean_tokens=mean) for load, mean in zip(loads, largest, strict=True)]
+        candidates = [self._candidate(choice, own, prepared) for choice, own in zip(choices, seconds, strict=True)]
+        return Inputs(
+            step,
+            stage,
+            sequences,
+            tuple(tokens),
+            tuple(load.longest_tokens for load in loads),
+            None if self._steps is None else max(self._steps - step, 0),
+            tuple(candidates),
+            self._settings,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """All that it remembers, as JSON holds it."""
+        return self._memory.as_object()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` said."""
+        self._memory = Memory.of(state)
+        self._corrections.clear()
+
+    def _loads(self, step: int) -> list[Load]:
+        """What is expected at each look-ahead: the median of the mean; of the longest, what it may come to by then."""
+        last, load = self._memory.loads[-1]
+        ahead = [step - last + steps for steps in AHEAD]
+        means = outlook([(own, known.mean_tokens) for own, known in self._memory.loads], ahead)
+        history = [(own, float(known.longest_tokens)) for own, known in self._memory.loads]
+        longest = outlook(history, ahead, self._settings.longest_quantile)
+        margin = self._settings.longest_margin
+        room = [one.upper * (margin if steps else 1) for steps, one in zip(ahead, longest, strict=True)]
+        capped = np.minimum(np.maximum.accumulate(room), load.limit_tokens)
+        return [
+            replace(load, mean_tokens=max(1.0, min(mean.median, most)), longest_tokens=int(most))
+            for mean, most in zip(means, capped.tolist(), strict=True)
+        ]
+
+    def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Load]) -> Candidate:
+        fits, why_not = self._fits(choice, loads)
+        count, total = self._memory.switches.get(choice, (0, 0.0))
+        cost = (self._switch_seconds[choice.stage] + total) / (1 + count)
+        origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
+        seen = fits > 0 or not self._obstacle(choice, self._memory.loads[-1][1])
+        return Candidate(choice, tuple(seconds), origin, fits, seen, why_not, cost)
+
+    def _fits(self, choice: Choice, loads: Sequence[Load]) -> tuple[int, str]:
+        """At how many look-aheads it fits, and what stands against the next: contexts never shrink, so by halving."""
+        low, high, why_not = 0, len(loads), ""
+        while low < high:
+            middle = (low + high) // 2
+            obstacle = self._obstacle(choice, loads[middle])
+            if obstacle:
+                high, why_not = middle, obstacle
+            else:
+                low = middle + 1
+        return low, why_not
+
+    def _obstacle(self, choice: Choice, load: Load) -> str:
+        barred = next((one for one in self._memory.barred if one.covers(choice, load)), None)
+        if barred:
+            return f"it ran out of memory at step {barred.step} with contexts of {barred.longest_tokens} tokens"
+        return self._costs.obstacle(choice, load)
+
+    def _correction(self, stage: Stage) -> Correction:
+        known = self._corrections.get(stage)
+        if known is None:
+            known = self._corrections[stage] = correction(self._memory.cells[stage])
+        return known

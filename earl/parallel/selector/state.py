@@ -1,0 +1,50 @@
+"""What a stage's decisions remember: a value that a checkpoint holds, so that a resumed run decides alike."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from earl.parallel.choice import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A choice that was left."""
+
+    choice: Choice
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """Where one stage stands."""
+
+    current: Choice | None = None
+    since: int = 0
+    """The step at which it was taken."""
+    left: tuple[Left, ...] = ()
+    """What was left, the latest last; as far back as switches back are counted."""
+    backs: tuple[int, ...] = ()
+    """Steps of switches back."""
+    steps: int = 0
+    """Decisions so far."""
+    fastest: tuple[Choice, ...] = ()
+    """The choices that were clearly the fastest, one after the other, each once; the last is so now."""
+    reversals: int = 0
+    """How often one became the fastest again that had been before."""
+
+    def as_object(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "StageState":
+        """What `as_object` made, also after JSON turned tuples into lists."""
+        return cls(
+            current=fields["current"] and Choice.of(fields["current"]),
+            since=fields["since"],
+            left=tuple(Left(Choice.of(one["choice"]), one["step"]) for one in fields["left"]),
+            backs=tuple(fields["backs"]),
+            steps=fields["steps"],
+            fastest=tuple(map(Choice.of, fields["fastest"])),
+            reversals=fields["reversals"],
+        )
