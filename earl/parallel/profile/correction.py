@@ -56,7 +56,7 @@ def correction(cells: Cells) -> Correction:
     ratios = np.array([cell.ratio for cell in cells.values()])
     same = _same(choices, choices)
     covariance = _covariance(same, _distance(places, places))
-    inverse: Floats = np.linalg.inv(covariance + np.diag(_noise(cells) / counts))
+    inverse = np.asarray(np.linalg.inv(covariance + np.diag(_noise(cells) / counts)), np.float64)
     return Correction(choices, places, inverse @ ratios, inverse)
 
 

@@ -1,4 +1,4 @@
-"""What choices are predicted to take at any context, from few predictions: at contexts an eighth of a doubling apart."""
+"""What choices are predicted to take at any context, from predictions at contexts an eighth of a doubling apart."""
 
 from collections.abc import Sequence
 from math import ceil, floor, log, log2
