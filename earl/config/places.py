@@ -6,6 +6,8 @@ from pydantic import Field
 
 from earl.config.section import Section
 
+GIB = 1 << 30
+
 
 class SamplerConfig(Section):
     """[sampler]: what decodes the model's replies."""
@@ -13,13 +15,23 @@ class SamplerConfig(Section):
     engine: Literal["auto", "local", "vllm"] = "auto"
     """`local`: earl's own, on CPU. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
     tp: int = Field(1, ge=1)
-    """vLLM: devices that one copy of the model is split over. Not set, on GPUs: as few as memory allows."""
+    """Devices that one copy of the model is split over. Not set, on GPUs: as few as memory allows."""
     compiled: bool = False
     """vLLM: compile the model; takes longer to start."""
     memory_share: float = Field(0.85, gt=0, lt=1)
     """vLLM on GPUs: share of a device's memory for weights and KV cache."""
-    kv_cache_gib: float = Field(1.0, gt=0)
-    """vLLM on CPU: memory for the KV cache."""
+    kv_cache_gib: float | None = Field(None, gt=0)
+    """On CPU: memory for the KV cache of one process. Not set: vLLM takes 1, earl's own what a step's episodes need."""
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Memory for the KV cache; None: not set."""
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * GIB)
+
+    @property
+    def vllm_cache_bytes(self) -> int:
+        """What vLLM takes on a CPU."""
+        return GIB if self.cache_bytes is None else self.cache_bytes
 
 
 class PlacementConfig(Section):

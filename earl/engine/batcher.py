@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from torch import Tensor
 
 from earl.engine.probe import Probe
-from earl.engine.sampler import Sampler
+from earl.engine.sampler import InWaves, Sampler
 from earl.errors import boundary
 from earl.rollout.prompt import Completion, Prompt
 
@@ -21,10 +21,13 @@ class Batcher:
 
     Args:
         sampler: is used by one thread alone from now on.
+
+    Attributes:
+        within: that sampler.
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+        self.within = sampler
         self._waiting: SimpleQueue[tuple[Prompt, Future[Completion]]] = SimpleQueue()
         self._thread = ThreadPoolExecutor(1, "earl-batcher")
 
@@ -37,23 +40,27 @@ class Batcher:
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order, in a batch of their own."""
-        return self._thread.submit(self._sampler.generate, prompts).result()
+        return self._thread.submit(self.within.generate, prompts).result()
 
     def release(self, sessions: Sequence[int]) -> None:
         """Forget what was kept for these episodes, soon."""
-        self._thread.submit(self._sampler.release, sessions)
+        self._thread.submit(self.within.release, sessions)
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights between two batches; replies to come are sampled with these."""
-        self._thread.submit(self._sampler.load, weights, version, probe).result()
+        self._thread.submit(self.within.load, weights, version, probe).result()
+
+    def most_waves(self) -> int | None:
+        """See `InWaves`."""
+        return self.within.most_waves() if isinstance(self.within, InWaves) else None
 
     def sleep(self) -> None:
         """Free the device's memory between two batches."""
-        self._thread.submit(self._sampler.sleep).result()
+        self._thread.submit(self.within.sleep).result()
 
     def wake(self) -> None:
         """Take it back."""
-        self._thread.submit(self._sampler.wake).result()
+        self._thread.submit(self.within.wake).result()
 
     def _flush(self) -> None:
         """Complete all prompts that wait; those that came with an earlier batch do not any more."""
@@ -65,7 +72,7 @@ class Batcher:
         if not batch:
             return
         with boundary() as fault:
-            completions = self._sampler.generate([prompt for prompt, _ in batch])
+            completions = self.within.generate([prompt for prompt, _ in batch])
         for number, (_, reply) in enumerate(batch):
             if fault.message:
                 reply.set_exception(RuntimeError(f"the sampler failed: {fault.message}"))

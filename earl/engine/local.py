@@ -6,6 +6,7 @@ Episodes whose contexts are alike share a slot of the cache until they part: wha
 """
 
 import copy
+import sys
 from collections.abc import Hashable, Mapping, Sequence, Set
 from itertools import count, groupby
 from typing import Any, NamedTuple, TypeVar
@@ -14,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earl.engine.model import Policy, head, hidden_states, tensors_once
+from earl.engine.bare import empty
+from earl.engine.model import Policy, head, hidden_states, shape_of, tensors_once
 from earl.engine.probe import Probe, check
 from earl.engine.slots import SlotCache
+from earl.engine.waves import need, waves
+from earl.parallel.memory import kv_bytes
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
 
@@ -44,15 +48,24 @@ class LocalSampler:
     """Samples from its own copy of a policy's model.
 
     Args:
-        policy: model and stop tokens; the weights are copied.
+        policy: model and stop tokens; the weights are copied, where it has any.
         temperature: divides the logits; log-probs are those of the resulting distribution.
+        room_bytes: of the keys and values in this process; episodes that do not fit wait for others to end. None: as
+            many as there are episodes.
     """
 
-    def __init__(self, policy: Policy, temperature: float = 1.0) -> None:
-        self._model: Any = copy.deepcopy(policy.model).eval().requires_grad_(False)
+    tp = 1
+    """Processes that the copy is split over."""
+
+    def __init__(self, policy: Policy, temperature: float = 1.0, room_bytes: int | None = None) -> None:
         self._stop_ids = policy.stop_ids
         self._temperature = temperature
         self._version = 0
+        self._room = sys.maxsize
+        if room_bytes is not None:
+            self._room = int(room_bytes / kv_bytes(shape_of(policy.model), self.tp))
+        self._most_waves = 0
+        self._model: Any = self._copied(policy).eval().requires_grad_(False)
         self._forget()
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
@@ -65,13 +78,25 @@ class LocalSampler:
             StaleWeights: when these say something else.
         """
         for name, tensor in tensors_once(self._model).items():  # one after the other: they may be fetched one by one
-            given = weights[name]
+            given = self._part(weights, name)
             assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
             tensor.copy_(given)
         self._version = version
         self._forget()
         if probe:
-            check(probe, Probe.of(self._model).logprobs, TOLERANCE, version)
+            self._check(probe)
+
+    def _copied(self, policy: Policy) -> Any:
+        """A model with the policy's weights, or with memory for some to come."""
+        whole = any(not parameter.is_meta for parameter in policy.model.parameters())
+        return copy.deepcopy(policy.model) if whole else empty(policy.model)
+
+    def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
+        """What this process holds of a tensor."""
+        return weights[name]
+
+    def _check(self, probe: Probe) -> None:
+        check(probe, Probe.of(self._model).logprobs, TOLERANCE, self._version)
 
     @property
     def version(self) -> int:
@@ -89,9 +114,34 @@ class LocalSampler:
         for session in sessions:
             self._slots.pop(session, None)
 
-    @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """Complete all prompts in one batch that shrinks as replies end."""
+        """Complete all prompts in one batch that shrinks as replies end, or in as many as their room asks for.
+
+        Raises:
+            EarlError: when not even one of them has room.
+        """
+        planned = waves([need(prompt) for prompt in prompts], self._room)
+        self._most_waves = max(self._most_waves, len(planned))
+        completions: dict[int, Completion] = {}
+        for wave in planned:
+            own = [prompts[number] for number in wave]
+            self._make_room(own)
+            completions |= zip(wave, self._complete(own), strict=True)
+        return [completions[number] for number in range(len(prompts))]
+
+    def most_waves(self) -> int | None:
+        """The most batches that one call took since this was last asked; None where room is not bounded."""
+        most, self._most_waves = self._most_waves, 0
+        return None if self._room == sys.maxsize else most
+
+    @property
+    def held_bytes(self) -> tuple[int, int]:
+        """Of the weights, and of the keys and values, in this process."""
+        return sum(tensor.nbytes for tensor in tensors_once(self._model).values()), self._cache.held_bytes
+
+    @torch.inference_mode()
+    def _complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """Complete prompts together."""
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)
         greedy = np.array([prompt.greedy for prompt in prompts])
         replies: list[list[int]] = [[] for _ in prompts]
@@ -112,8 +162,15 @@ class LocalSampler:
             for reply, scores in zip(replies, logprobs, strict=True)
         ]
 
+    def _make_room(self, prompts: Sequence[Prompt]) -> None:
+        """Forget what is cached, where it leaves no room for these: it is computed again when it is wanted."""
+        sessions = {prompt.session for prompt in prompts}
+        kept = {slot for session, slot in self._slots.items() if session not in sessions}
+        if not self._cache.fits(len(kept) + len(prompts), max(map(need, prompts))):
+            self._forget()
+
     def _forget(self) -> None:
-        self._cache = SlotCache(self._model.config.num_hidden_layers)
+        self._cache = SlotCache(self._model.config.num_hidden_layers, self._room)
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._contexts: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
 
@@ -202,8 +259,9 @@ class LocalSampler:
         starts = torch.tensor([context.held for context in wanted])
         last = torch.tensor([len(context.new) - 1 for context in wanted])
         window = self._cache.window
-        window.slots, window.positions = torch.tensor(slots), starts[:, None] + torch.arange(width)  # [B, Q]
         window.length = int((starts + last).max()) + 1
+        window.slots = torch.tensor(slots)
+        window.positions = (starts[:, None] + torch.arange(width)).clamp(max=window.length)  # [B, Q]
         hidden = torch.arange(window.length) > window.positions[:, None, :, None]  # [B, 1, Q, length]
         states = hidden_states(
             self._model,

@@ -14,6 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
+from earl.engine.bare import bare
 from earl.engine.source import folder_of, known_shape
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
@@ -142,13 +143,21 @@ def load(path: str | Path) -> Policy:
     return policy
 
 
-def outline(path: str | Path) -> Policy:
-    """A policy whose model has no weights, for who reads only parts of them. Raises EarlError as `load` does."""
-    tokenizer, config = _described(path, folder_of(path))
-    with _loading(path), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
+def outline(model: ModelConfig) -> Policy:
+    """The policy that a recipe starts from, without weights, for who reads only parts of them or is given them.
+
+    Raises:
+        EarlError: as `load` does.
+    """
+    if model.path is None:
+        tokenizer = character_tokenizer()
+        config: Any = _small(model, tokenizer)
+    else:
+        tokenizer, config = _described(model.path, folder_of(model.path, weights=False))
+    with _loading(model.path or "the recipe"):
+        made = bare(config)
     _check_layers(config.get_text_config())
-    return Policy(model, tokenizer)
+    return Policy(made, tokenizer)
 
 
 def _described(path: str | Path, folder: Path) -> tuple[Any, Any]:

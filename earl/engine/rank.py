@@ -38,6 +38,9 @@ def sharded_learner(config: Config, mesh: Mesh, model: Path | None = None) -> Le
     if path is None:
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
-        policy, ranks = outline(path), Shards(mesh, Stored(folder_of(path)))
+        policy, ranks = (
+            outline(config.model.model_copy(update={"path": str(path)})),
+            Shards(mesh, Stored(folder_of(path))),
+        )
     values = algorithm(config.algorithm.name).needs_values
     return Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)

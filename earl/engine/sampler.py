@@ -1,11 +1,12 @@
 """The seam between the loop and whatever completes prompts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from earl.engine.probe import Probe
+from earl.parallel.layout import Box
 from earl.rollout.prompt import Completion, Prompt
 
 
@@ -31,3 +32,19 @@ class Sampler(Protocol):
 
     def wake(self) -> None:
         """Take it back."""
+
+
+@runtime_checkable
+class InBoxes(Protocol):
+    """Weights of which a part of a tensor can be had without the rest."""
+
+    def part(self, name: str, box: Box) -> Tensor:
+        """What lies in a box of the tensor `name`."""
+
+
+@runtime_checkable
+class InWaves(Protocol):
+    """A sampler whose prompts wait for each other where memory is short."""
+
+    def most_waves(self) -> int | None:
+        """The most batches that one call took since this was last asked; None where room is not bounded."""

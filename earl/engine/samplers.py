@@ -6,22 +6,27 @@ from earl.engine.choice import choose
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, shape_of
 from earl.engine.sampler import Sampler
+from earl.engine.sharding.band import Band
+from earl.engine.split import SplitSampler
 from earl.errors import EarlError
 from earl.parallel.memory import ModelShape
 
 
-def make_sampler(config: Config, policy: Policy) -> Sampler:
+def make_sampler(config: Config, policy: Policy, band: Band | None = None) -> Sampler:
     """A sampler with the policy's weights; without any where the policy's model is on the meta device.
 
     Where episodes go at their own pace, since environments are slow or elsewhere or rollout goes on while the learner
     learns, it takes single prompts too.
+
+    Args:
+        band: the processes that this copy is split over; None: this process has all of it.
 
     Raises:
         EarlError: when [sampler] asks for what there is not, or what cannot run here.
     """
     shape = shape_of(policy.model)
     if engine_of(config, shape) == "local":
-        local = LocalSampler(policy, config.rollout.temperature)
+        local = _local(config, policy, band)
         place = config.placement
         return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
     from earl.engine.vllm.sampler import VllmSampler
@@ -29,20 +34,47 @@ def make_sampler(config: Config, policy: Policy) -> Sampler:
     return VllmSampler(policy, config.sampler, config.rollout.temperature, longest_context(config, shape))
 
 
+def _local(config: Config, policy: Policy, band: Band | None) -> LocalSampler:
+    room = config.sampler.cache_bytes
+    if band is not None:
+        return SplitSampler(policy, band, config.rollout.temperature, room)
+    return LocalSampler(policy, config.rollout.temperature, room)
+
+
+def split_of(sampler: Sampler) -> SplitSampler | None:
+    """This process's part of a sampler that is split over several; None where it is whole."""
+    within = sampler.within if isinstance(sampler, Batcher) else sampler
+    return within if isinstance(within, SplitSampler) else None
+
+
 def engine_of(config: Config, shape: ModelShape) -> str:
-    """`local` or `vllm`.
+    """`local` or `vllm`."""
+    asked = config.sampler.engine
+    return choose(shape.parameters, config.rollout.episodes) if asked == "auto" else asked
+
+
+def processes_of(config: Config, shape: ModelShape) -> int:
+    """Processes of one copy of the sampler, each on a device: vLLM has its own ones inside of one.
 
     Raises:
-        EarlError: when the engine would ignore a setting.
+        EarlError: when earl's own cannot be split under this placement.
     """
-    asked = config.sampler.engine
-    engine = choose(shape.parameters, config.rollout.episodes) if asked == "auto" else asked
-    if engine == "local" and config.sampler.tp > 1:
-        raise EarlError(
-            f"sampler.tp is {config.sampler.tp}, and earl's own sampler is not split over devices; "
-            "set sampler.engine to vllm, or sampler.tp to 1"
-        )
-    return engine
+    if engine_of(config, shape) == "vllm":
+        return 1
+    check_alone(config, config.sampler.tp)
+    return config.sampler.tp
+
+
+def check_alone(config: Config, tp: int) -> None:
+    """Raises EarlError where earl's own sampler would be split while others ask it at any time."""
+    place = config.placement
+    for key, count in (("environments", place.environments), ("max_staleness", place.max_staleness)):
+        if tp > 1 and count:
+            raise EarlError(
+                f"sampler.tp = {tp} and placement.{key} = {count}: earl's own sampler is split over processes where "
+                "its episodes live with it and take turns with the learner; leave one of the two out, or set "
+                "sampler.engine to vllm"
+            )
 
 
 def longest_context(config: Config, shape: ModelShape) -> int:

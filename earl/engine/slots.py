@@ -1,5 +1,6 @@
 """A KV cache whose slots hold contexts, from one turn of an episode to the next."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ class Window:
     positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
     length: int = 0
     """Positions to attend to, of all that the slots hold."""
+    room: int = sys.maxsize
+    """Positions of all slots together, at most."""
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
@@ -37,19 +40,33 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 class SlotCache(Cache):  # type: ignore[misc]
     """The slots of all layers, moved together by one window."""
 
-    def __init__(self, num_layers: int) -> None:
-        self.window = Window()
+    def __init__(self, num_layers: int, room: int = sys.maxsize) -> None:
+        self.window = Window(room=room)
         super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+
+    def fits(self, num_slots: int, num_positions: int) -> bool:
+        """Whether the slots may grow to so many, each with so many positions."""
+        first = self.layers[0].keys
+        slots, positions = first.shape[:2] if first is not None else (0, 0)
+        return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all keys and values."""
+        stores = (store for layer in self.layers for store in (layer.keys, layer.values))
+        return sum(store.nbytes for store in stores if store is not None)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
         source, target = torch.tensor(sources), torch.tensor(targets)
         for layer in self.layers:
-            layer.keys, layer.values = (_copied(s, source, target, length) for s in (layer.keys, layer.values))
+            layer.keys, layer.values = (
+                _copied(s, source, target, length, self.window.room) for s in (layer.keys, layer.values)
+            )
 
 
-def _copied(store: Tensor, source: Tensor, target: Tensor, length: int) -> Tensor:
-    store = _grown(store, int(target.max()) + 1, length)
+def _copied(store: Tensor, source: Tensor, target: Tensor, length: int, room: int) -> Tensor:
+    store = _grown(store, int(target.max()) + 1, length, room)
     part = store[:, :length]
     part.index_copy_(0, target, part.index_select(0, source))
     return store
@@ -59,14 +76,16 @@ def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Ten
     """Write `states` into a store, grown where it must; the store, and [B, heads, length, head size] read from it."""
     if store is None:
         store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
-    store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1)
+    store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1, window.room)
     store[window.slots[:, None], window.positions] = states.transpose(1, 2)
     return store, store[:, : window.length].index_select(0, window.slots).transpose(1, 2)
 
 
-def _grown(store: Tensor, num_slots: int, num_positions: int) -> Tensor:
+def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tensor:
     slots, positions, heads, size = store.shape
     needed = (_at_least(slots, num_slots), _at_least(positions, num_positions))
+    if needed[0] * needed[1] > room:
+        needed = (max(slots, num_slots), max(positions, num_positions))
     if needed == (slots, positions):
         return store
     # Zeros: what is masked has weight 0, and 0 times whatever lay in the memory might not be 0.

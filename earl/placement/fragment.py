@@ -16,7 +16,7 @@ from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
 from earl.engine.probe import Probe
-from earl.engine.sampler import Sampler
+from earl.engine.sampler import InWaves, Sampler
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.world import world_of
@@ -35,11 +35,15 @@ class RolloutFragment:
         self.config = config
         self.world = world_of(config, tokenizer)
         self.sampler = sampler
+        self.costs: Mapping[str, float] = {}
+        """What it took to play the last groups, by the names that are recorded."""
 
     def play(self, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
+        _waves(self.sampler)
         played = play(group_episodes(self.world, tasks, size, seed), self.sampler)
+        self.costs = _waves(self.sampler)
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
@@ -71,3 +75,9 @@ class RolloutFragment:
 def limited(world: World, tokens: int) -> World:
     """The world under another context limit, in tokens."""
     return replace(world, rules=replace(world.rules, context_limit=tokens))
+
+
+def _waves(sampler: Sampler) -> dict[str, float]:
+    """In how many batches one turn of the episodes was sampled at most since this was last asked."""
+    waves = sampler.most_waves() if isinstance(sampler, InWaves) else None
+    return {} if waves is None else {"sampler/waves": float(waves)}

@@ -1,6 +1,6 @@
 """Who plays: the seam between a step and its rollout fragments, wherever these run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows
+from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
@@ -38,6 +39,9 @@ class Held(Protocol):
 class Players(Protocol):
     """All rollout fragments of a run, as one."""
 
+    costs: Mapping[str, float]
+    """What it took to play the groups of the last step, by the names that are recorded."""
+
     def play(self, draw: Draw) -> PlayedGroups:
         """The groups of a step, in order; their tokens may stay where they were played."""
 
@@ -56,6 +60,18 @@ class Players(Protocol):
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""
 
+    def relayout(self, copies: int, tp: int) -> float:
+        """Let the same processes be `copies` copies of the sampler, each split over `tp`, between two steps.
+
+        They have no weights until the next `load`.
+
+        Returns:
+            the seconds that it took.
+
+        Raises:
+            EarlError: where that cannot be.
+        """
+
     def load(self, weights: Any, version: int) -> None:
         """Play with what a learner's `weights` gave from now on."""
 
@@ -71,10 +87,12 @@ class PeerPlayers:
 
     def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
         self.fragment, self._peers = fragment, peers
+        self.costs: Mapping[str, float] = {}
 
     def play(self, draw: Draw) -> list[Group]:
         """The step's groups, all processes' together."""
         groups = self.fragment.play(self._share(draw.tasks), draw.seed)
+        self.costs = self.fragment.costs
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
 
@@ -101,6 +119,13 @@ class PeerPlayers:
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""
         self.fragment.limit(tokens)
+
+    def relayout(self, copies: int, tp: int) -> float:
+        """Raises EarlError."""
+        raise EarlError(
+            f"{copies} copies of the sampler x sampler.tp {tp}: in the embedded placement every process has a copy of "
+            "its own; set placement.kind to colocated or disaggregated"
+        )
 
     def load(self, weights: Any, version: int) -> None:
         """Play with these weights from now on."""
@@ -130,3 +155,16 @@ def share(items: Sequence[Item], rank: int, size: int) -> dict[int, Item]:
 def in_order(results: Iterable[MatchResult]) -> list[MatchResult]:
     """Match results by opponent and seat."""
     return sorted(results, key=lambda result: (result.opponent, result.seat))
+
+
+def most(costs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The largest number of each name.
+
+    Example:
+        >>> most([{"sampler/waves": 1.0}, {"sampler/waves": 3.0}])
+        {'sampler/waves': 3.0}
+    """
+    found: dict[str, float] = {}
+    for name, value in (item for own in costs for item in own.items()):
+        found[name] = max(value, found.get(name, value))
+    return found

@@ -1,5 +1,6 @@
 """The stages of a step, written once: the same algorithm wherever its learner and its players run."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -176,8 +177,8 @@ class Stages:
 
     @property
     def costs(self) -> Mapping[str, float]:
-        """What it took to dispatch the rows that were learned from last."""
-        return self.learner.costs
+        """What it took to play the last step's groups, and to dispatch the rows that were learned from."""
+        return {**self.players.costs, **self.learner.costs}
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps
@@ -197,6 +198,23 @@ class Stages:
     def sync(self, version: int) -> None:
         """Give the learner's weights to the players."""
         self.players.load(self.learner.weights(), version)
+
+    def relayout(self, copies: int, tp: int, version: int) -> float:
+        """Split the samplers anew between two steps: `copies` copies, each over `tp` of their processes.
+
+        Args:
+            version: of the weights, which they are given, and are probed for, in the new layout.
+
+        Returns:
+            the seconds until they could play.
+
+        Raises:
+            EarlError: where that cannot be; they are then as they were.
+        """
+        began = time.perf_counter()
+        self.players.relayout(copies, tp)
+        self.sync(version)
+        return time.perf_counter() - began
 
     def snapshot(self) -> Callable[[Path], None]:
         """All that a run continues from, as it is now; the result writes it into a folder while the stages go on: the

@@ -48,13 +48,18 @@ OPTIONS: Mapping[str, Read] = {
         lambda _, site: site.kind == "disaggregated",
         "needs rollout and learner apart: leave it out, or set placement.kind to disaggregated",
     ),
-    "sampler.tp": OF_VLLM,
+    "sampler.tp": Read(
+        lambda _, site: site.engine == "vllm" or site.kind != "embedded",
+        "splits earl's own sampler over processes of a placement on Ray: leave it out, or set placement.kind to "
+        "colocated or disaggregated, or sampler.engine to vllm",
+    ),
     "sampler.compiled": OF_VLLM,
     "sampler.memory_share": Read(
         lambda _, site: site.engine == "vllm" and site.cluster.gpus > 0, "is read by vLLM on GPUs alone: leave it out"
     ),
     "sampler.kv_cache_gib": Read(
-        lambda _, site: site.engine == "vllm" and not site.cluster.gpus, "is read by vLLM on CPUs alone: leave it out"
+        lambda _, site: site.engine == "local" or not site.cluster.gpus,
+        "is read by samplers on CPUs alone: leave it out, or set sampler.memory_share",
     ),
     "learner.dtype": ON_RAY,
     "learner.offload": Read(

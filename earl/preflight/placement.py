@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from earl.config import Config
+from earl.engine.samplers import check_alone
 from earl.errors import EarlError
 from earl.parallel.arrangement import Arrangement, check_split, splits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes
-from earl.parallel.hardware import GIB
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.cluster.policies import Fragment, policy_of, slots_of
 from earl.preflight.choice import FLOAT_BYTES, arrange, dtype_of, of_learner, of_sampler, sampler_room
@@ -66,13 +66,15 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
     """
     found = arrange(config, shape, site)
     check_split(shape, "placement.tp", found.tp, replicated=False)
-    check_split(shape, "sampler.tp", found.sampler_tp, replicated=True)
+    check_split(shape, "sampler.tp", found.sampler_tp, replicated=site.engine == "vllm")
     learner = of_learner(config, shape, site, found.dp, found.tp)
     players = config.run.processes if site.kind == "embedded" else found.samplers
     sampler = of_sampler(config, shape, site, found.sampler_tp, players)
     placed = _placed(config, site, found, learner, sampler)
     if site.kind != "embedded":
         _check_shares(config, found)
+        if site.engine == "local":
+            check_alone(config, found.sampler_tp)
         _check_devices(config, site, found, placed)
         if site.gpus:
             _check_gpu(config, shape, site, found, learner, sampler)
@@ -225,7 +227,10 @@ def _check_hosts(config: Config, site: Site, found: Arrangement, learner: Learne
     """All processes together fit into the memory of all hosts."""
     if site.cluster.memory_bytes is None:
         return
-    cache = int(config.sampler.kv_cache_gib * GIB) if site.engine == "vllm" else sampler.context * sampler.contexts
+    wanted = sampler.context * sampler.contexts
+    cache = (
+        config.sampler.vllm_cache_bytes if site.engine == "vllm" else min(wanted, config.sampler.cache_bytes or wanted)
+    )
     held = sampler.weights + cache
     need = found.ranks * (learner.peak + PROCESS_BYTES) + found.sampling * (held + PROCESS_BYTES)
     need += config.placement.environments * PROCESS_BYTES

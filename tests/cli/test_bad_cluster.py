@@ -55,7 +55,12 @@ def refused(earl, tiny: Path, tmp_path: Path):
         ([*HERE, *setting("placement.dp=1000")], ["= 1000 + 1 processes need", "this machine has"]),
         ([*HERE, *setting("placement.tp=3")], ["placement.tp = 3: the model has 2 attention heads", "one of 1, 2"]),
         ([*HERE, *setting("placement.samplers=9")], ["placement.samplers = 9 must not be larger than", "= 4"]),
-        ([*HERE, *setting("sampler.tp=2")], ["sampler.tp = 2 is read by vLLM alone", "set sampler.engine to vllm"]),
+        ([*HERE, *setting("sampler.tp=3")], ["sampler.tp = 3: the model has 2 attention heads", "one of 1, 2"]),
+        (
+            [*HERE, *setting("sampler.tp=2"), *setting("placement.environments=1")],
+            ["sampler.tp = 2 and placement.environments = 1", "leave one of the two out"],
+        ),
+        (setting("sampler.tp=2"), ["sampler.tp = 2 splits earl's own sampler", "set placement.kind to colocated"]),
         ([*HERE, *setting("sampler.compiled=true")], ["sampler.compiled = True is read by vLLM alone"]),
         (
             [*HERE, *setting("placement.max_staleness=1")],

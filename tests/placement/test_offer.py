@@ -55,6 +55,11 @@ def test_a_sampler_takes_what_the_ranks_offer(ray, layout):
     taken = offered.taken()
     assert [*taken] == [*tensors_once(policy.model)]
     assert all(torch.equal(taken[name], tensor) for name, tensor in tensors_once(policy.model).items())
+    three = Layout(1, 3)  # over which nothing is cut where the ranks have cut it
+    for name, tensor in tensors_once(policy.model).items():
+        for axis in range(tensor.dim()):
+            boxes = [three.box(tensor.shape, axis, rank) for rank in range(three.size)]
+            assert all(torch.equal(taken.part(name, box), tensor[box.slices]) for box in boxes)
     sampler = LocalSampler(other)
     sampler.load(taken, 1, Probe.of(policy.model))
     with pytest.raises(StaleWeights):

@@ -17,10 +17,9 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
 
 from earl.config import LearnerConfig
-from earl.engine.attention import ATTENTION
+from earl.engine.bare import bare, make_buffers
 from earl.engine.lora import adapt, drawn, is_factor, plain
 from earl.engine.model import Policy
 from earl.engine.recompute import layers, recompute
@@ -138,7 +137,7 @@ class Shards:
         config, learner = self._made
         tp, group = self.mesh.layout.tp, self.mesh.tp_group
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION).eval()
+            model = bare(config)
             adapt(model, learner)
             scorer = Scorer(model, values)
         named = scorer.named_parameters(remove_duplicate=False)
@@ -151,7 +150,7 @@ class Shards:
         elif learner.recompute:
             recompute(model)
         self._shard(scorer, learner, frozen)
-        _make_buffers(model, self.mesh.device)
+        make_buffers(model, self.mesh.device)
         return scorer
 
     def _shard(self, scorer: Scorer, learner: LearnerConfig, frozen: bool) -> None:
@@ -188,12 +187,3 @@ def _grad(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:  # it had no part in the loss
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
-
-
-def _make_buffers(model: Any, device: torch.device) -> None:
-    """Tables that a model computes from its configuration, such as the frequencies of rotary positions."""
-    for module in model.modules():
-        if [*module.buffers(recurse=False)]:
-            made = type(module)(config=model.config.get_text_config())
-            for name, buffer in made.named_buffers(recurse=False):
-                setattr(module, name, buffer.to(device))

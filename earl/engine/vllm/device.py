@@ -14,10 +14,10 @@ from torch import Tensor
 
 from earl.config import SamplerConfig
 from earl.errors import EarlError, boundary
+from earl.parallel.hardware import GIB
 
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """What vLLM's attention on CPUs can compute."""
-GIB = 1 << 30
 CHUNK_BYTES = GIB
 """Weights that are on their way to a GPU engine at once."""
 
@@ -69,7 +69,7 @@ class Cpu:
             "distributed_executor_backend": "uni" if sampler.tp == 1 else "mp",
             "dtype": "float32",
             "block_size": 32,
-            "kv_cache_memory_bytes": int(sampler.kv_cache_gib * GIB),
+            "kv_cache_memory_bytes": sampler.vllm_cache_bytes,
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, max_tokens),
             "worker_extension_cls": "earl.engine.vllm.cpu_worker.WeightLoader",

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -18,10 +18,12 @@ from earl.dispatch.shard import empty
 from earl.dispatch.transports import objects
 from earl.dispatch.transports.base import Late, Lost
 from earl.engine.learner import Learner, Update
-from earl.engine.model import Policy, load, make
+from earl.engine.model import Policy, outline
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
-from earl.engine.samplers import make_sampler
+from earl.engine.samplers import make_sampler, split_of
+from earl.engine.sharding.band import Band, Meeting
+from earl.engine.split import SplitSampler
 from earl.evaluate import Match
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
@@ -58,6 +60,17 @@ def _losing_others(method: Method) -> Method:
     return cast(Method, called)
 
 
+def _together(method: Method) -> Method:
+    """A call of all actors of a copy: the first one does it, the others compute with it until it is done."""
+
+    @wraps(method)
+    def called(self: Any, *arguments: Any) -> Any:
+        work = partial(method, self, *arguments)
+        return self._split.together(work) if self._split else work()
+
+    return _losing_others(cast(Method, called))
+
+
 class Alive:
     """What every actor answers."""
 
@@ -77,33 +90,45 @@ class Plays(Alive):
     _fragment: RolloutFragment
     _holdings: Holdings
 
+    _split: SplitSampler | None = None
+    """Where its copy of the sampler is split over several actors, its part."""
+
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come."""
         self._fragment.limit(tokens)
 
-    def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> dict[Ticket, GroupOf[Outline]]:
-        """Play groups of a step, and keep them."""
+    @_together
+    def play(
+        self, step: int, tasks: Mapping[int, Task], seed: int
+    ) -> tuple[dict[Ticket, GroupOf[Outline]], Mapping[str, float]]:
+        """Play groups of a step, and keep them; and what it took, see `RolloutFragment.costs`."""
         played = zip(tasks, self._fragment.play(tasks, seed), strict=True)
-        return self._holdings.keep({Ticket(step, number): group for number, group in played})
+        kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
+        return kept, self._fragment.costs
 
+    @_together
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
         """Play the teacher's episodes, and keep their rows."""
         return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
+    @_together
     def table(self, step: int) -> RowTable:
         """The rows of what is learned from of a step, in numbers."""
         return self._holdings.table(step)
 
+    @_together
     def offer(self, manifest: Manifest, worker: int) -> dict[int, Any]:
         """The rows of the last table, put into the object store once for every host that needs some; by host."""
         shard = self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
         return objects.offer(manifest.plan(), manifest.layout.size + worker, [shard])
 
+    @_together
     def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
         """Which of some groups are here, and these with their tokens; see `earl.runs.trajectories.to_bytes`."""
         found = self._holdings.whole(tickets)
         return [*found], to_bytes([*found.values()], 0)
 
+    @_together
     def evaluate(self, matches: Sequence[Match]) -> bytes:
         """Measure matches."""
         return matches_to_bytes(self._fragment.evaluate(matches))
@@ -113,19 +138,41 @@ class WorkerActor(Plays):
     """A rollout fragment with its sampler, in a process of its own."""
 
     _kind: type[RolloutFragment] = RolloutFragment
+    _policy: Policy | None = None
+    """Without weights: they come from the learner."""
 
-    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
-        """Make the fragment.
+    def address(self) -> tuple[str, int]:
+        """Where the processes of a copy meet whose first one this is."""
+        return address()
+
+    @_losing_others
+    def setup(
+        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
+    ) -> None:
+        """Make the fragment, or give it another sampler: what there was of one is let go of first.
 
         Args:
             devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
+            meeting: where the actors of its copy meet; None: it has a whole copy.
         """
         show(devices)
         config = build(recipe)
-        policy = policy_of(config, source)
-        self._fragment = self._kind(config, policy.tokenizer, make_sampler(config, policy))
+        policy = self._policy = self._policy or outline_of(config, source)
+        self._leave()
+        sampler = make_sampler(config, policy, joined_band(config, meeting))
+        self._split = split_of(sampler)
+        self._fragment = self._kind(config, policy.tokenizer, sampler)
         self._holdings = Holdings(config.context.learn_truncated)
 
+    def _leave(self) -> None:
+        """Let go of a sampler, before there is memory for another one."""
+        if self._split:
+            self._split.leave()
+            self._split = None
+        if hasattr(self, "_fragment"):
+            del self._fragment
+
+    @_losing_others
     def load(self, weights: Offered, probe: Probe, version: int) -> None:
         """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
         self._fragment.load(weights.taken(), version, probe)
@@ -169,9 +216,8 @@ class RankActor(Alive):
     """One rank of the learner."""
 
     def address(self) -> tuple[str, int]:
-        """Where the ranks meet: this node's address and a free port."""
-        host = ray.util.get_node_ip_address()
-        return host, free_port(host)
+        """Where the ranks meet."""
+        return address()
 
     def devices(self) -> list[str]:
         """The GPUs that Ray gave this rank, as CUDA names them."""
@@ -260,9 +306,24 @@ def show(devices: Sequence[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
 
 
-def policy_of(config: Config, source: str | None) -> Policy:
-    """The policy of a checkpoint, or the one that the recipe starts from."""
-    return load(source) if source else make(config.model, config.run.seed)
+def address() -> tuple[str, int]:
+    """This node's address and a free port."""
+    host = ray.util.get_node_ip_address()
+    return host, free_port(host)
+
+
+def joined_band(config: Config, meeting: Meeting | None) -> Band | None:
+    """Join the other processes of a copy; None: there are none."""
+    if meeting is None:
+        return None
+    torch.set_num_threads(1)  # processes share the cores
+    os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
+    return Band(meeting, config.placement.stage_seconds)
+
+
+def outline_of(config: Config, source: str | None) -> Policy:
+    """The policy of a checkpoint, or the one that the recipe starts from, without weights: the learner gives them."""
+    return outline(config.model.model_copy(update={"path": source}) if source else config.model)
 
 
 def joined(config: Config, source: str | None, rank: int, meeting: tuple[str, int]) -> Learner:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from earl.config import Config
+from earl.errors import EarlError
 from earl.placement import buffer
 from earl.placement.ahead import Ahead, Ticket
-from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.crew import Crew, Keeper
 from earl.placement.cluster.players import Workers
+from earl.placement.cluster.team import Setup
 from earl.placement.peers import Lost
 from earl.placement.players import share
 from earl.rollout.tasks import Draw, draw
@@ -29,7 +31,7 @@ ASK_SECONDS = 1.0
 class AheadWorkers(Workers):
     """Rollout workers whose episodes go on while the learner learns. See `Ahead` for when they start."""
 
-    def __init__(self, crew: Crew, setup: Call, keeper: Keeper, config: Config) -> None:
+    def __init__(self, crew: Crew, setup: Setup, keeper: Keeper, config: Config) -> None:
         self._config = config
         first = config.warm_start.steps + 1
         prompts, staleness = config.rollout.prompts, config.placement.max_staleness
@@ -52,6 +54,13 @@ class AheadWorkers(Workers):
                 ends = time.monotonic() + self._config.placement.stage_seconds
         self._tickets = [Ticket(draw.step, number) for number in range(len(draw.tasks))]
         return self._ahead.take(draw.step)
+
+    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
+        """Raises EarlError."""
+        raise EarlError(
+            "rollout that runs ahead of the learner has no step boundary at which its samplers could be split anew; "
+            "set placement.max_staleness to 0"
+        )
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""

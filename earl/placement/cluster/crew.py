@@ -65,7 +65,8 @@ class Crew:
         make: starts actor number i.
         patience: seconds without a sign of life after which a process is taken for dead.
         longest: seconds that a call may take.
-        bound: whether members wait for each other, so that one lost is a call lost.
+        group: how many neighbours work on a call together and wait for each other, so that one lost is a call of all of
+            them lost. May be changed between two calls.
         asked: is told of every call once it was made: the stage, and the members.
 
     Attributes:
@@ -79,10 +80,10 @@ class Crew:
         make: Callable[[int], Any],
         patience: float,
         longest: float,
-        bound: bool,
+        group: int = 1,
         asked: Asked | None = None,
     ) -> None:
-        self._name, self._make, self._bound, self._asked = name, make, bound, asked
+        self._name, self._make, self.group, self._asked = name, make, group, asked
         self._patience, self._longest = patience, longest
         self.meanwhile: Callable[[], None] = lambda: None
         self.members = [self._start(number) for number in range(size)]
@@ -106,7 +107,7 @@ class Crew:
         lost: dict[int, str] = {}
         ends = time.monotonic() + self._longest
         pulses = {number: Pulse() for number in waiting.values()}
-        if self._asked:
+        if self._asked and waiting:
             self._asked(stage, [self.members[number] for number in waiting.values()])
         while waiting and not lost:
             done, _ = ray.wait([*waiting], num_returns=len(waiting), timeout=POLL_SECONDS)
@@ -122,6 +123,11 @@ class Crew:
         if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return Answers(results, self._named(lost))
+
+    def mates(self, number: int) -> range:
+        """Who works together with a member, and itself."""
+        first = number - number % self.group
+        return range(first, first + self.group)
 
     def watch(self) -> Mapping[int, str]:
         """Members that have died or say nothing, and why; nothing is asked of them."""
@@ -174,16 +180,20 @@ class Crew:
     def _collect(
         self, waiting: Mapping[Any, int], pulses: Mapping[int, Pulse], results: dict[int, Any], lost: dict[int, str]
     ) -> None:
-        """Let those finish that can, so that only the work of the lost is repeated."""
+        """Let those finish that can, so that only the work of the lost is repeated.
+
+        Those who wait for one that is lost have a moment to say so, which shows who was the first.
+        """
         rest = {reference: number for reference, number in waiting.items() if number not in lost}
-        ends = time.monotonic() + (POLL_SECONDS * 4 if self._bound else self._longest)
+        soon, ends = (time.monotonic() + seconds for seconds in (POLL_SECONDS * 4, self._longest))
         while rest and time.monotonic() < ends:
             done, _ = ray.wait([*rest], num_returns=len(rest), timeout=POLL_SECONDS)
             for reference in done:
                 self._take(reference, rest.pop(reference), results, lost)
             lost |= self._silent({number: pulses[number] for number in rest.values() if number not in lost})
             self.meanwhile()
-            rest = {reference: number for reference, number in rest.items() if number not in lost}
+            struck = {mate for number in lost for mate in self.mates(number)} if time.monotonic() > soon else lost
+            rest = {reference: number for reference, number in rest.items() if number not in struck}
 
     def _take(self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str]) -> None:
         try:

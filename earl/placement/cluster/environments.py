@@ -18,7 +18,8 @@ from earl.engine.model import tokenizer_of
 from earl.engine.probe import Probe
 from earl.engine.router import Router, VersionsDiffer
 from earl.engine.samplers import make_sampler
-from earl.placement.cluster.actors import Alive, Plays, policy_of, show
+from earl.engine.sharding.band import Meeting
+from earl.placement.cluster.actors import Alive, Plays, outline_of, show
 from earl.placement.cluster.offer import Offered
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings
@@ -35,11 +36,14 @@ SESSIONS = 1 << 32
 class SamplerActor(Alive):
     """A sampler in a process of its own, for all environments."""
 
-    def setup(self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str]) -> None:
+    def setup(
+        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
+    ) -> None:
         """Make the sampler; see `WorkerActor.setup`."""
+        assert meeting is None, "a sampler that environments ask at any time is whole"
         show(devices)
         config = build(recipe)
-        self._sampler = make_sampler(config, policy_of(config, source))
+        self._sampler = make_sampler(config, outline_of(config, source))
         assert isinstance(self._sampler, Streams), "environments ask at any time"
         self._streams: Streams = self._sampler
 

@@ -4,8 +4,9 @@
     driver: references alone                                        ├─▶ sampler: one tensor at a time
     rank: …                                                        ─┘
 
-Nobody but a sampler ever holds whole weights. What several ranks hold alike, one of them offers, all of them equally
-much. A host's store fetches an object once for all samplers there.
+Nobody but a sampler ever holds whole weights, and of one that is split over processes each takes its part alone. What
+several ranks hold alike, one of them offers, all of them equally much. A host's store fetches an object once for all
+samplers there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from earl.dispatch.messages import Bytes
 from earl.dispatch.tensors import Tensors
 from earl.dispatch.weights import Move, WeightPlan, plan_weights
 from earl.engine.keeping import Held
-from earl.parallel.layout import Layout
+from earl.parallel.layout import Box, Layout, whole
 
 BUCKET_BYTES = 1 << 28
 """What a rank packs at a time."""
@@ -104,16 +105,20 @@ class Fetched(Mapping[str, Tensor]):
         return iter(self._numbers)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Raises what Ray raises when a rank's host is gone."""
+        """All of a tensor. Raises what Ray raises when a rank's host is gone."""
+        return self.part(name, whole(self._plan.weights[self._numbers[name]].shape))
+
+    def part(self, name: str, box: Box) -> Tensor:
+        """What lies in a box of a tensor: of pieces that reach into it, only this is copied."""
         number = self._numbers[name]
-        weight, kind = self._plan.weights[number], self._offered.described.kinds[number]
-        room = Tensors(kinds={name: getattr(torch, kind)})
-        room.open(name, weight.shape)
-        pieces = self._pieces[number]
-        self._fetch({(move.source, bucket) for bucket, move, _ in pieces})
-        for bucket, move, begin in pieces:
-            room.write(name, move.box.slices, self._messages[move.source, bucket][begin : begin + move.size])
-        return room.tensors[name]
+        made = torch.empty(box.shape, dtype=getattr(torch, self._offered.described.kinds[number]))
+        reaching = [(piece, common) for piece in self._pieces[number] if (common := piece[1].box.common(box))]
+        self._fetch({(move.source, bucket) for (bucket, move, _), _ in reaching})
+        for (bucket, move, begin), common in reaching:
+            message = self._messages[move.source, bucket][begin : begin + move.size]
+            numbers = message.reshape(*move.box.shape, -1)[common.inside(move.box)].copy()  # of the store, only views
+            made[common.inside(box)] = torch.from_numpy(numbers).view(made.dtype).view(common.shape)
+        return made
 
     def _fetch(self, wanted: set[tuple[int, int]]) -> None:
         """Let go of messages that are not wanted, and get those that are: views of the store, not copies."""

@@ -1,17 +1,19 @@
 """The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.cluster.manifest import LEARNED, TAUGHT, Table
-from earl.placement.cluster.team import Team
-from earl.placement.players import in_order, share
+from earl.placement.cluster.team import Setup, Team
+from earl.placement.players import in_order, most, share
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes
 from earl.runs.storage import void
@@ -22,6 +24,7 @@ from earl.trajectory import Group, GroupOf, Outline, PlayedGroups, Task
 class Workers(Team):
     """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it."""
 
+    costs: Mapping[str, float] = MappingProxyType({})
     _tickets: list[Ticket]
     """Of the step's groups, in order."""
     _holders: dict[Ticket, int]
@@ -29,13 +32,14 @@ class Workers(Team):
 
     def play(self, draw: Draw) -> list[GroupOf[Outline]]:
         """The groups of a step, in order. Their tokens stay with the workers, one of whom plays them again if lost."""
-        size, tasks, seed = len(self._crew), draw.tasks, draw.seed
+        size, tasks, seed = self.copies, draw.tasks, draw.seed
         played = self._hold(
             "rollout", lambda actor, number: actor.play.remote(draw.step, share(tasks, number, size), seed)
         )
         self._tickets = [Ticket(draw.step, number) for number in range(len(tasks))]
-        self._holders = {ticket: worker for worker, groups in enumerate(played) for ticket in groups}
-        outlines = {ticket: group for groups in played for ticket, group in groups.items()}
+        self._holders = {ticket: worker for worker, (groups, _) in enumerate(played) for ticket in groups}
+        outlines = {ticket: group for groups, _ in played for ticket, group in groups.items()}
+        self.costs = most(costs for _, costs in played)
         return [outlines[ticket] for ticket in self._tickets]
 
     def rows(self, groups: PlayedGroups) -> Table:  # noqa: ARG002
@@ -56,17 +60,22 @@ class Workers(Team):
 
     def _fetch(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
         """Groups from the workers that have them. Those of a worker that is replaced meanwhile may be missing."""
-        own = {worker: [t for t in tickets if self._holders[t] == worker] for worker in range(len(self._crew))}
+        own = {worker: [t for t in tickets if self._holders[t] == worker] for worker in range(self.copies)}
         parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
         return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Table:
         """The teacher's episodes of the tasks, in order."""
-        size = len(self._crew)
+        size = self.copies
         tables = self._hold(
             "demonstrations", lambda actor, number: actor.demonstrate.remote(share(tasks, number, size), seed, limit)
         )
         return Table.joined(tables, TAUGHT)
+
+    def relayout(self, copies: int, tp: int) -> float:
+        """Let the same processes be other copies between two steps; see `Team.relayout`."""
+        self._learned()
+        return super().relayout(copies, tp)
 
     def load(self, weights: Any, version: int) -> None:
         """Play with the weights that a reference stands for from now on; what was played has been learned from."""
@@ -87,7 +96,7 @@ class Workers(Team):
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
-        size = len(self._crew)
+        size = self.copies
         parts = self._all(
             "evaluation", lambda actor, number: actor.evaluate.remote([*share(matches, number, size).values()])
         )
@@ -111,7 +120,7 @@ class Environments(Workers):
     A sampler that is lost while they play is replaced, and asked again by whoever waits for it.
     """
 
-    def __init__(self, crew: Crew, setup: Call, keeper: Keeper, samplers: Team) -> None:
+    def __init__(self, crew: Crew, setup: Setup, keeper: Keeper, samplers: Team) -> None:
         self._samplers = samplers
         crew.meanwhile = self._see_to_samplers
         super().__init__(crew, setup, keeper)
@@ -122,6 +131,13 @@ class Environments(Workers):
         self._samplers.load(weights, version)
         self._introduce()
         self._tell("weights", lambda actor, _: actor.load.remote(version))
+
+    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
+        """Raises EarlError."""
+        raise EarlError(
+            "environments apart ask their samplers at any time, so these are not split anew in a run; "
+            "set placement.environments to 0"
+        )
 
     def _see_to_samplers(self) -> None:
         known = self._samplers.actors

@@ -19,6 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from earl.config import Config
 from earl.dispatch.balance import work_of
 from earl.engine.model import shape, tokenizer_of
+from earl.engine.samplers import processes_of
+from earl.engine.sharding.band import Meeting
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActor
@@ -59,12 +61,11 @@ class Cluster:
         self._shown: list[list[str]] = []
         self._notes: list[tuple[str, str]] = []
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
-        self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, bound=True, asked=asked)
+        self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, len(slots.ranks), asked)
         name = "sampler" if policy.environments else "rollout worker"
-        self._workers = Crew(name, len(slots.workers), self._worker, *bounds, bound=False, asked=asked)
-        self._environments = Crew(
-            "environment", policy.processors, self._environment, *bounds, bound=False, asked=asked
-        )
+        self._split = processes_of(config, shape(config.model))  # processes of a copy, as the run begins
+        self._workers = Crew(name, len(slots.workers) * self._split, self._worker, *bounds, asked=asked)
+        self._environments = Crew("environment", policy.processors, self._environment, *bounds, asked=asked)
 
     def open(self, saved: Path | None) -> Stages:
         """The stages of the run over these actors.
@@ -89,7 +90,7 @@ class Cluster:
         if self._policy.environments:
             samplers = Team(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
-        return Workers(self._workers, self._set_up_worker, self)
+        return Workers(self._workers, self._set_up_worker, self, self._split)
 
     @property
     def _source(self) -> str | None:
@@ -150,13 +151,13 @@ class Cluster:
             crew.ask("wake", lambda actor, _: actor.wake.remote(), range(len(crew)))
         self._awake = crew
 
-    def _set_up_worker(self, actor: Any, number: int) -> Any:
-        bundle = self._slots.workers[number] if self._policy.turns else None
+    def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
+        bundle = self._slots.workers[number // self._split] if self._policy.turns else None
         neighbours = zip(self._slots.ranks, self._shown, strict=True)
         devices = [device for own, shown in neighbours if own == bundle for device in shown]
-        return actor.setup.remote(self._recipe, self._source, devices)
+        return actor.setup.remote(self._recipe, self._source, devices, meeting)
 
-    def _set_up_environment(self, actor: Any, number: int) -> Any:
+    def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
         self._lives += 1
         samplers = [member.actor for member in self._workers.members]
         return actor.setup.remote(self._recipe, self._source, samplers, number, self._lives)
@@ -179,10 +180,10 @@ class Cluster:
         return self._on_devices(RankActor, self._slots.ranks[number], 1)
 
     def _worker(self, number: int) -> Any:
-        devices = 0 if self._policy.turns else self._policy.rollout.devices
+        devices = 0 if self._policy.turns else self._policy.rollout.devices // self._split
         kind = ContinuousActor if self._config.placement.max_staleness else WorkerActor
         return self._on_devices(
-            SamplerActor if self._policy.environments else kind, self._slots.workers[number], devices
+            SamplerActor if self._policy.environments else kind, self._slots.workers[number // self._split], devices
         )
 
     def _environment(self, _: int) -> Any:

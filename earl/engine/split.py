@@ -1,0 +1,113 @@
+"""A sampler whose model is split over several processes by tensor parallelism: weights, keys and values by heads.
+
+The first process is asked, as any sampler is. The others follow: they hear what it was asked and compute the same
+batches with their part of every layer. It alone sees whole logits, chooses, and tells the tokens.
+
+    first:    together(work) ─▶ generate ─▶ … ─▶ generate ─▶ end
+    others:   together(work) ─▶ follow:  generate ─▶ … ─▶ generate ─▶ end
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from earl.engine.bare import bare, make_buffers
+from earl.engine.local import TOLERANCE, LocalSampler
+from earl.engine.model import Policy, head, hidden_states, tensors_once
+from earl.engine.probe import Probe, check
+from earl.engine.sampler import InBoxes
+from earl.engine.sharding.band import Band
+from earl.engine.sharding.tensor_parallel import split
+from earl.parallel.layout import Box
+from earl.rollout.prompt import Completion, Prompt
+
+R = TypeVar("R")
+
+
+class SplitSampler(LocalSampler):
+    """One process's part of a sampler.
+
+    Args:
+        policy, temperature, room_bytes: as of `LocalSampler`; the room is that of this process.
+        band: the processes of the copy; every one of them makes its part.
+
+    Raises:
+        EarlError: when the model cannot be split over so many processes.
+    """
+
+    def __init__(self, policy: Policy, band: Band, temperature: float = 1.0, room_bytes: int | None = None) -> None:
+        self._band, self.tp = band, band.layout.tp
+        self._words = policy.model.config.get_text_config().vocab_size
+        self._boxes: dict[str, Box] = {}
+        self._released: list[int] = []
+        super().__init__(policy, temperature, room_bytes)
+
+    def together(self, work: Callable[[], R]) -> R | None:
+        """Do something that may ask the sampler. All processes call this; the others follow the first until it is done.
+
+        Returns:
+            what came of it, on the first process.
+        """
+        if not self._band.leads:
+            while (order := self._band.told(None)) is not None:
+                self._follow(*order)
+            return None
+        try:
+            return work()
+        finally:
+            self._band.told(None)
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """Complete all prompts, on the first process; see `LocalSampler.generate`."""
+        released, self._released = self._released, []
+        self._band.told((released, prompts))
+        return self._follow(released, prompts)
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget ended episodes, when something is asked next."""
+        self._released += sessions
+
+    def leave(self) -> None:
+        """Let the process join others. The sampler is of no use any more."""
+        self._band.leave()
+
+    def _follow(self, released: Sequence[int], prompts: Sequence[Prompt]) -> list[Completion]:
+        super().release(released)
+        return super().generate(prompts)
+
+    def _copied(self, policy: Policy) -> Any:
+        """This process's part of the model."""
+        model, layout = bare(policy.model.config), self._band.layout
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
+        axes = split(model, self.tp, self._band.rank, self._band.group).axes
+        self._boxes = {name: layout.box(shape, axes.get(name), self._band.rank) for name, shape in shapes.items()}
+        model.to_empty(device="cpu").tie_weights()
+        make_buffers(model, torch.device("cpu"))
+        given = policy.model.state_dict()
+        for name, own in tensors_once(model).items():
+            if not given[name].is_meta:
+                own.copy_(given[name][self._boxes[name].slices])
+        return model
+
+    def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
+        """This process's part of a tensor; no more is fetched where less can be."""
+        box = self._boxes[name]
+        return weights.part(name, box) if isinstance(weights, InBoxes) else weights[name][box.slices]
+
+    @torch.inference_mode()
+    def _check(self, probe: Probe) -> None:
+        """All compute what the learner's weights say of the probe; the first one compares."""
+        tokens = torch.tensor([probe.tokens])
+        own: Tensor = head(self._model)(hidden_states(self._model, tokens, use_cache=False))[0, :-1]
+        logits = self._band.gathered(own.float(), self._words)
+        if logits is not None:
+            logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
+            check(probe, logprobs.tolist(), TOLERANCE, self._version)
+
+    def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
+        """The first process's choice."""
+        whole = self._band.gathered(logits, self._words)
+        chosen = None if whole is None else super()._choose(whole, seeds, greedy, counter)
+        return self._band.agreed(chosen, len(logits))

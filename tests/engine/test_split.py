@@ -1,0 +1,122 @@
+"""A sampler over several processes against one that is whole: the same episodes, and its share of the memory."""
+
+import os
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from earl.benchmarks.hosts import run
+from earl.benchmarks.layouts import free_ports
+from earl.benchmarks.placements import RECIPE
+from earl.config import ModelConfig
+from earl.engine.attention import ATTENTION
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy, make
+from earl.engine.probe import Probe, StaleWeights
+from earl.engine.tokenizer import character_tokenizer
+from earl.errors import EarlError
+from earl.placement.fragment import RolloutFragment
+from earl.recipe import build
+from earl.rollout.tasks import draw
+
+pytestmark = pytest.mark.slow
+
+MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
+
+
+def wide(seed):
+    """earl's own architecture: 106 words over 4 processes are 27 + 27 + 27 + 25."""
+    return make(MODEL, seed)
+
+
+def tied(seed):
+    """Four query heads share two key-value heads, and the output layer shares the embeddings' weights."""
+    torch.manual_seed(seed)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    tokenizer = character_tokenizer()
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=106, eos_token_id=tokenizer.eos_token_id, **shape, **heads))
+    model.set_attn_implementation(ATTENTION)
+    return Policy(model, tokenizer)
+
+
+POLICIES = {"wide": wide, "tied": tied}
+
+
+def fragment(policy, sampler):
+    return RolloutFragment(build(RECIPE), policy.tokenizer, sampler)
+
+
+def played(own):
+    """A step's episodes: tokens, and log-probs."""
+    drawn = draw(own.config, 11)
+    groups = own.play(dict(enumerate(drawn.tasks)), drawn.seed)
+    return [(t.tokens.tolist(), t.logprobs.tolist()) for group in groups for t in group.trajectories]
+
+
+def ours(seat, kind, tp, port, room):
+    """What one process holds, and what the first one plays: with the first weights, and with others."""
+    from earl.engine.sharding.band import Band, Meeting
+    from earl.engine.split import SplitSampler
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    policy, other = (POLICIES[kind](seed) for seed in (3, 4))
+    sampler = SplitSampler(policy, Band(Meeting(seat.process, tp, seat.address, port)), room_bytes=room)
+    own = fragment(policy, sampler)
+    first = sampler.together(lambda: played(own))
+    sampler.load(other.model.state_dict(), 1, Probe.of(other.model))
+    second = sampler.together(lambda: played(own))
+    held = sampler.held_bytes
+    try:
+        sampler.load(other.model.state_dict(), 2, Probe.of(policy.model))
+    except StaleWeights:
+        stale = True
+    else:
+        stale = False
+    return first, second, held, stale, sampler.most_waves()
+
+
+def assert_alike(one, other):
+    assert [tokens for tokens, _ in one] == [tokens for tokens, _ in other]
+    for (_, ours), (_, theirs) in zip(one, other, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "tp"), [("tied", 2), ("wide", 4)])
+def test_the_same_episodes_and_a_share_of_the_memory(kind, tp):
+    told = run(None, (0,) * tp, ours, kind, tp, free_ports(1)[0], None)
+    policy, other = (POLICIES[kind](seed) for seed in (3, 4))
+    sampler = LocalSampler(policy)
+    own = fragment(policy, sampler)
+    assert_alike(told[0][0], played(own))
+    sampler.load(other.model.state_dict(), 1)
+    assert_alike(told[0][1], played(own))
+    assert [stale for _, _, _, stale, _ in told] == [True] + [False] * (tp - 1), "the first one compares"
+    assert all(first is None and second is None for first, second, *_ in told[1:])
+    weights, cache = sampler.held_bytes
+    # All hold the norms: two of 32 numbers in each of 2 layers and one at the end, and two of 8 in a layer that norms
+    # heads. Of 106 words over 4 processes, in two tensors, the first has 27 and not 26.5.
+    norms = 4 * (5 * 32 + (2 * 2 * 8 if kind == "wide" else 0))
+    words = 4 * 2 * 32 * (27 - 106 / 4) if tp == 4 else 0
+    assert told[0][2][0] == (weights - norms) / tp + norms + words
+    assert all(own <= told[0][2][0] for _, _, (own, _), _, _ in told)
+    assert all(own == cache / tp > 0 for _, _, (_, own), _, _ in told)
+
+
+def test_episodes_that_do_not_fit_wait_and_none_is_lost():
+    # A token takes 2 layers x 2 x 4 heads x 8 numbers x 4 bytes = 512 B, half of it on each of two processes.
+    policy = wide(3)
+    expected = played(fragment(policy, LocalSampler(policy)))
+    longest = max(len(tokens) for tokens, _ in expected)
+    room = 512 * 5 * longest  # five of the longest at a time, of 32
+    sampler = LocalSampler(policy, room_bytes=room)
+    assert_alike(played(fragment(policy, sampler)), expected)
+    assert 1 < sampler.most_waves() <= 32
+    assert sampler.held_bytes[1] <= room
+    told = run(None, (0, 0), ours, "wide", 2, free_ports(1)[0], room // 2)
+    assert_alike(told[0][0], expected)
+    assert all(cache <= room // 2 and waves > 1 for _, _, (_, cache), _, waves in told)
+    with pytest.raises(EarlError, match=r"has room for \d+; raise it, split the sampler over more processes"):
+        played(fragment(policy, LocalSampler(policy, room_bytes=512 * 8)))

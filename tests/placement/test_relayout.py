@@ -1,0 +1,109 @@
+"""Samplers that are split over other processes between two steps: the same episodes, none lost, and it is mended."""
+
+import os
+import signal
+
+import pytest
+
+from earl.benchmarks.faults import _signal
+from earl.benchmarks.placements import RECIPE, differences, numbers, trained
+from earl.benchmarks.sabotage import Blow, Saboteur
+from earl.errors import EarlError
+from earl.placement.peers import Peers
+from earl.placement.place import on_cluster
+from earl.recipe import build, dump, override
+from earl.runs.folder import create, lock
+from earl.stopping import StopRequest
+from earl.train import train
+
+pytestmark = pytest.mark.slow
+
+SHORT = ["run.steps=4", "warm_start.steps=3", "rollout.episodes=32"]
+FOUR = [*SHORT, "placement.kind=disaggregated", "placement.samplers=4", "placement.heartbeat_seconds=5"]
+SPLITS = {5: (2, 2), 6: (1, 4), 7: (4, 1)}
+"""Copies and processes of each, from a step on; 4 x 1 before."""
+
+
+class Switching:
+    """A place whose samplers are split anew before some steps."""
+
+    def __init__(self, place, splits):
+        self.place, self.splits, self.seconds = place, splits, []
+        self.mend, self.notes = place.mend, place.notes
+
+    def open(self, saved):
+        stages = self.place.open(saved)
+        rollout = stages.rollout
+
+        def switched(step):
+            if step in self.splits:
+                self.seconds.append(stages.relayout(*self.splits[step], step - 1))
+            return rollout(step)
+
+        stages.rollout = switched
+        return stages
+
+
+def switched(root, name, config, splits, asked=None):
+    """A run whose samplers are split anew on the way."""
+    folder = create(root, name, dump(config))
+    with lock(folder), on_cluster(config, asked) as place:
+        switching = Switching(place, splits)
+        assert train(folder, config, switching, Peers(), StopRequest(), None).finished
+    return folder, switching.seconds
+
+
+def assert_same(expected, found):
+    apart = differences(expected, found)
+    assert max(apart["loss"], apart["reward"], apart["any"]) <= 1e-4, apart
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What a run in one process writes down."""
+    return numbers(trained(tmp_path_factory.mktemp("alone"), "alone", build(override(RECIPE, SHORT))))
+
+
+def test_a_run_whose_samplers_are_split_is_like_one_whose_are_not(alone, tmp_path):
+    assignments = [*SHORT, "placement.kind=colocated", "placement.samplers=2", "sampler.tp=2"]
+    assert_same(alone, numbers(trained(tmp_path, "split", build(override(RECIPE, assignments)))))
+
+
+def test_a_run_whose_samplers_are_split_anew_is_like_one_whose_are_not(alone, tmp_path):
+    folder, seconds = switched(tmp_path, "switched", build(override(RECIPE, FOUR)), SPLITS)
+    assert len(seconds) == len(SPLITS)
+    assert_same(alone, numbers(folder))
+
+
+def test_processes_that_are_lost_around_a_switch_are_replaced_with_those_of_their_copy(alone, tmp_path):
+    blows = [
+        # Steps 4 to 7 are the first four calls of "rollout"; the switches follow after the first one.
+        Blow("rollout worker", "rollout", "kill", member=1, call=2, delay=0.05),  # helps the first one of two
+        Blow("rollout worker", "rollout", "stop", member=0, call=3, delay=0.05),  # says what the other three compute
+        Blow("rollout worker", "weights", "kill", member=2, call=4, delay=0.0),
+        Blow("rollout worker", "dispatch", "kill", member=3, call=5, delay=0.0),
+    ]
+    saboteur = Saboteur([*blows], _signal)
+    folder, _ = switched(tmp_path, "struck", build(override(RECIPE, FOUR)), SPLITS, saboteur.asked)
+    assert len(saboteur.struck) == len(blows)
+    assert_same(alone, numbers(folder))
+
+
+def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_path):
+    config = build(override(RECIPE, FOUR))
+    with on_cluster(config) as place:
+        stages = place.open(None)
+        stages.limit(config.context.first_limit)
+        stages.sync(0)
+        before = stages.players.whole(stages.rollout(4))
+        with pytest.raises(EarlError, match="2 copies of the sampler x sampler.tp 3 are 6 processes, and there are 4"):
+            stages.relayout(2, 3, 0)
+        os.kill(stages.players._crew.members[3].process, signal.SIGKILL)
+        assert stages.relayout(2, 2, 0) > 0
+        assert [kind for kind, _ in place.notes()] == ["recovered"]
+        after = stages.players.whole(stages.rollout(4))
+        assert len(stages.players.members) == 2
+    for one, other in zip(before, after, strict=True):
+        for ours, theirs in zip(one.trajectories, other.trajectories, strict=True):
+            assert ours.tokens.tolist() == theirs.tokens.tolist()
+            assert ours.logprobs.tolist() == pytest.approx(theirs.logprobs.tolist(), abs=1e-5)
