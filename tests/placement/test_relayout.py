@@ -14,7 +14,7 @@ from earl.placement.place import on_cluster
 from earl.recipe import build, dump, override
 from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.train import evaluate_matches, train
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,9 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
         stages.limit(config.context.first_limit)
         stages.sync(0)
         before = stages.players.whole(stages.rollout(4))
-        with pytest.raises(EarlError, match="2 copies of the sampler x sampler.tp 3 are 6 processes, and there are 4"):
+        with pytest.raises(
+            EarlError, match=r"2 copies of the sampler x sampler\.tp 3 are 6 processes"
+        ):
             stages.relayout(2, 3, 0)
         os.kill(stages.players._crew.members[3].process, signal.SIGKILL)
         assert stages.relayout(2, 2, 0) > 0
@@ -107,3 +109,26 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
         for ours, theirs in zip(one.trajectories, other.trajectories, strict=True):
             assert ours.tokens.tolist() == theirs.tokens.tolist()
             assert ours.logprobs.tolist() == pytest.approx(theirs.logprobs.tolist(), abs=1e-5)
+
+
+def test_engines_of_vllm_are_others_after_a_switch(tiny):
+    pytest.importorskip("vllm", reason="vLLM is an extra")
+    config = tiny(
+        sampler={"engine": "vllm", "kv_cache_gib": 0.1},
+        model={"hidden": 64, "layers": 1, "heads": 2, "head_dim": 32, "intermediate": 32},
+        placement={"kind": "disaggregated", "samplers": 2},
+    )
+    results = []
+    with on_cluster(config) as place:
+        stages = place.open(None)
+        stages.limit(config.context.first_limit)
+        stages.sync(0)
+        for split in [(2, 1), (1, 2), (2, 1)]:
+            assert stages.relayout(*split, 0) > 0  # which compares a probe's log-probs with the learner's
+            groups = stages.players.whole(stages.rollout(1))
+            assert sum(len(group.trajectories) for group in groups) == config.rollout.episodes
+            results.append(evaluate_matches(stages, 4))
+        with pytest.raises(EarlError, match="the run began with 2 x 1; choose a split of as many devices"):
+            stages.relayout(3, 1, 0)
+        assert list(place.notes()) == []
+    assert results[0] == results[1] == results[2]

@@ -86,6 +86,7 @@ class Crew:
         self._name, self._make, self.group, self._asked = name, make, group, asked
         self._patience, self._longest = patience, longest
         self.meanwhile: Callable[[], None] = lambda: None
+        self._parked: dict[int, list[Member]] = {}
         self.members = [self._start(number) for number in range(size)]
 
     def __len__(self) -> int:
@@ -146,10 +147,28 @@ class Crew:
         self.end_all()
         self.members = [self._start(number) for number in range(len(self.members))]
 
+    def resize(self, size: int, park: bool) -> bool:
+        """Be other members, `size` of them.
+
+        Args:
+            park: whether those that there are wait until there shall be as many as they are again; else they end.
+
+        Returns:
+            whether they are ones that have waited.
+        """
+        if park:
+            self._parked[len(self.members)] = self.members
+        else:
+            self.end_all()
+        waited = self._parked.pop(size, None)
+        self.members = waited or [self._start(number) for number in range(size)]
+        return waited is not None
+
     def end_all(self) -> None:
-        """End every member."""
-        for member in self.members:
+        """End every member, also those that wait."""
+        for member in (*self.members, *(member for waiting in self._parked.values() for member in waiting)):
             self.end(member)
+        self._parked = {}
 
     def end(self, member: Member) -> None:
         """End a member, also one that is stopped and hears nothing."""

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from earl.config import Config
 from earl.dispatch.balance import work_of
 from earl.engine.model import shape, tokenizer_of
-from earl.engine.samplers import processes_of
+from earl.engine.samplers import engine_of, processes_of
 from earl.engine.sharding.band import Meeting
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -27,6 +27,7 @@ from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActo
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.crew import Asked, Crew
 from earl.placement.cluster.dispatcher import Dispatcher
+from earl.placement.cluster.engines import EngineWorkers
 from earl.placement.cluster.environments import EnvironmentActor, SamplerActor
 from earl.placement.cluster.learner import Ranks, ask_all
 from earl.placement.cluster.players import Environments, Workers
@@ -64,6 +65,7 @@ class Cluster:
         self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, len(slots.ranks), asked)
         name = "sampler" if policy.environments else "rollout worker"
         self._split = processes_of(config, shape(config.model))  # processes of a copy, as the run begins
+        self._engine_tp = policy.rollout.devices // self._split  # devices of one process, now
         self._workers = Crew(name, len(slots.workers) * self._split, self._worker, *bounds, asked=asked)
         self._environments = Crew("environment", policy.processors, self._environment, *bounds, asked=asked)
 
@@ -90,7 +92,21 @@ class Cluster:
         if self._policy.environments:
             samplers = Team(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
+        if engine_of(self._config, shape(self._config.model)) == "vllm":
+            pooled = self._gpus and self._policy.turns
+            return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, pooled)
         return Workers(self._workers, self._set_up_worker, self, self._split)
+
+    def _change_engines(self, copies: int, tp: int) -> None:
+        """Start engines over `tp` devices from now on, as many as the run has devices for. See `EngineWorkers`."""
+        rollout = self._policy.rollout
+        if copies * tp != rollout.actors * rollout.devices or (self._gpus and tp > rollout.devices):
+            raise EarlError(
+                f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
+                f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
+            )
+        self._engine_tp = tp
+        self._recipe["sampler"] = {**self._recipe["sampler"], "tp": tp}
 
     @property
     def _source(self) -> str | None:
@@ -152,9 +168,10 @@ class Cluster:
         self._awake = crew
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        bundle = self._slots.workers[number // self._split] if self._policy.turns else None
-        neighbours = zip(self._slots.ranks, self._shown, strict=True)
+        bundle, first = self._bundle(number)
+        neighbours = zip(self._slots.ranks, self._shown, strict=True) if self._policy.turns else ()
         devices = [device for own, shown in neighbours if own == bundle for device in shown]
+        devices = devices[first : first + self._engine_tp]
         return actor.setup.remote(self._recipe, self._source, devices, meeting)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
@@ -180,11 +197,14 @@ class Cluster:
         return self._on_devices(RankActor, self._slots.ranks[number], 1)
 
     def _worker(self, number: int) -> Any:
-        devices = 0 if self._policy.turns else self._policy.rollout.devices // self._split
+        devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
         kind = ContinuousActor if self._config.placement.max_staleness else WorkerActor
-        return self._on_devices(
-            SamplerActor if self._policy.environments else kind, self._slots.workers[number // self._split], devices
-        )
+        return self._on_devices(SamplerActor if self._policy.environments else kind, self._bundle(number)[0], devices)
+
+    def _bundle(self, worker: int) -> tuple[int, int]:
+        """The bundle of a rollout worker, and which of its devices is the worker's first."""
+        copy, first = divmod(worker * self._engine_tp, self._policy.rollout.devices)
+        return self._slots.workers[copy], first
 
     def _environment(self, _: int) -> Any:
         return _actor(EnvironmentActor, num_cpus=1)  # left to itself, Ray takes nodes without GPUs first
