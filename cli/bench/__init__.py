@@ -2,7 +2,7 @@
 
 import click
 
-from earl.cli.bench.clusters import asynchronous, faults, placements
+from earl.cli.bench.clusters import asynchronous, faults, placements, switching
 from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import layouts, memory
 from earl.cli.bench.rollouts import rollout, sampler, step
@@ -32,6 +32,7 @@ for benchmark in (
     placements,
     asynchronous,
     faults,
+    switching,
     dispatch,
 ):
     command.add_command(benchmark)

@@ -39,6 +39,28 @@ def placements(root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@set_option
+@json_option
+def switching(repeats: int, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure what it takes to split the processes of rollout anew between two steps.
+
+    Four processes with a model of 5M parameters on Ray: one copy over all four, two over two each, four whole ones, in
+    turn. After each switch a step's episodes are played again and compared with the first ones.
+
+    \b
+    switch     seconds until the samplers have weights and were probed
+    split      of these, until they were ready for weights
+    rollout    seconds of a step's episodes
+    same       share of the episodes with the tokens of the first split
+    logprobs   largest difference of these episodes' log-probs
+    """
+    from earl.benchmarks.switching import run
+
+    show(run(repeats, assignments), as_json)
+
+
+@click.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Each strikes 28 times.")
 @click.option("--hosts", type=click.IntRange(min=3), help="Strike hosts of a rehearsed cluster of so many instead.")
 @click.option("--rate", default="500mbit", show_default=True, help="Of that cluster's links.")

@@ -96,9 +96,7 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
         stages.limit(config.context.first_limit)
         stages.sync(0)
         before = stages.players.whole(stages.rollout(4))
-        with pytest.raises(
-            EarlError, match=r"2 copies of the sampler x sampler\.tp 3 are 6 processes"
-        ):
+        with pytest.raises(EarlError, match=r"2 copies of the sampler x sampler\.tp 3 are 6 processes"):
             stages.relayout(2, 3, 0)
         os.kill(stages.players._crew.members[3].process, signal.SIGKILL)
         assert stages.relayout(2, 2, 0) > 0

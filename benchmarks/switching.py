@@ -1,0 +1,88 @@
+"""What it takes to split a sampler's processes anew between two steps, and whether the same episodes come of it."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from earl.benchmarks.rollout import spread
+from earl.config import Config
+from earl.placement.place import on_cluster
+from earl.placement.stages import Stages
+from earl.recipe import build, override
+from earl.trajectory import Group
+
+RECIPE: dict[str, Any] = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
+    "model": {"hidden": 256, "layers": 6, "heads": 8, "head_dim": 32, "intermediate": 768},
+    "rollout": {"episodes": 32, "group_size": 4},
+    "placement": {"kind": "disaggregated", "samplers": 4},
+}
+"""A model of 5M parameters, sampled by four processes."""
+
+
+def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """Split the processes in every way in turn.
+
+    Returns:
+        for each split, copies x processes of each: `switch`, seconds from the request until the samplers have weights
+        and were probed; `split`, those of them without the weights; `rollout`, seconds of a step's episodes; `same`,
+        the share of all episodes whose tokens are those of the first split; `logprobs`, the largest difference of
+        theirs.
+    """
+    config = build(override(RECIPE, assignments))
+    with on_cluster(config) as place:
+        stages = place.open(None)
+        stages.limit(config.context.first_limit)
+        stages.sync(0)
+        measured = _measured(stages, config, repeats)
+        parameters = stages.shape.parameters
+    return {"parameters": parameters, "splits": measured}
+
+
+def _measured(stages: Stages, config: Config, repeats: int) -> dict[str, Any]:
+    first = stages.players.whole(stages.rollout(1))
+    passes: dict[str, list[dict[str, float]]] = {}
+    for _ in range(repeats):
+        for copies, tp in reversed(splits(config.placement.samplers * config.sampler.tp, stages.shape.kv_heads)):
+            passes.setdefault(f"{copies} x {tp}", []).append(_switched(stages, copies, tp, first))
+    return {
+        name: {
+            **{key: spread([one[key] for one in own]) for key in ("switch", "split", "rollout")},
+            "same": min(one["same"] for one in own),
+            "logprobs": max(one["logprobs"] for one in own),
+        }
+        for name, own in passes.items()
+    }
+
+
+def splits(processes: int, heads: int) -> list[tuple[int, int]]:
+    """Copies and processes of each.
+
+    Example:
+        >>> splits(4, 6)   # 4 processes cannot share 6 heads evenly
+        [(4, 1), (2, 2)]
+    """
+    return [(processes // tp, tp) for tp in range(1, processes + 1) if not processes % tp and not heads % tp]
+
+
+def _switched(stages: Stages, copies: int, tp: int, first: Sequence[Group]) -> dict[str, float]:
+    began = time.perf_counter()
+    split = stages.players.relayout(copies, tp)
+    stages.sync(0)
+    switched = time.perf_counter()
+    played = stages.rollout(1)
+    ended = time.perf_counter()
+    same, apart = _compared(first, stages.players.whole(played))
+    return {"switch": switched - began, "split": split, "rollout": ended - switched, "same": same, "logprobs": apart}
+
+
+def _compared(ours: Sequence[Group], theirs: Sequence[Group]) -> tuple[float, float]:
+    """The share of episodes with the same tokens, and the largest difference of their log-probs."""
+    pairs = [
+        (one, other)
+        for group, of_other in zip(ours, theirs, strict=True)
+        for one, other in zip(group.trajectories, of_other.trajectories, strict=True)
+    ]
+    alike = [(one, other) for one, other in pairs if one.tokens.tolist() == other.tokens.tolist()]
+    apart = max((float(abs(one.logprobs - other.logprobs).max()) for one, other in alike), default=float("inf"))
+    return len(alike) / len(pairs), apart
