@@ -65,6 +65,7 @@ class LocalSampler:
         if room_bytes is not None:
             self._room = int(room_bytes / kv_bytes(shape_of(policy.model), self.tp))
         self._most_waves = 0
+        self._filled = not any(parameter.is_meta for parameter in policy.model.parameters())
         self._model: Any = self._copied(policy).eval().requires_grad_(False)
         self._forget()
 
@@ -81,15 +82,14 @@ class LocalSampler:
             given = self._part(weights, name)
             assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
             tensor.copy_(given)
-        self._version = version
+        self._version, self._filled = version, True
         self._forget()
         if probe:
             self._check(probe)
 
     def _copied(self, policy: Policy) -> Any:
         """A model with the policy's weights, or with memory for some to come."""
-        whole = any(not parameter.is_meta for parameter in policy.model.parameters())
-        return copy.deepcopy(policy.model) if whole else empty(policy.model)
+        return copy.deepcopy(policy.model) if self._filled else empty(policy.model)
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
         """What this process holds of a tensor."""
@@ -120,6 +120,7 @@ class LocalSampler:
         Raises:
             EarlError: when not even one of them has room.
         """
+        assert self._filled, "a sampler that was made without weights is given some before it is asked"
         planned = waves([need(prompt) for prompt in prompts], self._room)
         self._most_waves = max(self._most_waves, len(planned))
         completions: dict[int, Completion] = {}

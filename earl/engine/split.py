@@ -87,7 +87,7 @@ class SplitSampler(LocalSampler):
         make_buffers(model, torch.device("cpu"))
         given = policy.model.state_dict()
         for name, own in tensors_once(model).items():
-            if not given[name].is_meta:
+            if self._filled:
                 own.copy_(given[name][self._boxes[name].slices])
         return model
 

@@ -66,7 +66,7 @@ def test_what_is_asked_for_is_waited_for_and_no_more(fragment):
 def test_episodes_go_on_under_new_weights(fragment):
     own = fragment(env={"delay_seconds": 0.1}, warm_start={"steps": 0}, agent={"retries": 8})
     tickets = start(own, 4)
-    weights, version, found = own.sampler._sampler._model.state_dict(), 0, {}
+    weights, version, found = own.sampler.within._model.state_dict(), 0, {}
     while len(found) < len(tickets):
         version += 1
         own.load(weights, version)
@@ -99,7 +99,7 @@ def test_what_was_abandoned_does_not_come_back(fragment):
 
 def test_a_fault_is_told_to_who_asks(fragment):
     own = fragment()
-    own.sampler._sampler.generate = lambda prompts: 1 / 0
+    own.sampler.within.generate = lambda prompts: 1 / 0
     start(own, 4)
     with pytest.raises(RuntimeError, match="division by zero"):
         own.ended(4, PATIENCE)

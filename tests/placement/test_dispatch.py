@@ -13,7 +13,9 @@ from earl.dispatch.balance import Work
 from earl.dispatch.execute import room
 from earl.dispatch.messages import pack as packed
 from earl.dispatch.messages import unpack
+from earl.engine.model import make
 from earl.engine.part import Part, minibatches, order_of
+from earl.engine.probe import Probe
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.actors import WorkerActor
@@ -137,10 +139,15 @@ class Here:
 
 
 class Crew:
-    """Actors without processes."""
+    """Actors without processes, each with a whole copy of the sampler."""
+
+    group = 1
 
     def __init__(self, size):
         self.actors = [Here() for _ in range(size)]
+
+    def mates(self, number):
+        return range(number, number + 1)
 
     def __len__(self):
         return len(self.actors)
@@ -160,10 +167,22 @@ class Crew:
     failed = mended = turn
 
 
+class Given:
+    """Weights that lie in this process."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def taken(self):
+        return self.model.state_dict()
+
+
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
     config = tiny()
     crew = Crew(2)
-    workers = Workers(crew, lambda actor, _: actor.setup.remote(config.model_dump(), None, ()), crew)
+    workers = Workers(crew, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), crew)
+    model = make(config.model, config.run.seed).model
+    workers.load((Given(model), Probe.of(model)), 0)
     workers.play(draw(config, 1))
     manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
     before = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
