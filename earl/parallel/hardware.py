@@ -28,7 +28,7 @@ from earl.errors import EarlError, unknown
 GIB = 1 << 30
 FORM = re.compile(r"(?:([0-9]{1,5})x)?([0-9]{1,5})x([A-Za-z][\w-]*)", re.ASCII)
 KIND = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
-MEASURES = ("memory_gib", "bf16_tflops", "memory_gb_per_second", "link_gb_per_second")
+MEASURES = ("memory_gib", "bf16_tflops", "memory_gb_per_second", "link_gb_per_second", "fewest_bits")
 """The columns of a table of kinds, beside `kind` itself."""
 
 
@@ -100,7 +100,7 @@ def own_devices(text: str, where: str) -> dict[str, Device]:
     if missing:
         raise EarlError(
             f"{where} has no column {missing[0]!r}; its first line has to be kind,{','.join(MEASURES)} and each later "
-            "line a kind of GPU, such as GB200,186,2500,8000,900"
+            "line a kind of GPU, such as GB200,186,2500,8000,900,4"
         )
     own = {}
     for number, row in enumerate(table, 2):
@@ -184,5 +184,5 @@ def _device(row: dict[str, str]) -> Device:
         float(row["bf16_tflops"]) * 1e12,
         float(row["memory_gb_per_second"]) * 1e9,
         float(row["link_gb_per_second"]) * 1e9,
-        int(row["fewest_bits"]),
+        int(float(row["fewest_bits"])),
     )

@@ -63,7 +63,7 @@ def contexts(given: str | None, longest: int | None, shape: ModelShape, name: st
         powers = [FIRST_CONTEXT << by for by in range(30) if FIRST_CONTEXT << by < most]
         found = (*powers, most)
     if found[-1] > shape.max_positions:
-        option = "--contexts" if given is not None else "--context"
+        option = "--context" if given is None else "--contexts"
         raise EarlError(
             f"{option} {found[-1]}: {name} was made for contexts of {shape.max_positions} tokens at most; "
             f"give at most {shape.max_positions}, or another model"

@@ -67,9 +67,9 @@ def test_a_memory_that_no_such_kind_has_is_refused(text: str) -> None:
         of_gpus(text)
 
 
-OWN = """kind,memory_gib,bf16_tflops,memory_gb_per_second,link_gb_per_second
-GB200,186,2500,8000,900
-H100,94,835,3938,300
+OWN = """kind,memory_gib,bf16_tflops,memory_gb_per_second,link_gb_per_second,fewest_bits
+GB200,186,2500,8000,900,4
+H100,94,835,3938,300,8
 """
 
 
@@ -87,7 +87,7 @@ def test_own_kinds_stand_beside_the_listed_ones_and_before_them() -> None:
         ("memory_gib,", "memory,", "mine.csv has no column 'memory_gib'; its first line has to be kind,memory_gib"),
         ("GB200", "200", "mine.csv, line 2: '200' is no name for a kind of GPU"),
         (",186,", ",lots,", "line 2: memory_gib = 'lots' is not a number above 0"),
-        (",300\n", "\n", "line 3: link_gb_per_second = None is not a number above 0"),
+        (",300,8\n", "\n", "line 3: link_gb_per_second = None is not a number above 0"),
         ("2500", "nan", "bf16_tflops = 'nan' is not a number above 0"),
         ("2500", "0", "bf16_tflops = '0' is not a number above 0"),
     ],

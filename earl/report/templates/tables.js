@@ -19,10 +19,12 @@
     return [...rows].sort((a, b) => a[0] - b[0]);
   };
   const gridRows = (map) => map.x.map((x, column) => [x, map.z.map((row) => row[column] === null ? null : [row[column]])]);
+  const titleOf = (axis) => axis?.title?.text;
+  const firstColumn = (spec) => titleOf(spec.layout.xaxis) ?? "step";
   const tableOf = (spec, choice) => {
     const traces = seen(spec, choice);
     if (traces[0]?.type === "heatmap") {
-      return { names: traces[0].y.map((turn) => `turn ${turn}`), rows: gridRows(traces[0]), show: () => (v) => String(+v.toPrecision(4)) };
+      return { names: traces[0].y.map((row) => `${titleOf(spec.layout.yaxis) ?? "turn"} ${row}`), rows: gridRows(traces[0]), show: () => (v) => String(+v.toPrecision(4)) };
     }
     return { names: traces.map((trace) => plainName(trace.name)), rows: rowsOf(traces), show: (column) => formatter(spec, traces[column]) };
   };
@@ -36,7 +38,7 @@
     };
     const line = ([x, found]) => make("tr", {}, make("th", { scope: "row", class: "number", text: x }),
       ...found.map((values, column) => make("td", { class: "number", text: cell(values, column) })));
-    const head = ["step", ...names].map((text) => make("th", { scope: "col", class: "number", text }));
+    const head = [firstColumn(spec), ...names].map((text) => make("th", { scope: "col", class: "number", text }));
     return make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows.map(line)));
   };
   const quoted = (value) => { // what looks like a formula must not be one for a spreadsheet
@@ -46,7 +48,7 @@
   const csvOf = (spec, choice) => {
     const { names, rows } = tableOf(spec, choice);
     const wide = names.map((_, column) => rows.some(([, found]) => found[column]?.length === 3));
-    const head = ["step", ...names.flatMap((name, column) => wide[column] ? [name, `${name}, low`, `${name}, high`] : [name])];
+    const head = [firstColumn(spec), ...names.flatMap((name, column) => wide[column] ? [name, `${name}, low`, `${name}, high`] : [name])];
     const line = ([x, found]) => [x, ...found.flatMap((values, column) => wide[column] ? values ?? ["", "", ""] : values ?? [""])];
     return [head, ...rows.map(line)].map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
   };

@@ -1,0 +1,64 @@
+"""Cells of the rollout: how one copy of an engine stands a number of responses, split over its devices or not."""
+
+from earl.parallel.hardware import GIB
+from earl.parallel.layout import Layout
+from earl.parallel.throughput.coefficients import fitted
+from earl.parallel.throughput.rollout import Rollout, Workload, rollout
+from earl.parallel.throughput.room import Engine
+from earl.planner.cell import Cell
+from earl.planner.question import Question
+
+
+def rollout_cells(asked: Question, gpus: int) -> list[Cell]:
+    """Every split at every context and load.
+
+    Args:
+        gpus: that sample.
+    """
+    return [
+        _cell(asked, context, responses, Layout(gpus // tp, tp))
+        for context in asked.contexts
+        for responses in asked.responses
+        for tp in asked.tps
+        if tp <= gpus
+    ]
+
+
+def _cell(asked: Question, context: int, responses: int, layout: Layout) -> Cell:
+    engine = asked.engine(layout.tp)
+    prompt, reply = asked.tokens.of(context)
+    found = rollout(engine, Workload(prompt, reply, responses))
+    held = found.weight_bytes + found.reserve_bytes
+    return Cell(
+        stage="rollout",
+        context=context,
+        responses=responses,
+        dp=layout.dp,
+        tp=layout.tp,
+        recompute=False,
+        offload=False,
+        feasible=found.fits,
+        verdict=_verdict(found, engine, context, responses),
+        memory_bytes=found.memory_bytes if found.fits else int(held + context * engine.token_bytes),
+        room_bytes=max(0, held + engine.room_bytes(fitted().values)),
+        kv_tokens_capacity=found.kv_tokens_capacity,
+        waves=found.waves or None,
+        throughput=found.tokens_per_gpu_s,
+    )
+
+
+def _verdict(found: Rollout, engine: Engine, context: int, responses: int) -> str:
+    """Why it fits, and what that costs.
+
+    Example:
+        "422,342 tokens of context fit: 12 of 128 responses at once, in 11 waves; all at once would be 9.9 times as many
+        tokens and need 370.3 GiB on each GPU: an engine that cannot let responses wait runs out of memory"
+    """
+    if not found.fits or found.waves <= 1:
+        return found.why
+    asked = responses * context
+    need = (found.weight_bytes + found.reserve_bytes + asked * engine.token_bytes) / GIB
+    return (
+        f"{found.why}, in {found.waves} waves; all at once would be {asked / found.kv_tokens_capacity:.1f} times as many "
+        f"tokens and need {need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
+    )
