@@ -14,10 +14,9 @@ from earl.dispatch.columns import columns as named
 from earl.dispatch.explain import MIB, Explanation, explain
 from earl.dispatch.job import Job
 from earl.dispatch.outlook import RATES, Entry, contexts, entry, sizes
-from earl.errors import EarlError
-from earl.parallel.catalogue import catalogue, known, nearest
-from earl.parallel.hardware import Cluster, of_gpus
+from earl.parallel.hardware import Cluster
 from earl.parallel.layout import Layout
+from earl.parallel.memory import ModelShape
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,27 +58,23 @@ class Planned:
         }
 
 
-def planned(config: Config, model: str, gpus: str, columns: str | None) -> Planned:
+def planned(config: Config, model: str, shape: ModelShape, cluster: Cluster, columns: str | None) -> Planned:
     """Plan the transfers of a recipe's job.
 
     Args:
+        model: its name.
         columns: names with commas between them; None: all of a batch.
 
     Raises:
-        EarlError: for a model, a kind of GPU or a column that is not known, or a cluster of another form.
+        EarlError: for a column that is not known, or a cluster that is too large or too small.
     """
-    found = known(model)
-    if found is None:
-        near = nearest(model)
-        hint = f"; did you mean {near!r}?" if near else "."
-        raise EarlError(f"unknown model {model!r}{hint} Planned for can be: {', '.join(sorted(catalogue()))}")
-    cluster, chosen = of_gpus(gpus), _columns(columns)
-    jobs = contexts(config, found.shape, cluster)
+    chosen = _columns(columns)
+    jobs = contexts(config, shape, cluster)
     lines = [entry(job, chosen) for job in jobs]
-    larger: Sequence[Job] = sizes(config, found.shape, cluster, jobs[-1].context)
+    larger: Sequence[Job] = sizes(config, shape, cluster, jobs[-1].context)
     return Planned(
         env=config.env.name,
-        model=found.name,
+        model=model,
         cluster=cluster,
         shared=jobs[-1].shared,
         columns=chosen,

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from earl.cli.recipes import resolve
 from earl.cli.shapes import shape_named
+from earl.cli.transfers import Planned, planned
 from earl.config import Config
 from earl.errors import EarlError, unknown
 from earl.parallel.hardware import Device, of_gpus, own_devices
@@ -29,7 +28,7 @@ class Options:
     """What was given, as click names it."""
 
     env: str | None
-    model: str | None
+    model: str
     gpus: tuple[str, ...]
     hardware: Path | None
     wish: Wish
@@ -47,17 +46,17 @@ def questions(given: Options) -> list[Question]:
     Raises:
         EarlError: for whatever cannot be planned for.
     """
-    if given.model is None:
-        raise click.UsageError("Missing option '--model'.")
-    if not given.gpus:
-        raise click.UsageError("Missing option '--gpus'.")
     if len(given.gpus) > MOST_CLUSTERS:
         raise EarlError(f"{len(given.gpus)} times --gpus; a plan compares {MOST_CLUSTERS} clusters at most, name fewer")
-    if given.price is not None and not 0 < given.price < math.inf:
-        raise EarlError(f"--price {given.price} is not a price; give what an hour of one GPU costs, such as 2.5")
+    for option, value, what in (
+        ("--price", given.price, "a price; give what an hour of one GPU costs, such as 2.5"),
+        ("--network", given.wish.network_gbps, "a rate; give Gbit/s of a host's link to the others, such as 200"),
+    ):
+        if value is not None and not 0 < value < math.inf:
+            raise EarlError(f"{option} {value} is not {what}")
     if given.engine not in ENGINES:
         raise unknown("engine", given.engine, ENGINES)
-    config, (name, shape), kinds = _recipe(given), shape_named(given.model), _kinds(given.hardware)
+    config, (name, shape), kinds = recipe(given), shape_named(given.model), _kinds(given.hardware)
     precision = Precision(given.weights, given.kv_cache)
     clusters = [of_gpus(gpus, kinds) for gpus in given.gpus]
     return [
@@ -65,12 +64,25 @@ def questions(given: Options) -> list[Question]:
     ]
 
 
-def _recipe(given: Options) -> Config:
+def transfers_of(given: Options, columns: str | None) -> Planned:
+    """What dispatch alone would take, on one cluster.
+
+    Raises:
+        EarlError: for several clusters, and for whatever cannot be planned for.
+    """
+    if len(given.gpus) > 1:
+        raise EarlError(f"--dispatch plans for one cluster, --gpus names {len(given.gpus)}; leave all but one out")
+    name, shape = shape_named(given.model)
+    return planned(recipe(given), name, shape, of_gpus(given.gpus[0], _kinds(given.hardware)), columns)
+
+
+def recipe(given: Options) -> Config:
     """That of the environment, or what a recipe leaves unsaid where none is named."""
     if given.env is not None:
         return resolve(given.env, given.config, {}, given.assignments)
     wish = given.wish
-    if wish.longest is None and wish.contexts is None and (wish.prompt_tokens is None or wish.reply_tokens is None):
+    told = wish.longest is not None or wish.contexts is not None
+    if not told and (wish.prompt_tokens is None or wish.reply_tokens is None):
         raise EarlError(
             "nothing says what to plan for; name an environment, such as connect4, or how long contexts get, such as "
             "--context 8192"
@@ -99,7 +111,8 @@ def options(
     tps: str | None,
     prompt_tokens: int | None,
     reply_tokens: int | None,
+    network: float,
     **others: Any,
 ) -> Options:
     """The options of the command, those of the axes together."""
-    return Options(env, wish=Wish(contexts, longest, responses, tps, prompt_tokens, reply_tokens), **others)
+    return Options(env, wish=Wish(contexts, longest, responses, tps, prompt_tokens, reply_tokens, network), **others)

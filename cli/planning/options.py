@@ -13,10 +13,16 @@ COUNT = click.IntRange(min=1)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 OPTIONS = (
-    click.option("--model", metavar="NAME", help="A well-known model, such as Qwen2.5-72B, its hub id, or a folder."),
+    click.option(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="A well-known model, such as Qwen2.5-72B, its hub id, or a folder.",
+    ),
     click.option(
         "--gpus",
         multiple=True,
+        required=True,
         metavar="16x8xH100",
         help="Hosts x GPUs x kind; 8xH100 is one host. May be repeated, to compare.",
     ),
@@ -46,11 +52,20 @@ OPTIONS = (
     click.option("--weights", default="bf16", show_default=True, help="Of the engine: bf16, fp16, fp8, fp4 or fp32."),
     click.option("--kv-cache", default="auto", show_default=True, help="The same for keys and values; auto: 16 bits."),
     click.option("--engine", default="vllm", show_default=True, help="vllm, vllm-0.5, tensorrt-llm or triton."),
-    click.option("--price", type=float, metavar="P", help="Of a GPU-hour, in any currency; without it, no cost is said."),
-    click.option("--html", type=_FILE, metavar="FILE", help="Write the plan as a page with plots, too."),
-    click.option("--dispatch", is_flag=True, help="Only what moving a step's rows between stages would take."),
     click.option(
-        "--columns", metavar="NAME,NAME", help="Columns that are moved; unless given, all that a batch to learn from has."
+        "--network",
+        type=float,
+        default=200.0,
+        show_default=True,
+        metavar="GBPS",
+        help="Gbit/s of the link between a host and the others, in one direction.",
+    ),
+    click.option("--price", type=float, metavar="P", help="Of a GPU-hour, in any currency; absent: no cost is said."),
+    click.option("--dispatch", is_flag=True, help="Plan only what moving a step's rows between stages would take."),
+    click.option(
+        "--columns",
+        metavar="NAME,NAME",
+        help="With --dispatch: columns that are moved; unless given, all that a batch to learn from has.",
     ),
     recipe_options,
     json_option,

@@ -25,7 +25,7 @@ RATES = (25, 200, 400)
 class Time:
     """Seconds at one rate."""
 
-    gbps: int
+    gbps: float
     centralised_s: float
     direct_s: float
     bound_s: float
@@ -56,14 +56,18 @@ class Entry:
     times: tuple[Time, ...]
 
 
-def entry(of: Job, columns: tuple[Column, ...]) -> Entry:
-    """Plan a job's transfer and say what it would take."""
+def entry(of: Job, columns: tuple[Column, ...], rates: Sequence[float] = RATES) -> Entry:
+    """Plan a job's transfer and say what it would take.
+
+    Args:
+        rates: Gbit/s of the link of a host.
+    """
     transfer = of.transfer(columns)
     moved, centralised = volume(transfer), detour(transfer)
     device = of.cluster.device
     assert device is not None, "the kinds of GPUs that can be named are listed"
 
-    def time(gbps: int) -> Time:
+    def time(gbps: float) -> Time:
         links = Links(gbps * GIGABIT, device.link_bandwidth)
         took = cost(moved, centralised, links)
         paper = volume_model(moved.total, of.learned.tp, of.cluster.hosts, links.across)
@@ -81,7 +85,7 @@ def entry(of: Job, columns: tuple[Column, ...]) -> Entry:
         prepared=of.prepared,
         learned=of.learned,
         fits=of.fits,
-        times=tuple(time(gbps) for gbps in RATES),
+        times=tuple(time(gbps) for gbps in rates),
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from earl.parallel.estimate import Estimate
 from earl.parallel.hardware import GIB
 
-Stage = Literal["rollout", "reference", "update"]
-STAGES: tuple[Stage, ...] = ("rollout", "reference", "update")
+Stage = Literal["rollout", "experience", "update"]
+STAGES: tuple[Stage, ...] = ("rollout", "experience", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Cell:
     dp: int
     """Copies of the engine; of the learner its data-parallel parts."""
     tp: int
+    micro_batch_tokens: int | None
+    """Tokens that pass the learner at once; None: the stage samples."""
     recompute: bool
     offload: bool
     feasible: bool
@@ -59,6 +61,7 @@ class Cell:
             "responses": self.responses,
             "tp": self.tp,
             "dp": self.dp,
+            "micro_batch_tokens": self.micro_batch_tokens,
             "recompute": self.recompute,
             "offload": self.offload,
             "feasible": self.feasible,

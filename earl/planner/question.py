@@ -44,6 +44,8 @@ class Wish:
     tps: str | None = None
     prompt_tokens: int | None = None
     reply_tokens: int | None = None
+    network_gbps: float = 200.0
+    """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Question:
     precision: Precision
     """Of the engine."""
     software: Software
+    network_gbps: float
 
     def engine(self, tp: int) -> Engine:
         """One copy of it. earl gives vLLM `sampler.memory_share` of a GPU; another engine takes what it does by itself,
@@ -102,6 +105,7 @@ def question(
         tokens=tokens,
         precision=precision,
         software=software,
+        network_gbps=wish.network_gbps,
     )
 
 

@@ -35,6 +35,7 @@ def _cell(asked: Question, context: int, responses: int, layout: Layout) -> Cell
         responses=responses,
         dp=layout.dp,
         tp=layout.tp,
+        micro_batch_tokens=None,
         recompute=False,
         offload=False,
         feasible=found.fits,
@@ -58,7 +59,8 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int) -> st
         return found.why
     asked = responses * context
     need = (found.weight_bytes + found.reserve_bytes + asked * engine.token_bytes) / GIB
+    times = asked / found.kv_tokens_capacity
     return (
-        f"{found.why}, in {found.waves} waves; all at once would be {asked / found.kv_tokens_capacity:.1f} times as many "
-        f"tokens and need {need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
+        f"{found.why}, in {found.waves} waves; all at once would be {times:.1f} times as many tokens and need "
+        f"{need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
     )

@@ -61,7 +61,7 @@ def test_columns_and_recipe_may_be_named(earl) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (LINE, ["earl plans the dispatch of a step's rows only; add --dispatch"]),
+        ((*LINE, "--columns", "tokens"), ["--columns is read with --dispatch alone"]),
         (("plan", "connect4", "--gpus", "8xH100", "--dispatch"), ["Missing option '--model'"]),
         (("plan", "connect5", *LINE[2:], "--dispatch"), ["unknown environment 'connect5'; did you mean 'connect4'?"]),
         ((*LINE[:3], "Qwen2.5-27B", *LINE[4:], "--dispatch"), ["unknown model 'Qwen2.5-27B'; did you mean 'Qwen2.5-7"]),

@@ -20,6 +20,7 @@ def cell(
         responses=responses,
         dp=128 // tp,
         tp=tp,
+        micro_batch_tokens=None,
         recompute=False,
         offload=False,
         feasible=estimate is not None,
