@@ -173,8 +173,8 @@ def _learned(stage: str, cell: Cell, lengths: Lengths, batches: int, times: int)
     assert cell.throughput is not None, "it fits"
     own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
     fast = cell.throughput
-    took = Estimate(*(own / (speed * cell.tp) for speed in (fast.value, fast.high, fast.low)), fast.origin)
-    return Part(stage, took, Layout(cell.dp, cell.tp))
+    took, least, most = (own / (speed * cell.tp) for speed in (fast.value, fast.high, fast.low))
+    return Part(stage, Estimate(took, least, most, fast.origin), Layout(cell.dp, cell.tp))
 
 
 def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:

@@ -10,7 +10,12 @@ from earl.report.figures import CYCLE, GREY, LEGEND, Figure, finite
 
 MAP_COLORS = [[0.0, "#d95f28"], [0.5, "#f4f2ec"], [1.0, "#2f7fc4"]]
 """Orange: the smaller split is ahead; blue: the larger one."""
-STEADY = {"height": 340, "margin": {"l": 64, "r": 12, "t": 48, "b": 46}, "legend": LEGEND, "hovermode": "x unified"}
+STEADY: dict[str, Any] = {
+    "height": 340,
+    "margin": {"l": 64, "r": 12, "t": 48, "b": 46},
+    "legend": LEGEND,
+    "hovermode": "x unified",
+}
 
 
 def map_figure(plan: Plan, before: int, after: int, prefix: str) -> Figure:
