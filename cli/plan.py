@@ -1,5 +1,6 @@
 """`earl plan`: what a job would take on a cluster that is not here."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,13 @@ from earl.cli.planning.options import planning_options
 @click.argument("env", required=False)
 @planning_options
 def command(
-    env: str | None, dispatch: bool, columns: str | None, price: float | None, as_json: bool, **given: Any
+    env: str | None,
+    dispatch: bool,
+    columns: str | None,
+    price: float | None,
+    html: Path | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Say what a job would take on a cluster, without it.
 
@@ -37,4 +44,4 @@ def command(
         return show.transfers(asking.transfers_of(options, columns), as_json)
     if columns is not None:
         raise click.UsageError("--columns is read with --dispatch alone; leave it out, or add --dispatch.")
-    return show.plans(asking.questions(options), price, as_json)
+    return show.plans(asking.questions(options), price, html, as_json)

@@ -61,6 +61,7 @@ OPTIONS = (
         help="Gbit/s of the link between a host and the others, in one direction.",
     ),
     click.option("--price", type=float, metavar="P", help="Of a GPU-hour, in any currency; absent: no cost is said."),
+    click.option("--html", type=_FILE, metavar="FILE", help="Write the plan as a page with plots, too."),
     click.option("--dispatch", is_flag=True, help="Plan only what moving a step's rows between stages would take."),
     click.option(
         "--columns",

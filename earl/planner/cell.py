@@ -1,13 +1,11 @@
 """A cell of a plan: a layout of a stage at a context, whether it fits, what it takes and how fast it is."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from earl.parallel.choice import Stage
 from earl.parallel.estimate import Estimate
 from earl.parallel.hardware import GIB
-
-Stage = Literal["rollout", "experience", "update"]
-STAGES: tuple[Stage, ...] = ("rollout", "experience", "update")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from earl.planner.cell import Cell, Stage
+from earl.parallel.choice import Stage
+from earl.planner.cell import Cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,11 @@ class Plan:
     steps: tuple[Step, ...]
     """One for each context."""
 
+    @property
+    def fitting(self) -> tuple[int, ...]:
+        """Splits of the engine that have room for a response at one context at least."""
+        return tuple(tp for tp in self.asked.tps if any(c.feasible and c.tp == tp for c in self.cells if c.waves))
+
     def as_object(self, price: float | None) -> dict[str, Any]:
         """For programs.
 

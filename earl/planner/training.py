@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 
 from earl.parallel.arrangement import splits
+from earl.parallel.choice import Stage
 from earl.parallel.estimate import Estimate
 from earl.parallel.footprint import Training, learner_bytes
 from earl.parallel.hardware import GIB
 from earl.parallel.memory import activation_bytes
 from earl.planner import passes
-from earl.planner.cell import Cell, Stage
+from earl.planner.cell import Cell
 from earl.planner.question import Question
 
 MARGIN = 0.04

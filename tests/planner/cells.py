@@ -1,7 +1,8 @@
 """Cells made by hand."""
 
+from earl.parallel.choice import Stage
 from earl.parallel.estimate import Estimate
-from earl.planner.cell import Cell, Stage
+from earl.planner.cell import Cell
 
 
 def cell(

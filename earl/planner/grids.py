@@ -1,89 +1,104 @@
-"""A plan as tables for the terminal."""
+"""A plan as tables of words, for a terminal or a page."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from earl.parallel.choice import Stage
 from earl.parallel.estimate import Estimate
 from earl.parallel.hardware import GIB
-from earl.planner.cell import Cell, Stage
+from earl.planner.cell import Cell
 from earl.planner.plan import Plan
 from earl.planner.speedup import Speedup
 from earl.planner.step import Part, Step
 
-if TYPE_CHECKING:
-    from rich.table import Table
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table: lines of words, the first column names each."""
+
+    title: str
+    names: tuple[str, ...]
+    """Of the columns; some in two lines."""
+    rows: tuple[tuple[str, ...], ...]
+    """Of as many values, or fewer where the rest is empty."""
+
 
 NO_ROOM = "OOM"
 """Out of memory: not even one response, or one row, of this length fits."""
 
 
-def rollout_table(plan: Plan) -> "Table":
+def rollout_grid(plan: Plan) -> Grid:
     """Contexts and splits down, loads across: tokens per GPU and second, waves, the choice."""
-    table = _table(["context", "TP", "GiB/GPU", "fit", "80 %", *(f"{load}  " for load in plan.asked.responses)])
     chosen = {(pick.context, pick.responses): pick.tp for pick in plan.choices if pick.stage == "rollout"}
-    for cells in _by_layout(cell for cell in plan.cells if cell.stage == "rollout"):
+    rows = []
+    tps = plan.fitting
+    for cells in _by_layout(cell for cell in plan.cells if cell.stage == "rollout" and cell.tp in tps):
         first, most = cells[0], max(cell.memory_bytes for cell in cells)
+        context = f"{first.context:,}" if first.tp == tps[0] else ""
         fast = [_speed(cell, chosen.get((cell.context, cell.responses)) == cell.tp) for cell in cells]
-        context = f"{first.context:,}" if first.tp == plan.asked.tps[0] else ""
-        table.add_row(
-            context, str(first.tp), f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells), *fast
-        )
-    return table
+        told = [str(first.tp), f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
+        rows.append((context, *told, *fast))
+    return Grid(
+        "Rollout: tokens per GPU and second, by responses that one copy of the engine is given at once",
+        ("context", "TP", "GiB/GPU", "fit", "80 %", *(f"{load}  " for load in plan.asked.responses)),
+        tuple(rows),
+    )
 
 
-def training_table(plan: Plan, stages: Sequence[Stage]) -> "Table":
+def training_grid(plan: Plan) -> Grid:
     """Contexts and splits down, both stages of the learner across."""
-    names = [name for stage in stages for name in (f"{stage}\nGiB/GPU", "\nmicro-batch", "\ntokens/GPU/s")]
-    table = _table(["\ncontext", "\nTP", *names])
+    stages: tuple[Stage, ...] = ("experience", "update")
+    names = [name for stage in stages for name in (f"{stage}\nGiB/GPU", "\nmicro-batch", "\ntokens/GPU/s  ")]
     chosen = {(pick.stage, pick.context): pick.tp for pick in plan.choices}
-    first = min(cell.tp for cell in plan.cells if cell.stage in stages)
-    for cells in _by_layout(cell for cell in plan.cells if cell.stage in stages):
-        shown = [text for cell in cells for text in _trained(cell, chosen[cell.stage, cell.context] == cell.tp)]
-        table.add_row(f"{cells[0].context:,}" if cells[0].tp == first else "", str(cells[0].tp), *shown)
-    return table
+    cells = [cell for cell in plan.cells if cell.stage in stages]
+    first = min(cell.tp for cell in cells)
+    rows = []
+    for group in _by_layout(cells):
+        shown = [text for cell in group for text in _trained(cell, chosen[cell.stage, cell.context] == cell.tp)]
+        rows.append((f"{group[0].context:,}" if group[0].tp == first else "", str(group[0].tp), *shown))
+    title = "Learner: tokens per GPU and second; R: activations are recomputed, O: moments are in host memory"
+    return Grid(title, ("\ncontext", "\nTP", *names), tuple(rows))
 
 
-def map_table(plan: Plan, before: int, after: int) -> "Table":
+def map_grid(plan: Plan, before: int, after: int) -> Grid:
     """Contexts down, loads across: what the larger split gains."""
-    table = _table([f"TP {before} → {after}", *(f"{load}" for load in plan.asked.responses)])
     found: dict[tuple[int, int], Speedup] = {
         (entry.context, entry.responses): entry for entry in plan.map if (entry.tp_from, entry.tp_to) == (before, after)
     }
-    for context in plan.asked.contexts:
-        entries = [found[context, load] for load in plan.asked.responses]
-        table.add_row(f"{context:,}", *(_gain(entry) for entry in entries))
-    return table
+    rows = [
+        (f"{context:,}", *(_gain(found[context, load]) for load in plan.asked.responses))
+        for context in plan.asked.contexts
+    ]
+    title = f"What TP {after} gains over TP {before}, (TGS({after}) - TGS({before})) / TGS({before}), by responses"
+    return Grid(title, ("context", *(f"{load}" for load in plan.asked.responses)), tuple(rows))
 
 
-def step_table(steps: Sequence[Step], price: float | None) -> "Table":
+def step_grid(steps: Sequence[Step], price: float | None) -> Grid:
     """Contexts down, stages across, then the whole step and what 1,000 episodes take."""
     stages = ("rollout", "dispatch", "experience", "update", "weights")
-    last = ["\na step", "\n80 %", "GPU-hours of\n1,000 episodes", *(["their\ncost"] if price is not None else [])]
-    table = _table(["\ncontext", *(f"\n{stage}" for stage in stages), *last])
+    rows = []
     for each in steps:
         parts = {part.stage: part for part in each.parts}
         took, hours = each.seconds, each.gpu_hours
         if took is None or hours is None:
-            table.add_row(f"{each.context:,}", each.verdict)
+            rows.append((f"{each.context:,}", each.verdict))
             continue
         layouts = [_part(part) for part in map(parts.get, stages) if part]
-        cost = [] if price is None else [significant(hours.value * price)]
-        table.add_row(
-            f"{each.context:,}", *layouts, duration(took.value), _range(took), significant(hours.value), *cost
-        )
-    return table
+        rows.append((f"{each.context:,}", *layouts, duration(took.value), _range(took), *_cost(hours, price)))
+    last = ["\na step", "\n80 %", "GPU-hours of\n1,000 episodes", *(["their\ncost"] if price is not None else [])]
+    title = "A step, each stage in the layout that takes it the least time"
+    return Grid(title, ("\ncontext", *(f"\n{stage}" for stage in stages), *last), tuple(rows))
 
 
-def comparison_table(plans: Sequence[Plan], price: float | None) -> "Table":
+def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
     """Contexts and clusters down: the layouts of a step, its time, what 1,000 episodes take."""
-    names = ["context", "GPUs", "rollout", "update", "a step", "GPU-hours", *(["cost"] if price is not None else [])]
-    table = _table(names)
+    rows = []
     for row in zip(*(plan.steps for plan in plans), strict=True):
         for place, (plan, each) in enumerate(zip(plans, row, strict=True)):
-            context = f"{each.context:,}" if place == 0 else ""
             where = plan.asked.cluster.where.removeprefix("--gpus ")
-            table.add_row(context, where, *_compared(each, price))
-    return table
+            rows.append(("" if place else f"{each.context:,}", where, *_compared(each, price)))
+    last = ["\na step", "GPU-hours of\n1,000 episodes", *(["their\ncost"] if price is not None else [])]
+    return Grid("The clusters side by side", ("\ncontext", "\nGPUs", "\nrollout", "\nupdate", *last), tuple(rows))
 
 
 def _compared(each: Step, price: float | None) -> list[str]:
@@ -91,8 +106,12 @@ def _compared(each: Step, price: float | None) -> list[str]:
     if took is None or hours is None:
         return [each.verdict]
     parts = {part.stage: _part(part) for part in each.parts}
-    cost = [] if price is None else [significant(hours.value * price)]
-    return [parts["rollout"], parts["update"], duration(took.value), significant(hours.value), *cost]
+    return [parts["rollout"], parts["update"], duration(took.value), *_cost(hours, price)]
+
+
+def _cost(hours: Estimate, price: float | None) -> list[str]:
+    """GPU-hours, and what they cost."""
+    return [significant(hours.value), *([] if price is None else [significant(hours.value * price)])]
 
 
 def _by_layout(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -174,13 +193,3 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{significant(seconds / size)} {unit}"
     return "< 1 ms"
-
-
-def _table(names: Sequence[str]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

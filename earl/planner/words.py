@@ -1,6 +1,5 @@
 """What is assumed of a plan, and where its choice changes, in lines."""
 
-from earl.cli.text import one_line
 from earl.planner.choice import Switch
 from earl.planner.plan import Plan
 
@@ -15,7 +14,7 @@ def head(plan: Plan) -> list[str]:
     prompt = asked.tokens.of(asked.contexts[-1])[0]
     read = f"{prompt:,} tokens of the longest read, the rest written" if prompt else "all of it written, none read"
     return [
-        f"{one_line(asked.model)} on {hosts} {device.kind if device else ''} = {cluster.gpus:,} GPUs, {where}",
+        f"{asked.model} on {hosts} {device.kind if device else ''} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
         f"rollout: {asked.software.name}, weights in {asked.precision.weights}{kv}; {read}",
         f"learner: bf16, FSDP2 x TP; {asked.network_gbps:g} Gbit/s between hosts",
@@ -33,6 +32,12 @@ def switch_lines(plan: Plan) -> list[str]:
     """
     groups = dict.fromkeys((run.stage, run.responses) for run in plan.switches)
     return [_line([run for run in plan.switches if (run.stage, run.responses) == key]) for key in groups]
+
+
+def without_room(plan: Plan) -> list[str]:
+    """Splits that fit at no context, with the reason."""
+    found = {cell.tp: cell for cell in reversed(plan.cells) if cell.stage == "rollout" and cell.tp not in plan.fitting}
+    return [f"rollout, TP {tp}: out of memory at every context: {found[tp].verdict}" for tp in sorted(found)]
 
 
 def uncertain(plan: Plan) -> str:
