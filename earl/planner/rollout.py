@@ -29,6 +29,7 @@ def _cell(asked: Question, context: int, responses: int, layout: Layout) -> Cell
     prompt, reply = asked.tokens.of(context)
     found = rollout(engine, Workload(prompt, reply, responses))
     held = found.weight_bytes + found.reserve_bytes
+    room = max(0, held + engine.room_bytes(fitted().values))
     return Cell(
         stage="rollout",
         context=context,
@@ -39,26 +40,32 @@ def _cell(asked: Question, context: int, responses: int, layout: Layout) -> Cell
         recompute=False,
         offload=False,
         feasible=found.fits,
-        verdict=_verdict(found, engine, context, responses),
+        verdict=_verdict(found, engine, context, responses, room),
         memory_bytes=found.memory_bytes if found.fits else int(held + context * engine.token_bytes),
-        room_bytes=max(0, held + engine.room_bytes(fitted().values)),
+        room_bytes=room,
         kv_tokens_capacity=found.kv_tokens_capacity,
         waves=found.waves or None,
         throughput=found.tokens_per_gpu_s,
     )
 
 
-def _verdict(found: Rollout, engine: Engine, context: int, responses: int) -> str:
+def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
     """Why it fits, and what that costs.
 
     Example:
         "422,342 tokens of context fit: 12 of 128 responses at once, in 11 waves; all at once would be 9.9 times as many
         tokens and need 370.3 GiB on each GPU: an engine that cannot let responses wait runs out of memory"
     """
-    if not found.fits or found.waves <= 1:
+    held = found.weight_bytes + found.reserve_bytes
+    if not found.kv_tokens_capacity:
+        may = f"of which the engine may take {room / GIB:.1f}"
+        return f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU, {may}: out of memory"
+    if not found.fits:
+        return f"{found.why}: out of memory"
+    if found.waves == 1:
         return found.why
     asked = responses * context
-    need = (found.weight_bytes + found.reserve_bytes + asked * engine.token_bytes) / GIB
+    need = (held + asked * engine.token_bytes) / GIB
     times = asked / found.kv_tokens_capacity
     return (
         f"{found.why}, in {found.waves} waves; all at once would be {times:.1f} times as many tokens and need "
