@@ -76,7 +76,7 @@ def map_grid(plan: Plan, before: int, after: int) -> Grid:
 def step_grid(steps: Sequence[Step], price: float | None) -> Grid:
     """Contexts down, stages across, then the whole step and what 1,000 episodes take."""
     stages = ("rollout", "dispatch", "experience", "update", "weights")
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for each in steps:
         parts = {part.stage: part for part in each.parts}
         took, hours = each.seconds, each.gpu_hours
