@@ -14,9 +14,11 @@ from earl.algorithms.registry import algorithm
 from earl.batch import Batch
 from earl.config import Config
 from earl.engine.learner import Update
+from earl.engine.samplers import engine_of
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.evaluate import Match
 from earl.matches import MatchResult
+from earl.parallel.arrangement import check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.players import Held, Players
 from earl.rollout.experience import charged, experiences, learned, unlearned
@@ -212,6 +214,7 @@ class Stages:
             EarlError: where that cannot be; they are then as they were.
         """
         began = time.perf_counter()
+        check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config, self.shape) == "vllm")
         self.players.relayout(copies, tp)
         self.sync(version)
         return time.perf_counter() - began

@@ -103,8 +103,10 @@ def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
     """Tokens of the longest context that memory allows.
 
     On GPUs a copy of vLLM holds one at least, earl's own sampler all of its share; on CPUs the keys and values of a
-    step's episodes may take half of the machine's memory.
+    step's episodes may take half of the machine's memory, or a single one all of what `sampler.kv_cache_gib` gives.
     """
+    if placed.device_bytes is None and placed.engine == "local" and config.sampler.cache_bytes is not None:
+        return config.sampler.cache_bytes // kv_bytes(shape, placed.sampler_tp)
     if placed.device_bytes is None:
         return memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
     vllm = placed.engine == "vllm"

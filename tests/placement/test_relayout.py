@@ -9,14 +9,15 @@ from earl.benchmarks.faults import _signal
 from earl.benchmarks.placements import RECIPE, differences, numbers, trained
 from earl.benchmarks.sabotage import Blow, Saboteur
 from earl.errors import EarlError
+from earl.placement.cluster.ahead import AheadWorkers
+from earl.placement.cluster.players import Environments
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
+from earl.placement.players import PeerPlayers
 from earl.recipe import build, dump, override
 from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
 from earl.train import evaluate_matches, train
-
-pytestmark = pytest.mark.slow
 
 SHORT = ["run.steps=4", "warm_start.steps=3", "rollout.episodes=32"]
 FOUR = [*SHORT, "placement.kind=disaggregated", "placement.samplers=4", "placement.heartbeat_seconds=5"]
@@ -64,17 +65,20 @@ def alone(tmp_path_factory):
     return numbers(trained(tmp_path_factory.mktemp("alone"), "alone", build(override(RECIPE, SHORT))))
 
 
+@pytest.mark.slow
 def test_a_run_whose_samplers_are_split_is_like_one_whose_are_not(alone, tmp_path):
     assignments = [*SHORT, "placement.kind=colocated", "placement.samplers=2", "sampler.tp=2"]
     assert_same(alone, numbers(trained(tmp_path, "split", build(override(RECIPE, assignments)))))
 
 
+@pytest.mark.slow
 def test_a_run_whose_samplers_are_split_anew_is_like_one_whose_are_not(alone, tmp_path):
     folder, seconds = switched(tmp_path, "switched", build(override(RECIPE, FOUR)), SPLITS)
     assert len(seconds) == len(SPLITS)
     assert_same(alone, numbers(folder))
 
 
+@pytest.mark.slow
 def test_processes_that_are_lost_around_a_switch_are_replaced_with_those_of_their_copy(alone, tmp_path):
     blows = [
         # Steps 4 to 7 are the first four calls of "rollout"; the switches follow after the first one.
@@ -89,6 +93,7 @@ def test_processes_that_are_lost_around_a_switch_are_replaced_with_those_of_thei
     assert_same(alone, numbers(folder))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_path):
     config = build(override(RECIPE, FOUR))
     with on_cluster(config) as place:
@@ -96,8 +101,12 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
         stages.limit(config.context.first_limit)
         stages.sync(0)
         before = stages.players.whole(stages.rollout(4))
-        with pytest.raises(EarlError, match=r"2 copies of the sampler x sampler\.tp 3 are 6 processes"):
-            stages.relayout(2, 3, 0)
+        with pytest.raises(EarlError, match=r"sampler\.tp = 3: the model has 4 attention heads"):
+            stages.relayout(1, 3, 0)
+        with pytest.raises(
+            EarlError, match=r"1 copies of the sampler x sampler\.tp 2 are 2 processes"
+        ):
+            stages.relayout(1, 2, 0)
         os.kill(stages.players._crew.members[3].process, signal.SIGKILL)
         assert stages.relayout(2, 2, 0) > 0
         assert [kind for kind, _ in place.notes()] == ["recovered"]
@@ -109,6 +118,7 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
             assert ours.logprobs.tolist() == pytest.approx(theirs.logprobs.tolist(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_engines_of_vllm_are_others_after_a_switch(tiny):
     pytest.importorskip("vllm", reason="vLLM is an extra")
     config = tiny(
@@ -130,3 +140,16 @@ def test_engines_of_vllm_are_others_after_a_switch(tiny):
             stages.relayout(3, 1, 0)
         assert list(place.notes()) == []
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (AheadWorkers, "no step boundary at which its samplers could be split anew"),
+        (Environments, "environments apart ask their samplers at any time"),
+        (PeerPlayers, "in the embedded placement every process has a copy of its own"),
+    ],
+)
+def test_where_samplers_stay_as_they_are_one_line_says_so(kind, words):
+    with pytest.raises(EarlError, match=words):
+        kind.relayout(object.__new__(kind), 1, 2)

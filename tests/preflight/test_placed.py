@@ -156,6 +156,29 @@ def test_memory_bounds_the_context() -> None:
     assert context_room(config, QWEN, placed) == room // (80 * 1024)
 
 
+def test_what_bounds_the_cache_bounds_a_context() -> None:
+    config = recipe(sampler={"kv_cache_gib": 0.5, "tp": 2}, rollout={"episodes": 32, "group_size": 4})
+    site = Site("disaggregated", "local", LAPTOP, on_paper=False)
+    placed = check_placement(config, TINY, site)
+    # A token takes 2 x 1 layer x 2 heads x 8 numbers x 4 bytes = 128 B, 64 of them on each of two processes.
+    assert context_room(config, TINY, placed) == (GIB // 2) // 64
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"sampler": {"tp": 3}}, "sampler.tp = 3: the model has 2 attention heads"),
+        ({"sampler": {"tp": 4}}, "sampler.tp = 4: the model has 2 attention heads"),
+        ({"sampler": {"tp": 2}, "placement": {"environments": 1}}, "sampler.tp = 2 and placement.environments = 1"),
+        ({"sampler": {"tp": 2}, "placement": {"max_staleness": 1}}, "sampler.tp = 2 and placement.max_staleness = 1"),
+    ],
+)
+def test_how_earls_own_sampler_is_not_split(tables: dict, words: str) -> None:
+    with pytest.raises(EarlError) as refusal:
+        check_placement(recipe(**tables), TINY, Site("disaggregated", "local", LAPTOP, on_paper=False))
+    assert words in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("tables", "kind"),
     [

@@ -1,5 +1,6 @@
 """What runs inside Ray's processes. Constructors do nothing, so that heartbeats are answered while models load."""
 
+import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
@@ -171,6 +172,7 @@ class WorkerActor(Plays):
             self._split = None
         if hasattr(self, "_fragment"):
             del self._fragment
+            gc.collect()  # a split model's layers and what was put around them know each other
 
     @_losing_others
     def load(self, weights: Offered, probe: Probe, version: int) -> None:
