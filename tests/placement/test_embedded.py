@@ -34,6 +34,17 @@ def columns(rows):
     return {name: getattr(rows, name).tolist() for name in Rows.__dataclass_fields__}
 
 
+def test_a_step_says_in_how_many_waves_its_episodes_were_sampled(placement):
+    free, bounded = placement(), placement(sampler={"kv_cache_gib": 1000 * 128 / 2**30})
+    expected, found = (trajectories_of(placed.rollout(step=1)) for placed in (free, bounded))
+    assert [own.tokens.tolist() for own in found] == [own.tokens.tolist() for own in expected]
+    assert "sampler/waves" not in free.costs
+    # A token takes 2 x 1 layer x 2 heads x 8 numbers x 4 bytes = 128 B, and there is room for 1,000: at the end of the
+    # longest episode, so many slots of its length.
+    longest = max(len(own.tokens) for own in found)
+    assert 1 < bounded.costs["sampler/waves"] <= np.ceil(16 / (1000 // longest))
+
+
 def test_a_rollout_is_groups_that_start_alike(placement):
     groups = placement().rollout(step=1)
     assert [len(group.trajectories) for group in groups] == [4] * 4

@@ -103,9 +103,7 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
         before = stages.players.whole(stages.rollout(4))
         with pytest.raises(EarlError, match=r"sampler\.tp = 3: the model has 4 attention heads"):
             stages.relayout(1, 3, 0)
-        with pytest.raises(
-            EarlError, match=r"1 copies of the sampler x sampler\.tp 2 are 2 processes"
-        ):
+        with pytest.raises(EarlError, match=r"1 copies of the sampler x sampler\.tp 2 are 2 processes"):
             stages.relayout(1, 2, 0)
         os.kill(stages.players._crew.members[3].process, signal.SIGKILL)
         assert stages.relayout(2, 2, 0) > 0
