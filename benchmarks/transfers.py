@@ -25,6 +25,8 @@ LOGPROBS = ("reference",)
 EVERYTHING = tuple(name for name, column in COLUMNS.items() if column.axis == "token")
 PATIENCE_SECONDS = 300.0
 AGREEMENTS = 31
+HEAD_START_SECONDS = 0.03
+"""Between agreeing on when a transfer begins, and its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +135,8 @@ def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> Timing:
     transport.most(0)
     came, left = seat.carried
-    transport.most(0)  # all have read before anybody sends
-    begun = time.monotonic()
+    begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a clock that all share
+    time.sleep(max(0.0, begun - time.monotonic()))
     shards = way(made, seat.process, held, transport)
     ended = time.monotonic()
     transport.most(0)
