@@ -114,7 +114,7 @@ def row(
     direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None
-    choice = choose(made, Link(bits / 8, measured[0].message_seconds))
+    choice = choose(made, Link(bits / 8, measured[0].message_seconds, measured[0].all_seconds))
     auto = choice.transport if choice.transport in seconds else direct_name
     return {
         "hosts": len(set(places)),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.spread import Numbers
 from earl.dispatch.transports.controller import CONTROLLER, ways
 from earl.dispatch.transports.steps import apart, num_steps
 from earl.dispatch.volume import volume
@@ -16,8 +15,8 @@ BRANCHES = 8
 """Of the tree in which processes agree; see `Peers.most`."""
 INSIDE_BYTES_PER_SECOND = 1e9
 """Between processes of one host."""
-AT_ONCE = 0.2
-"""What one of several messages takes that are sent at once, over one that others wait for (at 16 hosts)."""
+GATHERED = 0.6
+"""What one of many messages to or from a controller takes, over one that others wait for (at 16 hosts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,9 @@ class Link:
     bytes_per_second: float
     """In each direction."""
     message_seconds: float
-    """From sending the shortest message until it is there, with all that processes do for it; see `measured`."""
+    """From sending the shortest message until it is there, with all that processes do for it; see `message_seconds`."""
+    all_seconds: float
+    """In which all processes send each other the shortest message, at once: longer where hosts share cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,13 @@ def choose(plan: TransferPlan, link: Link) -> Choice:
 def _direct(plan: TransferPlan, link: Link) -> float:
     moved = volume(plan)
     inside = float(moved.inside.max(initial=0)) / INSIDE_BYTES_PER_SECOND
-    waits = sum(_agreement(len(plan.hosts)) + _waits(plan.hosts, sizes) for sizes in plan.sizes)
-    return moved.busiest * OVERHEAD / link.bytes_per_second + inside + waits * link.message_seconds
+    processes, seconds = len(plan.hosts), moved.busiest * OVERHEAD / link.bytes_per_second + inside
+    for sizes in plan.sizes:
+        stepped = apart(plan.hosts, sizes)
+        at_once = int((sizes > stepped).sum()) / max(1, processes * (processes - 1))
+        waits = _agreement(processes) + num_steps(plan.hosts, stepped)
+        seconds += at_once * link.all_seconds + waits * link.message_seconds
+    return seconds
 
 
 def _centralised(plan: TransferPlan, link: Link) -> float:
@@ -76,9 +82,8 @@ def _centralised(plan: TransferPlan, link: Link) -> float:
         far = plan.hosts[met] != plan.hosts[CONTROLLER]
         seconds += float(way.bytes[far].sum()) * OVERHEAD / link.bytes_per_second
         seconds += float(way.bytes[~far].sum()) / INSIDE_BYTES_PER_SECOND
-        seconds += sum(_agreement(len(plan.hosts)) + _waits(plan.hosts, sizes) for sizes in way.sizes) * (
-            link.message_seconds
-        )
+        messages = len(np.unique(met[met != CONTROLLER])) * GATHERED + _agreement(len(plan.hosts))
+        seconds += messages * link.message_seconds
     return seconds
 
 
@@ -88,11 +93,3 @@ def _agreement(processes: int) -> int:
     while last > 0:
         last, depth = (last - 1) // BRANCHES, depth + 1
     return max(1, 2 * depth)
-
-
-def _waits(hosts: Numbers, sizes: Numbers) -> float:
-    """Messages after one another, as far as they wait for each other."""
-    stepped = apart(hosts, sizes)
-    at_once = sizes > stepped
-    most = max(int(at_once.sum(axis=0).max(initial=0)), int(at_once.sum(axis=1).max(initial=0)))
-    return most * AT_ONCE + num_steps(hosts, stepped)
