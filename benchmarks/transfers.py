@@ -89,6 +89,8 @@ class Timing:
     left_bytes: int
     checksum: int
     """Of the result."""
+    driver_bytes: int | None = None
+    """Over the link of the driver, there and back; None where there is none."""
 
 
 Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]

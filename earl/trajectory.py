@@ -189,7 +189,7 @@ class Outline(Ended):
 
 def _outline(*values: Any) -> Outline:
     """What `Outline.__reduce__` wrote."""
-    return Outline(*values[:-1], author_tokens=np.array(values[-1], np.int64).reshape(-1, len(Author)))
+    return Outline(*(*values[:-1], np.array(values[-1], np.int64).reshape(-1, len(Author))))
 
 
 @dataclass(frozen=True, slots=True)
