@@ -103,11 +103,11 @@ def row(
 ) -> dict[str, Any]:
     """One transfer: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
 
-    `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and `objects`,
-    that through Ray's object store. `planned_bytes` leave hosts, `crossed_bytes` did as the kernel counts them, with all
-    headers and answers; `copies_bytes` would if every process got a copy of its own; `driver_bytes` are the most that
-    crossed the driver's link while a direct way lasted. `auto` is the transport that would be taken, and `auto_loss`
-    what it loses.
+    `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and
+    `objects`, that through Ray's object store. `planned_bytes` leave hosts, `crossed_bytes` did as the kernel counts
+    them, with all headers and answers; `copies_bytes` would if every process got a copy of its own; `driver_bytes` are
+    the most that crossed the driver's link while a direct way lasted. `auto` is the transport that would be taken, and
+    `auto_loss` what it loses.
     """
     made = case.plan(places)
     moved = volume(made)
