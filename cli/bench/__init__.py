@@ -5,6 +5,7 @@ import click
 from earl.cli.bench.clusters import asynchronous, faults, placements, switching
 from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import layouts, memory
+from earl.cli.bench.models import calibration
 from earl.cli.bench.rollouts import rollout, sampler, step
 from earl.cli.bench.transfers import dispatch
 from earl.cli.bench.weights import weights
@@ -34,5 +35,6 @@ for benchmark in (
     faults,
     switching,
     dispatch,
+    calibration,
 ):
     command.add_command(benchmark)

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
-NUDGE = 1e-4
+NUDGE = 5e-3
 ROUNDS = 60
-ENOUGH = 1e-9
+ENOUGH = 1e-5
 """Relative improvement of a round that is the last."""
 
 
@@ -24,20 +24,21 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
     point, damping = start, 1e-3
     value = residuals(point)
     for _ in range(ROUNDS):
-        slopes = jacobian(residuals, point, value)
+        slopes = jacobian(residuals, point)
         normal = slopes.T @ slopes
         moved, tried, damping = _step(residuals, point, value, slopes, normal, damping)
-        gained = 1 - (tried @ tried) / (value @ value)
+        enough = tried @ tried > (1 - ENOUGH) * (value @ value)
         point, value = moved, tried
-        if gained < ENOUGH:
+        if enough:
             break
-    slopes = jacobian(residuals, point, value)
+    slopes = jacobian(residuals, point)
     return point, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
 
 
-def jacobian(residuals: Callable[[Vector], Vector], point: Vector, value: Vector) -> Vector:
+def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
     """Derivatives of the residuals, one column for each coordinate. [R, P]"""
-    columns = [(residuals(point + NUDGE * unit) - value) / NUDGE for unit in np.eye(len(point))]
+    nudges = NUDGE * np.eye(len(point))
+    columns = [(residuals(point + nudge) - residuals(point - nudge)) / (2 * NUDGE) for nudge in nudges]
     return np.stack(columns, axis=1)
 
 

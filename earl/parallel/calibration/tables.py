@@ -35,6 +35,8 @@ REQUESTS = {
 }
 """Of TensorRT-LLM's benchmark by prompt and reply; its page tells them."""
 ONLINE_REQUESTS = 500
+ONLINE_CHAT_REPLY = 214
+"""Tokens: a mean that no setting gives; the other two replies of that table are round."""
 CHATS = 320
 CHAT_TOKENS = (220.0, 195.0)
 """Of the chat data set: mean prompt and reply as vLLM's benchmark filters it. The page does not tell them."""
@@ -53,8 +55,10 @@ class Measured:
     """Written tokens of all devices."""
     rate: float
     """Requests that arrive in a second; inf: all at once."""
-    spread: bool = False
-    """Whether the replies' lengths differ."""
+    token_seconds: float | None
+    """Between two tokens of a reply, on average; None: not told."""
+    chat: bool = False
+    """Whether prompts and replies are those of chats, of unlike lengths."""
 
     @property
     def tp(self) -> int:
@@ -127,5 +131,6 @@ def _measured(row: dict[str, str]) -> Measured:
         workload=Workload(prompt, reply, count),
         tokens_per_second=float(row["value"]),
         rate=float(rate[1]) if rate else float("inf"),
-        spread=chat,
+        token_seconds=float(row["itl_ms"]) / 1000 if row["itl_ms"] else None,
+        chat=chat or reply == ONLINE_CHAT_REPLY,
     )

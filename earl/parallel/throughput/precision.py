@@ -44,10 +44,19 @@ class Precision:
         """Of one number of keys or values."""
         return self.word_bytes if self.kv == "auto" else BITS[self.kv] / 8
 
-    def bits_multiplied(self, device: Device) -> int:
-        """Of numbers as the device multiplies them: what it has no arithmetic for is widened first."""
-        return max(int(BITS[self.weights]), device.fewest_bits)
-
     def flops(self, device: Device) -> float:
-        """Per second: half as many bits, twice as fast."""
-        return device.bf16_flops * FULL_BITS / self.bits_multiplied(device)
+        """Of products with weights, in a second."""
+        return _flops(BITS[self.weights], device)
+
+    def kv_flops(self, device: Device) -> float:
+        """Of attention, in a second."""
+        return _flops(8 * self.kv_bytes, device)
+
+    def narrow(self, device: Device) -> bool:
+        """Whether weights are multiplied with fewer than 16 bits."""
+        return self.flops(device) > device.bf16_flops
+
+
+def _flops(bits: float, device: Device) -> float:
+    """Half as many bits, twice as fast; what the device has no arithmetic for is widened first."""
+    return device.bf16_flops * FULL_BITS / max(int(bits), device.fewest_bits)

@@ -1,7 +1,8 @@
 """How fast a rollout runs on one copy of a serving engine: how many responses at once, in how many waves, and why."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, exp, log
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from earl.parallel.throughput.step import Batch, StepSeconds, average_step
 
 INTERVAL = 1.2816
 """Standard deviations to either side that hold 80 %."""
-NUDGE = 1e-4
+NUDGE = 5e-3
 """Of a coefficient's logarithm, for derivatives."""
 
 
@@ -28,7 +29,10 @@ class Workload:
     prompt_tokens: float
     """Of a response; what is read, not written. 0: the decode phase alone."""
     reply_tokens: float
+    """On average."""
     responses: int
+    longest_reply_tokens: float | None = None
+    """None: all replies are equally long."""
 
     @property
     def context(self) -> float:
@@ -101,22 +105,27 @@ def tokens_per_second(engine: Engine, workload: Workload, own: Values) -> float:
     """Written tokens of one copy: whole waves one after another, then what is left.
 
     A step reads as many tokens of prompts as in the long run belong to the tokens that it writes. Where these are more
-    than a step takes, fewer sequences are written at a time.
+    than a step takes, fewer sequences are written at a time. Replies of unlike length end one by one, and others take
+    their places, until at last the longest run alone.
     """
     slots = max(1.0, running(engine, workload, own))
     full = int(workload.responses / slots)
     rest = workload.responses - full * slots
-    seconds = full * _wave_seconds(engine, workload, slots, own)
-    if rest >= 1:
-        seconds += _wave_seconds(engine, workload, rest, own)
+    if workload.longest_reply_tokens:
+        steps = (
+            workload.responses / slots * workload.reply_tokens + workload.longest_reply_tokens - workload.reply_tokens
+        )
+        seconds = _seconds(engine, workload, workload.responses * workload.reply_tokens / steps, steps, own)
+    else:
+        seconds = full * _seconds(engine, workload, slots, workload.reply_tokens, own)
+        seconds += _seconds(engine, workload, rest, workload.reply_tokens, own) if rest >= 1 else 0.0
     return workload.responses * workload.reply_tokens / seconds
 
 
-def _wave_seconds(engine: Engine, workload: Workload, count: float, own: Values) -> float:
-    """Of so many responses that run together."""
+def _seconds(engine: Engine, workload: Workload, count: float, steps: float, own: Values) -> float:
+    """Of so many steps with `count` responses at once, or more steps with fewer where their prompts are too long."""
     per_step = min(count, engine.software.step_tokens * workload.reply_tokens / workload.context)
-    steps = workload.reply_tokens * count / per_step
-    return steps * mean_step(engine, workload, per_step, own).total
+    return steps * count / per_step * mean_step(engine, workload, per_step, own).total
 
 
 def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> StepSeconds:
@@ -127,23 +136,23 @@ def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> 
     return average_step(engine, batch, workload.prompt_tokens, own)
 
 
-def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estimate:
-    """With its interval: how unsure the coefficients are, and how far measurements lie about such predictions."""
+def interval(value: Callable[[Values], float], known: Coefficients) -> tuple[float, float]:
+    """The 80 % interval of a prediction: how unsure the coefficients are, and how far measurements lie about it."""
+    best = value(known.values)
+    slopes = [
+        log(value({**known.values, name: own * exp(NUDGE)}) / value({**known.values, name: own * exp(-NUDGE)}))
+        for name, own in known.values.items()
+    ]
+    gradient = np.array(slopes) / (2 * NUDGE)
+    spread = float(np.sqrt(gradient @ known.covariance @ gradient + known.spread**2))
+    return best * exp(-INTERVAL * spread), best * exp(INTERVAL * spread)
 
+
+def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estimate:
     def value(values: Values) -> float:
         return tokens_per_second(engine, workload, values) / engine.tp
 
-    best = value(known.values)
-    slopes = np.array(
-        [
-            (value({**known.values, name: own * float(np.exp(NUDGE))}) / best - 1) / NUDGE
-            for name, own in known.values.items()
-        ]
-    )
-    spread = float(np.sqrt(slopes @ known.covariance @ slopes + known.spread**2))
-    return Estimate(
-        best, best * float(np.exp(-INTERVAL * spread)), best * float(np.exp(INTERVAL * spread)), "predicted"
-    )
+    return Estimate(value(known.values), *interval(value, known), "predicted")
 
 
 def _why(engine: Engine, workload: Workload, own: Values, at_once: int) -> str:

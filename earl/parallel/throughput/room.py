@@ -10,8 +10,10 @@ from earl.parallel.throughput.parts import weight_bytes
 from earl.parallel.throughput.precision import Precision
 from earl.parallel.throughput.software import VLLM, Software
 
-CONTEXT_BYTES = int(0.75 * GIB)
-"""That a driver, a library of kernels and one of collectives keep of a device."""
+CONTEXT_BYTES = int(0.6 * GIB)
+"""That a driver and libraries of kernels keep of a device."""
+COLLECTIVE_BYTES = int(0.6 * GIB)
+"""That buffers of collectives take besides where a copy has several devices."""
 WORKSPACE_TOKENS = 8192
 """Whose activations an engine makes room for at most: the tokens of its largest step."""
 HEAD_SEQUENCES = 256
@@ -48,9 +50,11 @@ class Engine:
     def reserve_bytes(self, coefficients: Values) -> int:
         """What one device keeps beside weights, keys and values: driver, activations of the largest step, logits."""
         tokens = min(self.software.step_tokens, WORKSPACE_TOKENS)
-        width = 4 * self.shape.hidden + 3 * self.shape.intermediate / self.tp
+        narrow = min(2.0, self.precision.weight_bytes)
+        width = self.shape.hidden * (4 + 2 * narrow) + self.shape.intermediate / self.tp * (4 + narrow)
         logits = HEAD_SEQUENCES * self.shape.vocab * 4 * 2
-        return ceil(CONTEXT_BYTES + coefficients["reserve"] * (tokens * width * 2 + logits))
+        fixed = CONTEXT_BYTES + (COLLECTIVE_BYTES if self.tp > 1 else 0)
+        return ceil(fixed + coefficients["reserve"] * (tokens * width + logits))
 
     def room_bytes(self, coefficients: Values) -> int:
         """For keys and values, of one device; negative: not even weights and workspace fit."""

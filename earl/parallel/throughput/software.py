@@ -12,8 +12,8 @@ class Software:
     """
 
     name: str
-    overhead: str
-    """The coefficient that its time between steps is multiplied by."""
+    overhead: str | None
+    """The coefficient that its time between steps is multiplied by; None: the others are relative to it."""
     utilization: float
     """Share of memory that it takes: of all, or of what weights leave free."""
     of_free: bool
@@ -24,5 +24,5 @@ class Software:
 
 VLLM = Software("vLLM", "vllm_overhead", 0.9, False, 1024, 8192)
 VLLM_0_5 = Software("vLLM 0.5", "vllm_0_5_overhead", 0.9, False, 256, 4096)
-TENSORRT_LLM = Software("TensorRT-LLM", "tensorrt_overhead", 0.95, True, 2048, 8192)
+TENSORRT_LLM = Software("TensorRT-LLM", None, 0.95, True, 2048, 8192)
 TRITON = Software("TensorRT-LLM behind Triton", "triton_overhead", 0.9, True, 512, 8192)
