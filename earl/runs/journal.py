@@ -12,6 +12,7 @@ from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
+from earl.runs.tables import RecordedDecision
 from earl.trajectory import Experience, Group
 
 KEPT_CHECKPOINTS = 2
@@ -70,6 +71,11 @@ class Journal:
         if self._store:
             path = trajectories.path_of(self._folder.trajectories, step)
             trajectories.write(path, trajectories.to_table(groups, step, experiences))
+
+    def decision(self, decision: RecordedDecision) -> None:
+        """Keep what a stage runs in, and why."""
+        if self._store:
+            self._store.decision(decision)
 
     def event(self, step: int, kind: str, message: str) -> None:
         """Note that something happened now."""

@@ -19,9 +19,11 @@ from earl.matches import MatchResult
 from earl.runs.storage import storage
 from earl.runs.tables import (
     CONTEXTS,
+    DECISIONS,
     FORMAT,
     TABLES,
     Event,
+    RecordedDecision,
     RecordedMatch,
     Series,
     from_real,
@@ -72,6 +74,7 @@ class Store:
                 for statement in filter(str.strip, TABLES.split(";")):
                     connection.execute(statement)
             connection.execute(CONTEXTS)
+            connection.execute(DECISIONS)
             connection.execute(f"PRAGMA user_version = {FORMAT}")  # always, so that a read-only disk shows now
         self._format = FORMAT
 
@@ -124,10 +127,18 @@ class Store:
                 (step, time.time(), kind, message),
             )
 
+    def decision(self, decision: RecordedDecision) -> None:
+        """Note what a stage runs in; a step that was begun again has several."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO decisions (step, stage, choice, before, reason, why, inputs) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                astuple(decision),
+            )
+
     def forget_after(self, step: int) -> None:
         """Drop every row of a later step: a run resumed from `step` does them again, identically."""
         with self._transaction() as connection:
-            for table in ("metrics", "timings", "events", "matches", "contexts"):
+            for table in ("metrics", "timings", "events", "matches", "contexts", "decisions"):
                 connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
 
     def metrics(self, names: Sequence[str] | None = None, since: int = 0) -> Series:
@@ -158,6 +169,13 @@ class Store:
     def events(self) -> list[Event]:
         """Every event, in the order in which they happened."""
         return [Event(*row) for row in self._rows("SELECT step, time, kind, message FROM events ORDER BY id")]
+
+    def decisions(self) -> list[RecordedDecision]:
+        """Every decision, in the order in which they were made; empty for a run of an earl that made none."""
+        if self._format < 3:
+            return []
+        columns = "step, stage, choice, before, reason, why, inputs"
+        return [RecordedDecision(*row) for row in self._rows(f"SELECT {columns} FROM decisions ORDER BY id")]
 
     def last_step(self) -> int | None:
         """The last step with numbers; None when there is none yet."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from earl.matches import MatchResult
 
-FORMAT = 2
+FORMAT = 3
 """Version of the tables, in the database's `user_version`."""
 
 TABLES = """
@@ -26,6 +26,13 @@ CREATE TABLE IF NOT EXISTS contexts (
 """
 """The table that format 2 added; a writer adds it to older databases."""
 
+DECISIONS = """
+CREATE TABLE IF NOT EXISTS decisions (
+    id INTEGER PRIMARY KEY, step INTEGER, stage TEXT, choice TEXT, before TEXT, reason TEXT, why TEXT, inputs TEXT
+)
+"""
+"""The table that format 3 added, likewise."""
+
 Series = dict[str, list[tuple[int, float]]]
 """(step, value) pairs in order of step, by name."""
 
@@ -39,6 +46,24 @@ class Event:
     """Seconds since the epoch."""
     kind: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDecision:
+    """What a stage ran in at a step, and what that was decided from: whoever decides knows how to read it."""
+
+    step: int
+    stage: str
+    choice: str
+    """In words."""
+    before: str | None
+    """What the stage ran in until then; None at its first decision."""
+    reason: str
+    """One word."""
+    why: str
+    """The reason with its numbers."""
+    inputs: str
+    """As JSON."""
 
 
 @dataclass(frozen=True, slots=True)

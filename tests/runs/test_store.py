@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs.store import Store
-from earl.runs.tables import RecordedMatch
+from earl.runs.tables import RecordedDecision, RecordedMatch
 
 WON = MatchResult("tictactoe", "random", 0, False, 400, 0.9, 0.05, 0.05, 0.01, 0.0)
 LOST = MatchResult("tictactoe", "perfect", 1, True, 31, 0.0, 0.0, 1.0, 0.0, 0.0)
@@ -100,6 +100,32 @@ def test_events_keep_their_order_and_text(tmp_path: Path) -> None:
         assert (first.step, first.kind, first.message) == (5, "resume", 'from step 5; it\'s "quoted"')
         assert second.message == "∑ of context"
         assert first.time <= second.time
+
+
+def test_decisions_come_back_in_their_order_and_are_forgotten_with_their_steps(tmp_path: Path) -> None:
+    first = RecordedDecision(1, "update", "dp4 tp1", None, "first", "the cheapest", '{"step": 1}')
+    again = RecordedDecision(1, "update", "dp2 tp2", "dp4 tp1", "forced", "it ran out of memory", '{"step": 1}')
+    later = RecordedDecision(2, "rollout", "2 x tp2", None, "first", "'quoted' \u2028", "{}")
+    with Store(tmp_path / "run.db") as store:
+        for decision in (first, again, later):
+            store.decision(decision)
+        assert store.decisions() == [first, again, later]
+        store.forget_after(1)
+        assert store.decisions() == [first, again]
+
+
+def test_a_database_of_format_2_has_no_decisions_until_it_is_written_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "run.db") as store:
+        store.record_step(0, {"loss": 1.0}, {})
+    with sqlite3.connect(tmp_path / "run.db") as connection:
+        connection.execute("DROP TABLE decisions")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with Store(tmp_path / "run.db", read_only=True) as store:
+        assert store.decisions() == []
+    with Store(tmp_path / "run.db") as store:
+        store.decision(RecordedDecision(1, "update", "dp4 tp1", None, "first", "", "{}"))
+        assert len(store.decisions()) == 1
 
 
 def test_a_reader_sees_whole_steps_while_the_run_is_written(tmp_path: Path) -> None:

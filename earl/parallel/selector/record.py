@@ -1,0 +1,76 @@
+"""Decisions as a run keeps them, and made again from what was kept."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from earl.errors import EarlError
+from earl.parallel.choice import Stage
+from earl.parallel.selector.decide import decide
+from earl.parallel.selector.inputs import Decision, Inputs
+from earl.parallel.selector.settings import Settings
+from earl.parallel.selector.state import StageState
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A decision that was recorded, and what is decided from the same inputs now."""
+
+    step: int
+    stage: Stage
+    recorded: str
+    """The choice in words."""
+    again: Decision
+
+    @property
+    def same(self) -> bool:
+        """Whether it is the same choice."""
+        return str(self.again.choice) == self.recorded
+
+
+def inputs_text(inputs: Inputs) -> str:
+    """Inputs as JSON: every number comes back to the bit."""
+    return json.dumps(inputs.as_object(), separators=(",", ":"))
+
+
+def inputs_of(text: str) -> Inputs:
+    """What `inputs_text` wrote. Raises EarlError when it is something else."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        return Inputs.of(fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise EarlError(
+            f"a decision's inputs cannot be read ({error}); the run is of another earl, use that one"
+        ) from None
+
+
+def replayed(recorded: Sequence[tuple[str, str]], **other: float) -> list[Replayed]:
+    """Make recorded decisions again, each stage's one after the other.
+
+    Other settings lead elsewhere, and from there on what is decided follows its own past, not the recorded one. What
+    was measured is what was measured: of choices that the run never took it is still predicted.
+
+    Args:
+        recorded: (choice in words, inputs as JSON) in the order in which they were made.
+        other: settings to take in place of those that held.
+    """
+    states: dict[Stage, StageState] = {}
+    result = []
+    for choice, text in recorded:
+        inputs = inputs_of(text)
+        settings: Settings = replace(inputs.settings, **other)  # type: ignore[arg-type]
+        inputs = replace(inputs, settings=settings)
+        state, again = decide(states.get(inputs.stage, StageState()), inputs)
+        states[inputs.stage] = state
+        result.append(Replayed(inputs.step, inputs.stage, choice, again))
+    return result
+
+
+def expected_seconds(decisions: Sequence[Decision]) -> float:
+    """What decisions come to, switches included, by what was expected of each step when it began."""
+    total = 0.0
+    for decision in decisions:
+        taken = next(one for one in decision.inputs.candidates if one.choice == decision.choice)
+        total += taken.seconds[0] + (taken.cost_seconds if decision.switched else 0.0)
+    return total
