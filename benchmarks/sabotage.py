@@ -99,9 +99,10 @@ def finished(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFo
 
 
 def numbers(folder: RunFolder) -> tuple[Any, ...]:
-    """All that a run wrote down of its steps, but times."""
+    """All that a run wrote down of its steps, but times, and the way that rows went, which follows from times."""
     with Store(folder.database, read_only=True) as store:
-        return store.metrics(), [match.result for match in store.matches()]
+        metrics = {name: points for name, points in store.metrics().items() if name != "dispatch/peers"}
+        return metrics, [match.result for match in store.matches()]
 
 
 def recoveries(folder: RunFolder) -> Iterator[float]:

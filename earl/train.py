@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,8 @@ def _close_step(
     """Hand the weights over, evaluate, begin a checkpoint when it is time, write the step down."""
     config, step = placement.config, progress.step
     with clock("weights"):
-        placement.sync(step)
+        moved = placement.sync(step)
+    record = replace(record, metrics={**record.metrics, **moved})
     results: list[MatchResult] = []
     better = False
     if step in (0, config.warm_start.steps) or _due(step, config.evaluate.every, config.total_steps):

@@ -56,6 +56,11 @@ class PlacementConfig(Section):
     live with their sampler."""
     max_staleness: int = Field(0, ge=0)
     """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
+    transport: Literal["auto", "objects", "peers"] = "auto"
+    """How rows get to where they are learned from. `objects`: by Ray's object store. `peers`: from process to process,
+    in one group that lasts. `auto`: by the one that is expected to take less time, and then by what both took."""
+    checksums: bool = False
+    """Whether rows are checked when they arrive; what is damaged is sent again."""
     heartbeat_seconds: float = Field(10.0, gt=0)
     """A process that says nothing for so long is taken for dead and replaced."""
     stage_seconds: float = Field(1800.0, gt=0)

@@ -19,6 +19,8 @@ class Prepares(ABC):
 
     costs: Mapping[str, float] = MappingProxyType({})
     """Of getting rows to where they are learned from: none, they are here."""
+    given: Mapping[str, float] = MappingProxyType({})
+    """Of giving weights to samplers: none, they are here too."""
 
     @abstractmethod
     def logprobs(

@@ -40,6 +40,9 @@ class Learns(Protocol):
     costs: Mapping[str, float]
     """What it took to dispatch the rows that were taken last, by the names that are recorded."""
 
+    given: Mapping[str, float]
+    """What it took to give the weights to the players last, as above."""
+
     def take(self, rows: Any, seed: int, minibatches: int) -> Any:
         """Have the rows of a step dispatched to those who learn from them.
 
@@ -197,9 +200,10 @@ class Stages:
         """How strong the weights are that the players have."""
         return self.players.evaluate(matches)
 
-    def sync(self, version: int) -> None:
-        """Give the learner's weights to the players."""
+    def sync(self, version: int) -> Mapping[str, float]:
+        """Give the learner's weights to the players; what that took, by the names that are recorded."""
         self.players.load(self.learner.weights(), version)
+        return self.learner.given
 
     def relayout(self, copies: int, tp: int, version: int) -> float:
         """Split the samplers anew between two steps: `copies` copies, each over `tp` of their processes.

@@ -41,6 +41,8 @@ OPTIONS: Mapping[str, Read] = {
     "placement.tp": ON_RAY,
     "placement.samplers": ON_RAY,
     "placement.environments": ON_RAY,
+    "placement.transport": ON_RAY,
+    "placement.checksums": ON_RAY,
     "placement.heartbeat_seconds": ON_RAY,
     "placement.stage_seconds": ON_RAY,
     "placement.max_recoveries": ON_RAY,

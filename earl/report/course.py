@@ -99,6 +99,23 @@ def dispatch_figures(runs: Runs) -> list[Figure]:
             "Bytes between hosts, as a multiple of the fewest that any plan can do with. 1 is the least.",
             "ratio", {"dispatch/ratio": "ratio"},
         ),
+        series_figure(
+            runs, "dispatch-way", "Way of dispatched rows",
+            "1: from process to process, in one group that lasts. 0: through Ray's object store. "
+            "The run's events say what each is expected to take.",
+            "from process to process", {"dispatch/peers": "directly"},
+        ),
+        series_figure(
+            runs, "weights-bytes", "Bytes of weights",
+            "What samplers loaded of the learner's weights after a step. Between hosts, a byte crosses once for all "
+            "samplers of a host. The time is that of the stage weights.",
+            "bytes", {"weights/bytes": "in all", "weights/bytes_across": "between hosts"},
+        ),
+        series_figure(
+            runs, "weights-ratio", "Bytes of weights against the least",
+            "Bytes between hosts, as a multiple of the fewest that any plan can do with. 1 is the least.",
+            "ratio", {"weights/ratio": "ratio"},
+        ),
     ]  # fmt: skip
     return [figure for figure in figures if figure.spec]
 
@@ -152,7 +169,7 @@ def _whole_times(runs: Runs) -> list[dict[str, Any]]:
 DRAWN = ("reward", "illegal_replies", "entropy", "grad_norm", "loss")
 ELSEWHERE = (
     *("warm_start/", "context/", "stop/", "tokens/", "truncation/", "memory/", "forecast/"),
-    *("staleness/", "correction/", "dispatch/"),
+    *("staleness/", "correction/", "dispatch/", "weights/"),
 )
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch
 from earl.config import Config
-from earl.dispatch.shard import empty
+from earl.dispatch.plan import TransferPlan
+from earl.dispatch.shard import Shard, empty
 from earl.dispatch.transports import objects
 from earl.dispatch.transports.base import Late, Lost
 from earl.engine.learner import Learner, Update
@@ -29,8 +30,10 @@ from earl.evaluate import Match
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.manifest import Manifest, Moved
+from earl.placement.cluster.meeting import Meets, Said
 from earl.placement.cluster.network import free_port, interface_of
 from earl.placement.cluster.offer import Described, Offered, described, offer
+from earl.placement.cluster.stock import Drawn, Stock
 from earl.placement.continuous import ContinuousFragment
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings, RowTable
@@ -85,7 +88,7 @@ class Alive:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
-class Plays(Alive):
+class Plays(Meets, Alive):
     """An actor that holds a rollout fragment, and what was played with it until it has been learned from."""
 
     _fragment: RolloutFragment
@@ -118,10 +121,17 @@ class Plays(Alive):
         return self._holdings.table(step)
 
     @_together
-    def offer(self, manifest: Manifest, worker: int) -> dict[int, Any]:
+    def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
         """The rows of the last table, put into the object store once for every host that needs some; by host."""
-        shard = self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
-        return objects.offer(manifest.plan(), manifest.layout.size + worker, [shard])
+        return objects.offer(manifest.plan(), manifest.layout.size + worker, self._shards(manifest, worker), checksums)
+
+    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> Said:
+        """Give the rows of the last table to the ranks who need them."""
+        shards = self._shards(manifest, process - manifest.layout.size)
+        return Said(self.exchanged(manifest.plan(), process, shards, checksums).fault)
+
+    def _shards(self, manifest: Manifest, worker: int) -> list[Shard]:
+        return [self._holdings.shard(manifest.numbers(worker), manifest.table.columns)]
 
     @_together
     def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
@@ -175,7 +185,7 @@ class WorkerActor(Plays):
             gc.collect()  # a split model's layers and what was put around them know each other
 
     @_losing_others
-    def load(self, weights: Offered, probe: Probe, version: int) -> None:
+    def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> None:
         """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
         self._fragment.load(weights.taken(), version, probe)
         self._holdings.drop(version)
@@ -214,7 +224,7 @@ class ContinuousActor(WorkerActor):
         self._holdings.clear()
 
 
-class RankActor(Alive):
+class RankActor(Meets, Alive):
     """One rank of the learner."""
 
     def address(self) -> tuple[str, int]:
@@ -231,15 +241,26 @@ class RankActor(Alive):
         config = build(recipe)
         self._coarse = config.learner.dtype == "bfloat16"
         self._rank = rank
+        # Adapters are merged by all ranks together, and who plays on loads while the learner learns.
+        self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
         self._learner = joined(config, source, rank, meeting)
 
     @_losing_others
-    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any]) -> Moved | None:
+    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> Moved | None:
         """Take this rank's rows of a step. The first one says what all of them were sent."""
         plan = manifest.plan()
-        nothing = [empty(leg.source, rank, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]
-        self._rows, self._part = manifest.taken(objects.take(plan, rank, references, nothing)["token"])
+        taken = objects.take(plan, rank, references, _nothing(plan, rank), checksums)
+        self._rows, self._part = manifest.taken(taken["token"])
         return Moved.by(plan) if rank == 0 else None
+
+    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> Said:
+        """Take this rank's rows of a step from those who give them. The first one says what all of them were sent."""
+        plan = manifest.plan()
+        said = self.exchanged(plan, process, _nothing(plan, process), checksums)
+        if said.fault:
+            return said
+        self._rows, self._part = manifest.taken(said.result["token"])
+        return Said(result=Moved.by(plan) if process == 0 else None)
 
     @_losing_others
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -269,12 +290,23 @@ class RankActor(Alive):
         return self._part.numbers, self._batch, logprobs
 
     @_losing_others
-    def weights(self) -> tuple[list[Any], Described, Probe]:
-        """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them."""
+    def weights(self) -> tuple[list[Any] | None, Described, Probe]:
+        """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them.
+
+        No references: they are drawn from it, bucket by bucket, while it waits.
+        """
         held = self._learner.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
-        return offer(held, self._rank), described(held), Probe(tokens, logprobs[1:].tolist(), self._coarse)
+        probe, known = Probe(tokens, logprobs[1:].tolist(), self._coarse), described(held)
+        if self._drawn:
+            self._stock = Stock(self._learner.held, self._rank, known)
+            return None, known, probe
+        return offer(held, self._rank), known, probe
+
+    def bucket(self, number: int) -> list[Any]:
+        """A reference to a bucket of the weights as they are now."""
+        return [self._stock.bucket(number)]
 
     @_losing_others
     def snapshot(self) -> None:
@@ -300,6 +332,11 @@ class RankActor(Alive):
     def wake(self) -> None:
         """Take the device again."""
         self._learner.reload()
+
+
+def _nothing(plan: TransferPlan, process: int) -> list[Shard]:
+    """What a process that only receives holds of a plan's legs."""
+    return [empty(leg.source, process, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]
 
 
 def show(devices: Sequence[str]) -> None:

@@ -92,13 +92,14 @@ class Crew:
     def __len__(self) -> int:
         return len(self.members)
 
-    def ask(self, stage: str, call: Call, numbers: Iterable[int]) -> Answers:
+    def ask(self, stage: str, call: Call, numbers: Iterable[int], bound: bool = False) -> Answers:
         """Call members; wait until each has answered or is lost.
 
         Args:
             stage: what it is for, to be said when it fails.
             call: given an actor and its number, make the remote call.
             numbers: whom to ask.
+            bound: whether they wait for each other in this call, whatever they do in others.
 
         Raises:
             Exception: what a member's own code raised, unless it says that it lost another.
@@ -120,15 +121,16 @@ class Crew:
                 late = min(waiting.values())
                 lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
         if lost:
-            self._collect(waiting, pulses, results, lost)
+            self._collect(waiting, pulses, results, lost, len(self) if bound else self.group)
         if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return Answers(results, self._named(lost))
 
-    def mates(self, number: int) -> range:
-        """Who works together with a member, and itself."""
-        first = number - number % self.group
-        return range(first, first + self.group)
+    def mates(self, number: int, group: int | None = None) -> range:
+        """Who works together with a member, and itself; `group` in place of the crew's own."""
+        size = group or self.group
+        first = number - number % size
+        return range(first, first + size)
 
     def watch(self) -> Mapping[int, str]:
         """Members that have died or say nothing, and why; nothing is asked of them."""
@@ -197,7 +199,12 @@ class Crew:
         return lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
 
     def _collect(
-        self, waiting: Mapping[Any, int], pulses: Mapping[int, Pulse], results: dict[int, Any], lost: dict[int, str]
+        self,
+        waiting: Mapping[Any, int],
+        pulses: Mapping[int, Pulse],
+        results: dict[int, Any],
+        lost: dict[int, str],
+        group: int,
     ) -> None:
         """Let those finish that can, so that only the work of the lost is repeated.
 
@@ -211,7 +218,7 @@ class Crew:
                 self._take(reference, rest.pop(reference), results, lost)
             lost |= self._silent({number: pulses[number] for number in rest.values() if number not in lost})
             self.meanwhile()
-            struck = {mate for number in lost for mate in self.mates(number)} if time.monotonic() > soon else lost
+            struck = {mate for number in lost for mate in self.mates(number, group)} if time.monotonic() > soon else lost
             rest = {reference: number for reference, number in rest.items() if number not in struck}
 
     def _take(self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str]) -> None:
@@ -257,6 +264,9 @@ class Keeper(Protocol):
 
     def mended(self, message: str) -> None:
         """Somebody was replaced."""
+
+    def note(self, kind: str, message: str) -> None:
+        """Something is to stand among the run's events."""
 
 
 @ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]

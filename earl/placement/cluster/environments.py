@@ -21,6 +21,7 @@ from earl.engine.samplers import make_sampler
 from earl.engine.sharding.band import Meeting
 from earl.placement.cluster.actors import Alive, Plays, outline_of, show
 from earl.placement.cluster.offer import Offered
+from earl.placement.cluster.stock import Drawn
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings
 from earl.recipe import build
@@ -47,7 +48,7 @@ class SamplerActor(Alive):
         assert isinstance(self._sampler, Streams), "environments ask at any time"
         self._streams: Streams = self._sampler
 
-    def load(self, weights: Offered, probe: Probe, version: int) -> None:
+    def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> None:
         """Sample with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
         self._sampler.load(weights.taken(), version, probe)
 

@@ -17,6 +17,7 @@ from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.manifest import Moved, Table
 from earl.placement.cluster.offer import Offered
+from earl.placement.cluster.stock import Drawn
 from earl.placement.peers import Lost
 
 Weighted = tuple[int, Mapping[str, float]]
@@ -40,16 +41,17 @@ class Ranks:
     def __init__(self, crew: Crew, keeper: Keeper, dispatcher: Dispatcher, tp: int) -> None:
         self._crew, self._keeper, self._dispatcher, self._tp = crew, keeper, dispatcher, tp
         self.costs: Mapping[str, float] = {}
+        self.given: Mapping[str, float] = {}
 
     def take(self, rows: Table, seed: int, minibatches: int) -> Taken:
         """Have the rows of a step dispatched from where they were played."""
-        self.costs = self._dispatcher.send(rows, seed, minibatches, self._take).metrics
+        self.costs = self._dispatcher.send(rows, seed, minibatches, self._take)
         return Taken()
 
-    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]]) -> Moved:
+    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]], checksums: bool) -> Moved:
         self._keeper.turn(self._crew)
         moved: list[Moved | None] = ask_all(
-            self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank])
+            self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank], checksums)
         )
         return next(own for own in moved if own)
 
@@ -82,11 +84,14 @@ class Ranks:
         order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
         return whole.select(order), ranked.select(order).reference
 
-    def weights(self) -> tuple[Offered, Probe]:
-        """References to the weights, which lie with the ranks and do not come here, and a probe of them."""
+    def weights(self) -> tuple[Offered | Drawn, Probe]:
+        """Where the weights are had, which lie with the ranks and do not come here, and a probe of them."""
         answers = self._all("weights", "weights")
-        _, described, probe = answers[0]
-        return Offered(described, tuple(tuple(references) for references, _, _ in answers)), probe
+        references, described, probe = answers[0]
+        self.given = self._dispatcher.given(described)
+        if references is None:
+            return Drawn(described, tuple(member.actor for member in self._crew.members)), probe
+        return Offered(described, tuple(tuple(own) for own, _, _ in answers)), probe
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, whatever else they do meanwhile."""

@@ -12,7 +12,7 @@ samplers there.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 import torch
@@ -77,6 +77,22 @@ class Offered:
         """The weights, fetched tensor by tensor as they are asked for."""
         return Fetched(self)
 
+    def fetch(self, wanted: Sequence[tuple[int, int]]) -> list[Bytes]:
+        """Messages by rank and bucket."""
+        messages: list[Bytes] = ray.get([self.references[rank][bucket] for rank, bucket in wanted])
+        return messages
+
+
+class Source(Protocol):
+    """Where messages of a plan are had."""
+
+    @property
+    def described(self) -> Described:
+        """What they are."""
+
+    def fetch(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Bytes]:
+        """Messages by rank and bucket."""
+
 
 class Fetched(Mapping[str, Tensor]):
     """Whole tensors, each made when it is asked for and kept by nobody but who asked; tied ones once.
@@ -85,7 +101,7 @@ class Fetched(Mapping[str, Tensor]):
     lies in.
     """
 
-    def __init__(self, offered: Offered) -> None:
+    def __init__(self, offered: Source) -> None:
         self._offered = offered
         described = offered.described
         self._plan = described.plan
@@ -124,8 +140,7 @@ class Fetched(Mapping[str, Tensor]):
         """Let go of messages that are not wanted, and get those that are: views of the store, not copies."""
         self._messages = {key: message for key, message in self._messages.items() if key in wanted}
         missing = [*wanted - self._messages.keys()]
-        got: Sequence[Bytes] = ray.get([self._offered.references[rank][bucket] for rank, bucket in missing])
-        self._messages |= zip(missing, got, strict=True)
+        self._messages |= zip(missing, self._offered.fetch(missing), strict=True)
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.ahead import Ticket
-from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.crew import Call, Crew, Keeper, Member
 from earl.placement.cluster.manifest import LEARNED, TAUGHT, Table
 from earl.placement.cluster.team import Setup, Team
 from earl.placement.players import in_order, most, share
@@ -49,9 +49,9 @@ class Workers(Team):
         self._told["rows"] = counted  # whoever is replaced before they are sent plays, and packs, again
         return Table.joined(tables, LEARNED)
 
-    def offer(self, manifest: Any) -> list[dict[int, Any]]:
+    def offer(self, manifest: Any, checksums: bool) -> list[dict[int, Any]]:
         """References to the rows that were last counted, by worker and host."""
-        return self._all("dispatch", lambda actor, worker: actor.offer.remote(manifest, worker))
+        return self._all("dispatch", lambda actor, worker: actor.offer.remote(manifest, worker, checksums))
 
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
         """The groups of the step with their tokens, to be written down."""
@@ -124,6 +124,11 @@ class Environments(Workers):
         self._samplers = samplers
         crew.meanwhile = self._see_to_samplers
         super().__init__(crew, setup, keeper)
+
+    @property
+    def loading(self) -> Sequence[Member]:
+        """The samplers."""
+        return self._samplers.members
 
     def load(self, weights: Any, version: int) -> None:
         """Give the samplers the weights that a reference stands for, and play with them from now on."""

@@ -83,7 +83,7 @@ class Cluster:
         workers, policy = self._players(), shape(model)
         world = world_of(self._config, tokenizer_of(model))
         layout = Layout(self._config.placement.dp, self._config.placement.tp)
-        dispatcher = Dispatcher(workers, self._ranks, layout, work_of(policy))
+        dispatcher = Dispatcher(workers, self._ranks, layout, work_of(policy), self._config.placement, self)
         return Stages(self._config, world, policy, Ranks(self._ranks, self, dispatcher, layout.tp), workers)
 
     def _players(self) -> Workers:
@@ -182,6 +182,10 @@ class Cluster:
     def mended(self, message: str) -> None:
         """Note what was replaced; see `Keeper`."""
         self._notes.append(("recovered", message))
+
+    def note(self, kind: str, message: str) -> None:
+        """Note an event; see `Keeper`."""
+        self._notes.append((kind, message))
 
     def failed(self, message: str) -> None:
         """Count a loss; see `Keeper`."""

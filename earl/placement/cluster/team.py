@@ -79,9 +79,28 @@ class Team:
         self._ready(range(len(self._crew)))
         return time.perf_counter() - began
 
+    def mend(self, stage: str, lost: Mapping[int, str]) -> None:
+        """Replace those who were lost in a call that others made."""
+        self._replace(stage, lost)
+
     def watch(self) -> None:
         """Replace whoever is lost while others work with them."""
         self._replace("rollout", self._crew.watch())
+
+    @property
+    def loading(self) -> Sequence[Member]:
+        """Those who take weights."""
+        return self._crew.members
+
+    @property
+    def crew(self) -> Crew:
+        """All of its processes, to be asked by others too."""
+        return self._crew
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """In the crew, of `members`."""
+        return range(0, len(self._crew), self.tp)
 
     def _tell(self, stage: str, call: Call) -> None:
         """Tell all, and whoever is replaced from now on."""

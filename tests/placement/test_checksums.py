@@ -1,0 +1,87 @@
+"""Rows that arrive damaged are named, and sent again."""
+
+import numpy as np
+import pytest
+
+from earl.config import PlacementConfig
+from earl.dispatch.balance import Work
+from earl.parallel.layout import Layout
+from earl.placement.cluster.actors import RankActor
+from earl.placement.cluster.crew import Crew
+from earl.placement.cluster.dispatcher import Dispatcher
+from earl.placement.cluster.manifest import LEARNED
+from earl.placement.embedded import embedded
+from earl.placement.peers import Lost, Peers
+from tests.placement.test_dispatch import held
+
+
+class Worker:
+    """What has the rows, in this process."""
+
+    def __init__(self, holdings):
+        self.holdings, self.members = holdings, []
+
+    def offer(self, known, checksums):
+        import ray
+
+        from earl.dispatch.transports import objects
+
+        manifest = ray.get(known)
+        shard = self.holdings.shard(manifest.numbers(0), LEARNED)
+        self.members = []
+        return [objects.offer(manifest.plan(), 1, [shard], checksums)]
+
+
+class Notes:
+    """Who hears of events."""
+
+    def __init__(self):
+        self.told = []
+
+    def note(self, kind, message):
+        self.told.append((kind, message))
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def sent(ray, groups, damaged, checksums=True):
+    """Send rows of which a bit flips on the way the first so many times: what the rank has, and what was told."""
+    (holdings,), table = held(groups, 1)
+    rank, notes, times = RankActor(), Notes(), []
+
+    def take(known, references, checked):
+        times.append(1)
+        (by_source,) = references
+        if len(times) <= damaged:
+            ((source, reference),) = by_source.items()
+            message = ray.get(reference).copy()
+            message[7] ^= 1
+            by_source = {source: ray.put(message)}
+        return rank.take(ray.get(known), 0, by_source, checked)
+
+    settings = PlacementConfig(transport="objects", checksums=checksums)
+    nobody = Crew("nobody", 0, lambda _: None, 1.0, 1.0, bound=False)
+    dispatcher = Dispatcher(Worker(holdings), nobody, Layout(), Work(), settings, notes)
+    dispatcher._circle.hosts = lambda: np.array([0, 1], np.int32)
+    dispatcher.send(table, 7, 2, take)
+    return rank._rows, notes.told
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_named_and_the_rows_are_sent_again(ray, tiny):
+    groups = embedded(tiny(agent={"history": "board_only"}), Peers()).rollout(1)
+    whole, none = sent(ray, groups, damaged=0)
+    again, told = sent(ray, groups, damaged=2)
+    assert (none, len(told)) == ([], 2)
+    assert told[0][0] == "dispatch" and "process 1 (host 1)" in told[0][1] and "checksum differs" in told[0][1]
+    assert again.tokens.tolist() == whole.tokens.tolist() and again.logprobs.tolist() == whole.logprobs.tolist()
+    with pytest.raises(Lost, match=r"checksum differs.* this was tried 3 times"):
+        sent(ray, groups, damaged=3)
+    # Unasked for, nobody looks: the first column is that of the tokens.
+    assert sent(ray, groups, damaged=1, checksums=False)[0].tokens.tolist() != whole.tokens.tolist()
