@@ -89,8 +89,8 @@ class Team:
 
     @property
     def loading(self) -> Sequence[Member]:
-        """Those who take weights."""
-        return self._crew.members
+        """The first of each copy that takes weights."""
+        return self.members
 
     @property
     def crew(self) -> Crew:
