@@ -10,11 +10,11 @@ from earl.config import ModelConfig
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
 from earl.placement.cluster.offer import described
-from earl.placement.cluster.stock import KEPT, Drawn, Stock
+from earl.placement.cluster.stock import Drawn, Stock
 from tests.placement.test_offer import held
 
 MODEL = ModelConfig(hidden=256, layers=8, heads=4, head_dim=64, intermediate=768)
-BUCKET = 1 << 20
+BUCKET = 1 << 18
 LAYOUT = Layout(2, 2)
 
 
@@ -32,7 +32,7 @@ class Rank:
     def __init__(self, rank):
         own = held(make(MODEL, seed=3).model, LAYOUT, rank)
         self.packed, self._known = 0, described(own, BUCKET)
-        self._stock = Stock(lambda: self._counted(own), rank, self._known)
+        self._stock = Stock(lambda: self._counted(own), rank, self._known, readers=2)
 
     def described(self):
         return self._known
@@ -56,7 +56,7 @@ class Sampler:
         same = [*taken] == [*expected]
         for name, tensor in expected.items():
             same &= torch.equal(taken[name], tensor)
-            time.sleep(0.01)  # so that the store is seen at every bucket
+            time.sleep(0.1)  # Ray gives memory back once a second
         return same
 
 
@@ -93,8 +93,9 @@ def test_samplers_draw_all_weights_and_the_store_never_has_them_all(ray):
     samplers = [remote(Sampler).remote() for _ in range(2)]
     with Store(ray.nodes()[0]) as store:
         assert ray.get([sampler.load.remote(drawn) for sampler in samplers]) == [True, True]
-    buckets = drawn.described.plan.num_buckets
-    assert total > 2 * LAYOUT.size * KEPT * BUCKET, "else all of it might lie there"
-    # Of each rank the buckets that it keeps, and one that a sampler still reads.
-    assert 0 < store.most <= LAYOUT.size * (KEPT + 1) * BUCKET
-    assert ray.get([rank.times.remote() for rank in ranks]) == [buckets] * LAYOUT.size, "each was packed once for both"
+    # Those that the samplers are at, three where a tensor lies in as many, and those of the second before Ray deletes
+    # what nobody refers to: 108 of them come in ten seconds.
+    assert 0 < store.most < total / 4
+    assert ray.get([rank.times.remote() for rank in ranks]) == [drawn.described.plan.num_buckets] * LAYOUT.size, (
+        "each was packed once for both"
+    )

@@ -290,17 +290,20 @@ class RankActor(Meets, Alive):
         return self._part.numbers, self._batch, logprobs
 
     @_losing_others
-    def weights(self) -> tuple[list[Any] | None, Described, Probe]:
+    def weights(self, readers: int) -> tuple[list[Any] | None, Described, Probe]:
         """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them.
 
         No references: they are drawn from it, bucket by bucket, while it waits.
+
+        Args:
+            readers: how many processes will load them.
         """
         held = self._learner.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
         probe, known = Probe(tokens, logprobs[1:].tolist(), self._coarse), described(held)
         if self._drawn:
-            self._stock = Stock(self._learner.held, self._rank, known)
+            self._stock = Stock(self._learner.held, self._rank, known, readers)
             return None, known, probe
         return offer(held, self._rank), known, probe
 

@@ -218,9 +218,8 @@ class Crew:
                 self._take(reference, rest.pop(reference), results, lost)
             lost |= self._silent({number: pulses[number] for number in rest.values() if number not in lost})
             self.meanwhile()
-            struck = (
-                {mate for number in lost for mate in self.mates(number, group)} if time.monotonic() > soon else lost
-            )
+            late = time.monotonic() > soon
+            struck = {mate for number in lost for mate in self.mates(number, group)} if late else lost
             rest = {reference: number for reference, number in rest.items() if number not in struck}
 
     def _take(self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str]) -> None:

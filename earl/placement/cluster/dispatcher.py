@@ -71,6 +71,11 @@ class Dispatcher:
                 fault = error
         raise Lost(f"{fault}; this was tried {TRIES} times")
 
+    @property
+    def readers(self) -> int:
+        """How many processes load weights."""
+        return self._workers.readers
+
     def given(self, described: Described) -> Mapping[str, float]:
         """What it takes to give weights to all samplers; see `given`."""
         nodes = [member.node for member in (*self._ranks.members, *self._workers.loading)]

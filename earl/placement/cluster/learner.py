@@ -86,7 +86,7 @@ class Ranks:
 
     def weights(self) -> tuple[Offered | Drawn, Probe]:
         """Where the weights are had, which lie with the ranks and do not come here, and a probe of them."""
-        answers = self._all("weights", "weights")
+        answers = self._all("weights", "weights", self._dispatcher.readers)
         references, described, probe = answers[0]
         self.given = self._dispatcher.given(described)
         if references is None:

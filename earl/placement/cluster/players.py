@@ -130,6 +130,11 @@ class Environments(Workers):
         """The samplers."""
         return self._samplers.members
 
+    @property
+    def readers(self) -> int:
+        """The samplers' processes."""
+        return self._samplers.readers
+
     def load(self, weights: Any, version: int) -> None:
         """Give the samplers the weights that a reference stands for, and play with them from now on."""
         self._learned()

@@ -1,13 +1,13 @@
 """Weights that samplers draw from the ranks bucket by bucket, so that nobody ever has them a second time.
 
-    sampler: the bucket that it has come to ─▶ rank: packs it, keeps the last ones ─▶ object store ─▶ sampler
+    sampler: the bucket that it has come to ─▶ rank: packs it, keeps it until all have it ─▶ object store ─▶ sampler
 
 Where learner and samplers take turns on a device, the learner's shards lie in host memory meanwhile, and are packed
-there: a device has what the sampler loads, and a host at most KEPT buckets of each rank beside it. Only for samplers
+there: a device has what the sampler loads, and beside it a bucket, KEPT at most. Only for samplers
 that load while the learner waits: what is packed are the weights as they are now.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ from earl.dispatch.tensors import Tensors
 from earl.engine.keeping import Held
 from earl.placement.cluster.offer import Described, Fetched, Reference
 
-KEPT = 2
-"""Buckets of a rank that lie in the object store at a time: samplers are not at the same one to the moment."""
+KEPT = 8
+"""Buckets that lie in the object store at most. Those that all samplers have asked for are let go of."""
 
 
 class Stock:
@@ -29,24 +29,34 @@ class Stock:
 
     Args:
         held: the rank's boxes, wherever they lie at the moment.
+        readers: how many processes load weights.
     """
 
-    def __init__(self, held: Callable[[], Held], rank: int, described: Described) -> None:
-        self._held = held
+    def __init__(self, held: Callable[[], Held], rank: int, described: Described, readers: int) -> None:
+        self._held, self._readers = held, readers
         self._rank, self._reader = rank, described.layout.size
         self._plan = described.plan
         self._moves = self._plan.of(rank)
         self._kept: OrderedDict[int, Reference] = OrderedDict()
+        self._asked: Counter[int] = Counter()
 
     def bucket(self, number: int) -> Reference:
         """A bucket in the object store, there as long as somebody refers to it."""
-        if number not in self._kept:
-            shelf = Tensors({name: part.numbers for name, part in self._held().parts.items()})
+        reference = self._kept.get(number)
+        if reference is None:
+            reference = self._packed(number)
             while len(self._kept) >= KEPT:
                 self._kept.popitem(last=False)
-            packed = Hand(self._plan, self._rank, shelf, Tensors()).pack(self._moves[number])
-            self._kept[number] = ray.put(packed[self._reader])
-        return self._kept[number]
+            self._kept[number] = reference
+        self._asked[number] += 1
+        if self._asked[number] % self._readers == 0:
+            del self._kept[number]
+        return reference
+
+    def _packed(self, number: int) -> Reference:
+        shelf = Tensors({name: part.numbers for name, part in self._held().parts.items()})
+        packed = Hand(self._plan, self._rank, shelf, Tensors()).pack(self._moves[number])
+        return ray.put(packed[self._reader])
 
 
 @dataclass(frozen=True, slots=True)

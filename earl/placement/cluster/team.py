@@ -93,6 +93,11 @@ class Team:
         return self.members
 
     @property
+    def readers(self) -> int:
+        """How many processes take weights, each what it needs of them."""
+        return len(self._crew)
+
+    @property
     def crew(self) -> Crew:
         """All of its processes, to be asked by others too."""
         return self._crew
