@@ -38,7 +38,7 @@ class Meets:
     """An actor that is one process of a group."""
 
     _transport: Transport | None = None
-    _leave: Callable[[], None] | None = None
+    _close_group: Callable[[], None] | None = None
 
     def invite(self) -> tuple[str, int]:
         """Open the place where all find each other: this node's address, and a port."""
@@ -55,14 +55,14 @@ class Meets:
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
-        if self._leave:
-            self._leave()
-            self._transport = self._leave = None
+        if self._close_group:
+            self._close_group()
+            self._transport = self._close_group = None
         try:
             address = ray.util.get_node_ip_address()
             store = TCPStore(*where, is_master=False, wait_for_workers=False)
             peers = join(store, process, hosts.astype(np.int64), address, seconds)
-            self._leave = peers.close
+            self._close_group = peers.close
             near = len(np.unique(hosts)) < len(hosts)
             self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
             return Said(result=measured(peers, process, hosts))
