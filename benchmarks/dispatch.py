@@ -32,7 +32,7 @@ PAPER_RATE = 1e9
 SMALL_TOKENS = (1, 64, 1024, 4096)
 SMALL_REPEATS = 11
 PROCESSES_OF_REPLICAS = 16
-DIRECT = ("shared", "objects", "peers")
+DIRECT = ("shared", "peers", "objects")
 """Ways that are direct, the one that counts first."""
 
 
@@ -103,9 +103,11 @@ def row(
 ) -> dict[str, Any]:
     """One transfer: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
 
-    `centralised` and `direct` have the spread too, `peers` the direct way without shared memory. `planned_bytes` leave
-    hosts, `crossed_bytes` did as the kernel counts them, with all headers and answers; `copies_bytes` would if every
-    process got a copy of its own. `auto` is the transport that would be taken, and `auto_loss` what it loses.
+    `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and
+    `objects`, that through Ray's object store. `planned_bytes` leave hosts, `crossed_bytes` did as the kernel counts
+    them, with all headers and answers; `copies_bytes` would if every process got a copy of its own; `driver_bytes` are
+    the most that crossed the driver's link while a direct way lasted. `auto` is the transport that would be taken, and
+    `auto_loss` what it loses.
     """
     made = case.plan(places)
     moved = volume(made)
@@ -114,7 +116,7 @@ def row(
     direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None
-    choice = choose(made, Link(bits / 8, measured[0].message_seconds))
+    choice = choose(made, Link(bits / 8, measured[0].message_seconds, measured[0].all_seconds))
     auto = choice.transport if choice.transport in seconds else direct_name
     return {
         "hosts": len(set(places)),
@@ -132,6 +134,8 @@ def row(
         "centralised": centralised,
         "direct": direct,
         "peers": seconds.get("peers"),
+        "objects": seconds.get("objects"),
+        "driver_bytes": _driver_bytes(timings),
         "planned_bytes": moved.across,
         "crossed_bytes": _crossed(timings[direct_name], places),
         "copies_bytes": _copies(made),
@@ -153,6 +157,12 @@ def _crossed(timings: Sequence[Sequence[Timing]], places: Sequence[int]) -> int:
     """Out of all hosts, in the median repeat. All processes of a host see the same counter."""
     firsts = [timings[places.index(host)] for host in sorted(set(places))]
     return int(np.median([sum(own.left_bytes for own in repeat) for repeat in zip(*firsts, strict=True)]))
+
+
+def _driver_bytes(timings: dict[str, list[list[Timing]]]) -> int | None:
+    """Over the driver's link in any repeat of the direct ways, or None where there is no driver."""
+    counts = [own.driver_bytes for name in timings if name in DIRECT for repeats in timings[name] for own in repeats]
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _copies(made: TransferPlan) -> int:

@@ -1,6 +1,7 @@
 """The transfers of `earl bench dispatch` through Ray: an actor on each host of a rehearsed cluster, or on this machine.
 
-directly: all offer ─▶ all take        centralised: all offer ─▶ the controller takes, offers ─▶ all take
+objects: all offer ─▶ all take     centralised: all offer ─▶ the controller takes, offers ─▶ all take
+peers, shared: all exchange, over connections of their own that last
 """
 
 import os
@@ -9,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from earl.benchmarks.hosts import Seat
-from earl.benchmarks.transfers import Case, Measured, Timing, checksum, filled
+from earl.benchmarks.transfers import PATIENCE_SECONDS, Case, Measured, Timing, checksum, filled
 from earl.dispatch.columns import Axis
+from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.shard import Shard
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
@@ -39,6 +43,30 @@ class Host:
         nothing = [filled(leg, self._process, direct.lengths) for leg in scattering.legs]
         self._held = {"direct": own, "gather": own, "scatter": nothing}
         self._result: Mapping[Axis, Shard] = {}
+        self._store: Any = None
+
+    def open(self) -> int:
+        """Let actors find each other here: the port."""
+        from torch._C._distributed_c10d import TCPStore
+
+        self._store = TCPStore(self._seat.address, 0, is_master=True, wait_for_workers=False)
+        return int(self._store.port)
+
+    def meet(self, address: str, port: int) -> None:
+        """Connect with all others, who find each other at an address."""
+        from torch._C._distributed_c10d import TCPStore
+
+        from earl.dispatch.transports.peers import join
+        from earl.dispatch.transports.shared import Shared
+
+        hosts = np.array(self._seat.hosts)
+        store = self._store or TCPStore(address, port, is_master=False)
+        peers = join(store, self._process, hosts, self._seat.address, PATIENCE_SECONDS)
+        self._transport = Shared(peers, self._process, hosts) if len(np.unique(hosts)) < len(hosts) else peers
+
+    def exchange(self) -> None:
+        """Give and take directly, at once with all others."""
+        self._result = execute(self._plans["direct"], self._process, self._held["direct"], self._transport)
 
     def offer(self, way: str) -> dict[int, Reference]:
         """See `offer`."""
@@ -61,7 +89,7 @@ def run(cluster: Cluster | None, hosts: Sequence[int], cases: Sequence[Case]) ->
     """What `work` measures, as the driver sees it; times are the same for all processes."""
     with _joined(cluster) as ray:
         timings = [_measured(ray, cluster, hosts, case) for case in cases]
-    return [Measured(0.0, [by_way[process] for by_way in timings]) for process in range(len(hosts))]
+    return [Measured(0.0, 0.0, [by_way[process] for by_way in timings]) for process in range(len(hosts))]
 
 
 @contextmanager
@@ -91,27 +119,51 @@ def _joined(cluster: Cluster | None) -> Iterator[Any]:
 def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Case) -> list[dict[str, list[Timing]]]:
     """Of each process, by way."""
     made = case.plan(hosts)
-    actors = []
-    for process, host in enumerate(hosts):
-        seat = Seat(process, "", cluster.interface if cluster else "lo", tuple(hosts))
-        options: dict[str, Any] = {"num_cpus": 0, **({"resources": {f"host-{host + 1}": 0.01}} if cluster else {})}
-        actors.append(ray.remote(Host).options(**options).remote(seat, case))
-    results: list[dict[str, list[Timing]]] = [{"controller": [], "objects": []} for _ in hosts]
+    actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
+    _meet(ray, cluster, actors, hosts)
+    direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
+    named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
+    results: list[dict[str, list[Timing]]] = [{name: [] for name in named} for _ in hosts]
     for _ in range(case.repeats + 1):  # the first lets all hosts connect
-        for name, way in {"controller": _centralised, "objects": _direct}.items():
-            before = ray.get([actor.seen.remote() for actor in actors])
+        for name, way in named.items():
+            before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
             begun = time.monotonic()
             way(ray, actors, made)
-            ended = time.monotonic()
+            ended, through = time.monotonic(), _carried(cluster) - driver
             after = ray.get([actor.seen.remote() for actor in actors])
             for result, old, new in zip(results, before, after, strict=True):
-                result[name].append(Timing(begun, ended, new[0] - old[0], new[1] - old[1], new[2]))
+                result[name].append(Timing(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through))
     for actor in actors:
         ray.kill(actor)
     return [{name: timings[1:] for name, timings in result.items()} for result in results]
 
 
-def _direct(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+def _actor(ray: Any, cluster: Cluster | None, hosts: Sequence[int], process: int, case: Case) -> Any:
+    host = hosts[process]
+    seat = Seat(process, _address(cluster, host), cluster.interface if cluster else "lo", tuple(hosts))
+    options: dict[str, Any] = {"num_cpus": 0, **({"resources": {f"host-{host + 1}": 0.01}} if cluster else {})}
+    return ray.remote(Host).options(**options).remote(seat, case)
+
+
+def _address(cluster: Cluster | None, host: int) -> str:
+    return cluster.ip(host + 1) if cluster else "127.0.0.1"
+
+
+def _meet(ray: Any, cluster: Cluster | None, actors: Sequence[Any], hosts: Sequence[int]) -> None:
+    port = ray.get(actors[0].open.remote())
+    ray.get([actor.meet.remote(_address(cluster, hosts[0]), port) for actor in actors])
+
+
+def _carried(cluster: Cluster | None) -> int:
+    """Bytes that the driver's link has brought and taken."""
+    return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
+
+
+def _exchanged(ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
+    ray.get([actor.exchange.remote() for actor in actors])
+
+
+def _by_objects(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
     offered = dict(enumerate(ray.get([actor.offer.remote("direct") for actor in actors])))
     ray.get(
         [

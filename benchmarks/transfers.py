@@ -25,6 +25,8 @@ LOGPROBS = ("reference",)
 EVERYTHING = tuple(name for name, column in COLUMNS.items() if column.axis == "token")
 PATIENCE_SECONDS = 300.0
 AGREEMENTS = 31
+HEAD_START_SECONDS = 0.03
+"""Between agreeing on when a transfer begins, and its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Measured:
     """What one process saw of all cases."""
 
     message_seconds: float
-    """As `choice` takes it."""
+    """As `choice` takes it, like the next one."""
+    all_seconds: float
     timings: list[dict[str, list["Timing"]]]
     """Of each case, by way, of each repeat."""
 
@@ -86,6 +89,8 @@ class Timing:
     left_bytes: int
     checksum: int
     """Of the result."""
+    driver_bytes: int | None = None
+    """Over the link of the driver, there and back; None where there is none."""
 
 
 Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
@@ -107,7 +112,9 @@ def work(seat: Seat, store: Path, cases: Sequence[Case]) -> Measured:
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
     _carried_out(seat, replace(cases[0], repeats=1), ways)  # all connections are made, and have met their links
     message = _message_seconds(peers, len(hosts))
-    return Measured(message, [_carried_out(seat, case, ways) for case in cases])
+    return Measured(
+        message, _all_seconds(peers, seat.process, len(hosts)), [_carried_out(seat, case, ways) for case in cases]
+    )
 
 
 def _message_seconds(transport: Transport, processes: int) -> float:
@@ -118,6 +125,17 @@ def _message_seconds(transport: Transport, processes: int) -> float:
         transport.most(0)
         times.append(time.monotonic())
     return message_seconds(float(np.median(np.diff(times))), processes)
+
+
+def _all_seconds(transport: Transport, process: int, processes: int) -> float:
+    """The median of some exchanges of the shortest messages."""
+    sizes = 1 - np.eye(processes, dtype=np.int64)
+    shortest = {other: np.zeros(1, np.uint8) for other in range(processes) if other != process}
+    times = [time.monotonic()]
+    for _ in range(AGREEMENTS):
+        transport.exchange(shortest, sizes)
+        times.append(time.monotonic())
+    return float(np.median(np.diff(times)))
 
 
 def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]]) -> dict[str, list[Timing]]:
@@ -133,8 +151,8 @@ def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> Timing:
     transport.most(0)
     came, left = seat.carried
-    transport.most(0)  # all have read before anybody sends
-    begun = time.monotonic()
+    begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a clock that all share
+    time.sleep(max(0.0, begun - time.monotonic()))
     shards = way(made, seat.process, held, transport)
     ended = time.monotonic()
     transport.most(0)

@@ -22,6 +22,7 @@ from earl.dispatch.carry import carry
 from earl.dispatch.copies import Copies, Weight
 from earl.dispatch.messages import Bytes
 from earl.dispatch.peak import extra_bytes, peak_bytes
+from earl.dispatch.spread import Numbers
 from earl.dispatch.tensors import Tensors
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.weights import WeightPlan, plan_weights
@@ -172,14 +173,14 @@ class Counted:
         self._transport, self._seat = transport, seat
         self.across = self.inside = 0
 
-    def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
+    def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
         """See `Transport`."""
         for other, message in outgoing.items():
             if self._seat.hosts[other] == self._seat.hosts[self._seat.process]:
                 self.inside += len(message)
             else:
                 self.across += len(message)
-        return self._transport.exchange(outgoing, expected)
+        return self._transport.exchange(outgoing, sizes)
 
     def most(self, number: int) -> int:
         """See `Transport`."""

@@ -25,7 +25,7 @@ COLUMNS = (
 @click.option("--rate", default="500mbit", show_default=True, help="Of every link and direction, as `tc` writes it.")
 @click.option("--ranks-per-host", "ranks", type=click.IntRange(min=1), help="Processes of a host, in place of both.")
 @click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Of both ways, in turn.")
-@click.option("--ray", is_flag=True, help="Through Ray's object store: the smallest of the paper's payloads.")
+@click.option("--ray", is_flag=True, help="Between Ray's actors: the smallest of the paper's payloads.")
 @json_option
 def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, ray: bool, as_json: bool) -> None:
     """Measure transfers between hosts, through a controller and directly.
@@ -43,6 +43,8 @@ def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, ray: bool, 
     auto, auto_loss          the transport that would be taken, and what it loses against
                              the fastest
     planned_, crossed_bytes  that leave hosts; and did, as the kernel counts them
+  objects, driver_bytes    of `--ray`: through its object store, where direct is over
+                           connections that last; and over the link of the driver
     balance                  by how much the slowest of 32 consumers of 10,000 rows has more
                              work than the mean
     """

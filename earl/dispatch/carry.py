@@ -13,6 +13,7 @@ import numpy as np
 from earl.dispatch.copies import Copies
 from earl.dispatch.messages import Bytes
 from earl.dispatch.peak import turnover
+from earl.dispatch.spread import Numbers
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.weights import Move, WeightPlan
 from earl.parallel.layout import Slices
@@ -56,7 +57,7 @@ def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: T
             held.close(plan.weights[number].name)
         hand.open([number for number in changes.opens[bucket] if number not in early])
         if moves:
-            hand.receive([move for move in own if move.source != process], outgoing, transport)
+            hand.receive([move for move in own if move.source != process], outgoing, transport, plan.sizes(bucket))
     transport.most(0)
 
 
@@ -86,11 +87,9 @@ class Hand:
         for move in moves:
             self._write(move, self._packed([move]))
 
-    def receive(self, moves: Sequence[Move], outgoing: dict[int, Bytes], transport: Transport) -> None:
+    def receive(self, moves: Sequence[Move], outgoing: dict[int, Bytes], transport: Transport, sizes: Numbers) -> None:
         """Exchange, and put every piece into its place."""
-        sources = sorted({move.source for move in moves})
-        expected = {other: sum(move.size for move in moves if move.source == other) for other in sources}
-        came = transport.exchange(outgoing, expected)
+        came = transport.exchange(outgoing, sizes)
         outgoing.clear()
         for other, message in came.items():
             begin = 0

@@ -3,16 +3,17 @@
 pack what each destination lacks ─▶ exchange ─▶ unpack         once across hosts, and once more inside them
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.dispatch.columns import Axis
-from earl.dispatch.messages import CHECKSUM_BYTES, Bytes, intact, pack, seal, size_bytes, unpack
+from earl.dispatch.messages import CHECKSUM_BYTES, Bytes, intact, pack, seal, unpack
 from earl.dispatch.plan import Pieces, TransferPlan
 from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
+from earl.dispatch.spread import Numbers
 from earl.dispatch.transports.base import Corrupted, Transport
 
 TRIES = 3
@@ -39,18 +40,33 @@ def execute(
     for hop in plan.hops:
         pieces = plan.of(process, hop)
         source = [target[leg.axis] for leg in plan.legs] if hop else held
-        outgoing = {other: pack(own, plan.legs, source) for other, own in _by(pieces, pieces.destination, process)}
+        outgoing = Packed(dict(_by(pieces, pieces.destination, process)), plan.legs, source)
         coming = dict(_by(pieces, pieces.source, process))
-        sizes = {other: size_bytes(own, plan.legs) for other, own in coming.items()}
         keep(pieces, process, plan.legs, source, target)
         if checksums:
-            came = _checked(plan, process, transport, outgoing, sizes)
+            came = _checked(plan, process, transport, outgoing, plan.sizes[hop])
         else:
-            came = transport.exchange(outgoing, sizes)
+            came = transport.exchange(outgoing, plan.sizes[hop])
             transport.most(0)
         for other, message in came.items():
             unpack(message, coming[other], plan.legs, target)
     return target
+
+
+class Packed(Mapping[int, Bytes]):
+    """Messages by destination, each packed when it is asked for."""
+
+    def __init__(self, pieces: Mapping[int, Pieces], legs: Sequence[Leg], source: Sequence[Shard]) -> None:
+        self._pieces, self._legs, self._source = pieces, legs, source
+
+    def __getitem__(self, other: int) -> Bytes:
+        return pack(self._pieces[other], self._legs, self._source)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
 
 
 def room(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
@@ -79,13 +95,12 @@ def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> list[tuple[i
 
 
 def _checked(
-    plan: TransferPlan, process: int, transport: Transport, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]
+    plan: TransferPlan, process: int, transport: Transport, outgoing: Mapping[int, Bytes], sizes: Numbers
 ) -> Mapping[int, Bytes]:
     """Exchange until no process has got anything damaged."""
     sealed = {other: seal(message) for other, message in outgoing.items()}
-    sizes = {other: size + CHECKSUM_BYTES for other, size in expected.items()}
     for _ in range(TRIES):
-        came = transport.exchange(sealed, sizes)
+        came = transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0))
         damaged = [source for source, message in came.items() if not intact(message)]
         # Who sent and who got it, as one number that all can agree on.
         worst = transport.most(1 + damaged[0] * len(plan.hosts) + process if damaged else 0)

@@ -71,10 +71,26 @@ class TransferPlan:
         pieces = self.pieces
         return pieces.where((pieces.hop == hop) & ((pieces.source == process) | (pieces.destination == process)))
 
+    @cached_property
+    def sizes(self) -> list[Numbers]:
+        """Of the messages of each hop, [P, P]: bytes from each process to each other one."""
+        pieces, count = self.pieces, len(self.hosts)
+        moved = pieces.source != pieces.destination
+        return [
+            tabled(pieces.source[chosen], pieces.destination[chosen], self.bytes[chosen], count)
+            for chosen in (moved & (pieces.hop == hop) for hop in self.hops)
+        ]
+
     @property
     def hops(self) -> range:
         """All that have anything to move, and those before them."""
         return range(int(self.pieces.hop.max(initial=-1)) + 1)
+
+
+def tabled(source: Numbers, destination: Numbers, size: Numbers, count: int) -> Numbers:
+    """Sizes of ways added up by who sends and who receives, [count, count]."""
+    table = np.bincount(source * count + destination, weights=size, minlength=count * count)
+    return table.reshape(count, count).astype(np.int64)
 
 
 KEPT_PLANS = 4

@@ -114,6 +114,13 @@ def least(demand: Demand, hosts: Numbers, count: int) -> Numbers:
     return np.bincount(reading[chosen], weights=size[chosen], minlength=count).astype(np.int64)
 
 
+def owed(demand: Demand, hosts: Numbers, count: int) -> Numbers:
+    """What has to go out of each host at least, [count]: what others need and it alone has, once."""
+    reading, holding = hosts[demand.readers], hosts[demand.holders]
+    only = (holding == holding[:, :1]).all(axis=1) & (reading != holding[:, :1]).any(axis=1)
+    return np.bincount(holding[only, 0], weights=demand.size[only], minlength=count).astype(np.int64)
+
+
 def _made(hop: int, chosen: NDArray[np.bool_], source: Numbers, destination: Numbers) -> tuple[Numbers, ...]:
     at = np.nonzero(chosen)[0]
     return at, np.full(len(at), hop), source[chosen], destination[chosen]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.routes import least
+from earl.dispatch.routes import least, owed
 from earl.dispatch.segments import segments_of
 from earl.dispatch.spread import Numbers
 
@@ -23,6 +23,8 @@ class Volume:
     """[H], between processes of one host."""
     least: Numbers
     """[H], into each host: what its processes need and none of them had, once."""
+    owed: Numbers
+    """[H], out of each host: what others need and its processes alone have, once."""
     total: int
     """All that consumers need, every byte once: what a controller gathers."""
     copies: int
@@ -41,23 +43,31 @@ class Volume:
     @property
     def bound(self) -> int:
         """No plan has a link that carries less in both directions."""
-        return int(max(self.least.max(initial=0), -(-int(self.least.sum()) // max(1, len(self.least)))))
+        evenly = -(-int(self.least.sum()) // max(1, len(self.least)))
+        return int(max(self.least.max(initial=0), self.owed.max(initial=0), evenly))
 
 
 def volume(plan: TransferPlan) -> Volume:
     """What a plan moves."""
     pieces, count = plan.pieces, int(plan.hosts.max(initial=-1)) + 1
     total = int((plan.lengths.sum() * _token_bytes(plan)) + len(plan.lengths) * _row_bytes(plan))
-    return tallied(pieces.source, pieces.destination, plan.bytes, plan.hosts, _least(plan, count), total)
+    into, out = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for leg in plan.legs:
+        demand = segments_of(plan.lengths, leg, plan.target).demand
+        into += leg.size_bytes * least(demand, plan.hosts, count)
+        out += leg.size_bytes * owed(demand, plan.hosts, count)
+    return tallied(pieces.source, pieces.destination, plan.bytes, plan.hosts, into, out, total)
 
 
-def tallied(source: Numbers, destination: Numbers, size: Numbers, hosts: Numbers, into: Numbers, total: int) -> Volume:
+def tallied(
+    source: Numbers, destination: Numbers, size: Numbers, hosts: Numbers, into: Numbers, out: Numbers, total: int
+) -> Volume:
     """What ways between processes add up to, host by host.
 
     Args:
         source: the process that each way [M] begins at; where it ends there too, nothing moves.
         size: bytes of each, [M].
-        into: `least` of the volume.
+        into: `least` of the volume, as `out` is `owed`.
     """
     begin, end = hosts[source], hosts[destination]
 
@@ -69,6 +79,7 @@ def tallied(source: Numbers, destination: Numbers, size: Numbers, hosts: Numbers
         received=per_host(end, begin != end),
         inside=per_host(begin, (source != destination) & (begin == end)),
         least=into,
+        owed=out,
         total=total,
         copies=int(size.sum()),
     )
@@ -80,11 +91,3 @@ def _token_bytes(plan: TransferPlan) -> int:
 
 def _row_bytes(plan: TransferPlan) -> int:
     return sum(leg.size_bytes for leg in plan.legs if leg.axis == "row")
-
-
-def _least(plan: TransferPlan, count: int) -> Numbers:
-    """Into each host: every range that its processes need and none of them has, once."""
-    into = np.zeros(count, np.int64)
-    for leg in plan.legs:
-        into += leg.size_bytes * least(segments_of(plan.lengths, leg, plan.target).demand, plan.hosts, count)
-    return into

@@ -14,7 +14,8 @@ import numpy as np
 
 from earl.dispatch.buckets import buckets, cut, largest
 from earl.dispatch.copies import Copies, Weight
-from earl.dispatch.routes import ACROSS, INSIDE, Demand, Routes, least, routes
+from earl.dispatch.plan import tabled
+from earl.dispatch.routes import ACROSS, INSIDE, Demand, Routes, least, owed, routes
 from earl.dispatch.spread import Numbers
 from earl.dispatch.volume import Volume, tallied
 from earl.parallel.layout import Box
@@ -73,12 +74,19 @@ class WeightPlan:
             moves[bucket].append(Move(weight, box, *ends))
         return moves
 
+    def sizes(self, bucket: int) -> Numbers:
+        """Of the messages of a bucket, [P, P]: bytes from each process to each other one."""
+        ways = self.ways
+        chosen = (self.bucket == bucket) & (ways.source != ways.destination)
+        return tabled(ways.source[chosen], ways.destination[chosen], self.size[chosen], len(self.hosts))
+
     def volume(self) -> Volume:
         """What is moved over which link, and what has to be at least; `total` is the model, once."""
         count = int(self.hosts.max(initial=-1)) + 1
         total = sum(int(np.prod(weight.shape)) * weight.number_bytes for weight in self.weights)
         into = least(self.demand, self.hosts, count)
-        return tallied(self.ways.source, self.ways.destination, self.size, self.hosts, into, total)
+        out = owed(self.demand, self.hosts, count)
+        return tallied(self.ways.source, self.ways.destination, self.size, self.hosts, into, out, total)
 
 
 def plan_weights(

@@ -83,15 +83,19 @@ class Post:
     board: Board
     process: int
 
-    def exchange(self, outgoing, expected):
+    def exchange(self, outgoing, sizes):
+        expected = sizes[:, self.process]
         with self.board.lock:
             for to, message in outgoing.items():
                 self.board.sent[self.process, to] = message.copy()
                 self.board.log.append((self.process, to, len(message)))
         self.board.barrier.wait(30)
-        came = {source: self.board.sent.pop((source, self.process)) for source in expected}
+        came = {source: self.board.sent.pop((source, self.process)) for source in np.flatnonzero(expected).tolist()}
         self.board.barrier.wait(30)
-        assert {source: len(message) for source, message in came.items()} == dict(expected)
+        assert all(len(message) == expected[source] for source, message in came.items())
+        assert {to: len(message) for to, message in outgoing.items()} == {
+            to: sizes[self.process, to] for to in np.flatnonzero(sizes[self.process]).tolist()
+        }
         return came
 
     def most(self, number):

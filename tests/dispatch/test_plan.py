@@ -75,6 +75,15 @@ def test_bytes_are_at_the_lower_bound(transfer):
     assert moved.bound <= moved.busiest
 
 
+def test_what_only_one_host_has_sets_the_bound_too():
+    # Process 0 has 3 rows of 100 tokens, process 1 has 1; processes 2 and 3 get 2 each: 1,200 bytes leave host 0.
+    lengths, source = np.full(4, 100), spread(Layout(2), [0, 1], [0, 0, 0, 1])
+    target = spread(Layout(2), [2, 3], [0, 0, 1, 1])
+    moved = volume(plan(lengths, [Leg(columns(["logprobs"]), source)], target, np.arange(4)))
+    assert moved.owed.tolist() == [1200, 400, 0, 0] and moved.least.tolist() == [0, 0, 800, 800]
+    assert moved.bound == moved.busiest == 1200
+
+
 @settings(deadline=None, max_examples=60)
 @given(transfers())
 def test_the_result_is_that_of_gathering_and_scattering(transfer):

@@ -28,6 +28,7 @@ from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw
+from earl.trajectory import Author, Group, Outcome, StopReason, Task, Trajectory, Turn
 
 
 @pytest.fixture
@@ -88,6 +89,39 @@ def test_outlines_say_of_a_step_what_its_trajectories_do(groups):
     assert episode_metrics(outlines) == episode_metrics(groups)
     assert staleness_metrics(outlines, 3) == staleness_metrics(groups, 3)
     assert [group.task for group in outlines] == [group.task for group in groups]
+
+
+def test_with_counts_and_manifest_outlines_of_one_turn_take_less_than_200_bytes_a_row():
+    # 16 bytes of counts, 24 of the manifest, and the outline as it is sent, with a task for every eight episodes.
+    random = np.random.default_rng(0)
+    step = {
+        Ticket(1, number): Group(tuple(short(task, random) for _ in range(8)))
+        for number in range(125)
+        for task in [Task("tictactoe", int(random.integers(1 << 60)), 0, "random")]
+    }
+    sent = pickle.dumps(Holdings(True).keep(step))
+    assert 16 + 24 + len(sent) / 1000 <= 200
+    for ticket, group in pickle.loads(sent).items():  # what came is what was sent
+        for ours, theirs in zip(group.trajectories, step[ticket].trajectories, strict=True):
+            assert (ours.task, ours.seed, ours.turns, ours.stop) == (
+                theirs.task,
+                theirs.seed,
+                theirs.turns,
+                theirs.stop,
+            )
+            assert ours.author_tokens.tolist() == theirs.author_tokens.tolist()
+            assert ours.author_tokens.dtype == theirs.author_tokens.dtype
+
+
+def short(task, random):
+    """An episode of one turn: a prompt and five tokens of an answer."""
+    prompt = int(random.integers(20, 4000))
+    authors = np.repeat([Author.ENVIRONMENT, Author.ACTION], [prompt, 5]).astype(np.uint8)
+    versions = np.where(authors == Author.ACTION, 3, -1).astype(np.int32)
+    turn = Turn(0, 0, prompt, prompt + 5, str(random.integers(9)), random.random(), random.random())
+    zeros, seed = np.zeros(prompt + 5), int(random.integers(1 << 62))
+    columns = (zeros.astype(np.int32), authors, zeros.astype(np.float32), versions)
+    return Trajectory(task, seed, *columns, (turn,), StopReason.FINISHED, Outcome.WIN, 0)
 
 
 def test_what_was_learned_from_is_forgotten(groups):

@@ -2,6 +2,7 @@
 
 base.py         what all of them promise
 peers.py        torch.distributed: gloo, NCCL
+rounds.py       in which pieces and in which order messages go; permutations.py, steps.py
 shared.py       memory that processes of one host share, over another transport for the rest
 objects.py      Ray: references to objects, one for each producer and destination host
 controller.py   gather and scatter through one process: the baseline

@@ -1,21 +1,22 @@
 """Which transport is fastest for a transfer, from its plan and from what links are like: pure."""
 
 from dataclasses import dataclass
-from math import ceil, log2
 
 import numpy as np
 
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.routes import ACROSS, INSIDE
 from earl.dispatch.transports.controller import CONTROLLER, ways
+from earl.dispatch.transports.steps import apart, num_steps
 from earl.dispatch.volume import volume
 
 OVERHEAD = 1.06
 """Bytes on a link over bytes of messages: headers, and what comes back."""
+BRANCHES = 8
+"""Of the tree in which processes agree; see `Peers.most`."""
 INSIDE_BYTES_PER_SECOND = 1e9
 """Between processes of one host."""
-GATHERED = 0.2
-"""What a message to or from a controller takes, over one of a round, which has to meet another one (at 16 hosts)."""
+GATHERED = 0.6
+"""What one of many messages to or from a controller takes, over one that others wait for (at 16 hosts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class Link:
     bytes_per_second: float
     """In each direction."""
     message_seconds: float
-    """From sending the shortest message until it is there, with all that processes do for it; see `measured`."""
+    """From sending the shortest message until it is there, with all that processes do for it; see `message_seconds`."""
+    all_seconds: float
+    """In which all processes send each other the shortest message, at once: longer where hosts share cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,13 @@ def choose(plan: TransferPlan, link: Link) -> Choice:
 def _direct(plan: TransferPlan, link: Link) -> float:
     moved = volume(plan)
     inside = float(moved.inside.max(initial=0)) / INSIDE_BYTES_PER_SECOND
-    waits = sum(_agreement(len(plan.hosts)) + _most_messages(plan, hop) for hop in plan.hops)
-    return moved.busiest * OVERHEAD / link.bytes_per_second + inside + waits * link.message_seconds
+    processes, seconds = len(plan.hosts), moved.busiest * OVERHEAD / link.bytes_per_second + inside
+    for sizes in plan.sizes:
+        stepped = apart(plan.hosts, sizes)
+        at_once = int((sizes > stepped).sum()) / max(1, processes * (processes - 1))
+        waits = _agreement(processes) + num_steps(plan.hosts, stepped)
+        seconds += at_once * link.all_seconds + waits * link.message_seconds
+    return seconds
 
 
 def _centralised(plan: TransferPlan, link: Link) -> float:
@@ -72,21 +80,16 @@ def _centralised(plan: TransferPlan, link: Link) -> float:
         pieces = way.pieces
         met = np.where(pieces.source == CONTROLLER, pieces.destination, pieces.source)
         far = plan.hosts[met] != plan.hosts[CONTROLLER]
-        messages = len(np.unique(met[met != CONTROLLER])) * GATHERED + _agreement(len(plan.hosts))
-        seconds += float(way.bytes[far].sum()) * OVERHEAD / link.bytes_per_second + messages * link.message_seconds
+        seconds += float(way.bytes[far].sum()) * OVERHEAD / link.bytes_per_second
         seconds += float(way.bytes[~far].sum()) / INSIDE_BYTES_PER_SECOND
+        messages = len(np.unique(met[met != CONTROLLER])) * GATHERED + _agreement(len(plan.hosts))
+        seconds += messages * link.message_seconds
     return seconds
 
 
 def _agreement(processes: int) -> int:
-    """Messages after one another in which all processes agree."""
-    return max(1, ceil(log2(processes)))
-
-
-def _most_messages(plan: TransferPlan, hop: int) -> int:
-    """To or from one process."""
-    assert hop in (ACROSS, INSIDE)
-    pieces = plan.pieces.where((plan.pieces.hop == hop) & (plan.pieces.source != plan.pieces.destination))
-    pairs = np.unique(pieces.source * len(plan.hosts) + pieces.destination)
-    sent, received = pairs // len(plan.hosts), pairs % len(plan.hosts)
-    return int(max(np.bincount(sent).max(initial=0), np.bincount(received).max(initial=0)))
+    """Messages after one another in which all processes agree: up a tree, and down again."""
+    last, depth = processes - 1, 0
+    while last > 0:
+        last, depth = (last - 1) // BRANCHES, depth + 1
+    return max(1, 2 * depth)

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo, Store, Work
 
 from earl.dispatch.messages import Bytes
 from earl.dispatch.spread import Numbers
+from earl.dispatch.transports.choice import BRANCHES
 from earl.dispatch.transports.roll import NOBODY, Roll
-from earl.dispatch.transports.rounds import Round, rounds
+from earl.dispatch.transports.steps import apart, steps
 
 PATIENCE_SECONDS = 600.0
 _DATA, _AGREEMENT = 0, 1
@@ -33,6 +35,18 @@ class _Pending:
     other: int
 
 
+class _Made(dict[int, Tensor]):
+    """Messages on the device, each made when it is first sent: links need not wait for all of them."""
+
+    def __init__(self, outgoing: Mapping[int, Bytes], device: torch.device) -> None:
+        super().__init__()
+        self._outgoing, self._device = outgoing, device
+
+    def __missing__(self, to: int) -> Tensor:
+        self[to] = torch.from_numpy(self._outgoing[to]).to(self._device)
+        return self[to]
+
+
 class Peers:
     """One process of the group; a `Transport`."""
 
@@ -44,42 +58,47 @@ class Peers:
         self._group, self._roll, self._device = group, roll, device
         self._patience = timedelta(seconds=seconds)
 
-    def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
+    def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
         """See `Transport`."""
-        came = {source: torch.empty(size, dtype=torch.uint8, device=self._device) for source, size in expected.items()}
-        inside: list[_Pending] = []
-        for current in rounds(self.hosts, self.process, outgoing, expected):
-            started = self._start(current, outgoing, came)
-            if current.inside:
-                inside += started  # they meet no link, and may take as long as all the others do
-            else:
-                self._finish(started)
-        self._finish(inside)
+        process, stepped = self.process, apart(self.hosts, sizes)
+        came = {
+            source: torch.empty(int(sizes[source, process]), dtype=torch.uint8, device=self._device)
+            for source in np.flatnonzero(sizes[:, process]).tolist()
+        }
+        going = _Made(outgoing, self._device)
+        at_once = self._post(
+            [(source, message) for source, message in came.items() if not stepped[source, process]],
+            [(to, going[to]) for to in np.flatnonzero(sizes[process] > stepped[process]).tolist()],
+            _DATA,
+        )
+        for step in steps(self.hosts, process, stepped):
+            coming = [(part.other, came[part.other][part.begin : part.end]) for part in (step.source,) if part]
+            parting = [(part.other, going[part.other][part.begin : part.end]) for part in (step.to,) if part]
+            self._finish(self._post(coming, parting, _DATA))
+        self._finish(at_once)
         return {source: message.cpu().numpy() for source, message in came.items()}
 
     def most(self, number: int) -> int:
-        """See `Transport`. After round k each process knows the most of 2^k processes."""
-        count, step = len(self.hosts), 1
-        while step < count:
-            theirs = torch.zeros(1, dtype=torch.int64, device=self._device)
-            own = torch.tensor([number], device=self._device)
-            to, source = (self.process + step) % count, (self.process - step) % count
-            self._finish(self._post([(source, theirs)], [(to, own)], _AGREEMENT))
-            number = max(number, int(theirs))
-            step *= 2
-        return number
+        """See `Transport`. Up a tree of all processes, and down again."""
+        below = range(self.process * BRANCHES + 1, min((self.process + 1) * BRANCHES + 1, len(self.hosts)))
+        theirs = [(other, torch.zeros(1, dtype=torch.int64, device=self._device)) for other in below]
+        self._finish(self._post(theirs, [], _AGREEMENT))
+        agreed = torch.tensor([max([number, *(int(own) for _, own in theirs)])], device=self._device)
+        if self.process:
+            above = (self.process - 1) // BRANCHES
+            self._finish(self._post([], [(above, agreed)], _AGREEMENT))
+            self._finish(self._post([(above, agreed)], [], _AGREEMENT))
+        self._finish(self._post([], [(other, agreed) for other in below], _AGREEMENT))
+        return int(agreed)
 
     def close(self) -> None:
         """Leave the group."""
         self._roll.close()
         self._group.shutdown()
 
-    def _start(self, current: Round, outgoing: Mapping[int, Bytes], came: Mapping[int, Tensor]) -> list[_Pending]:
-        coming = [(source, came[source]) for source in current.sources]
-        going = [(to, torch.from_numpy(outgoing[to]).to(self._device)) for to in current.to]
-        return self._post(coming, going, _DATA)
-
     def _post(self, coming: list[tuple[int, Tensor]], going: list[tuple[int, Tensor]], tag: int) -> list[_Pending]:
+        if not coming and not going:
+            return []
         if self._group.supports_coalescing:  # NCCL: what meets has to be launched as one
             self._group._start_coalescing()
         pending = []

@@ -34,14 +34,16 @@ class Shared:
         self._lent: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}
         self._borrowed: dict[tuple[int, int], mmap.mmap] = {}
 
-    def exchange(self, outgoing: Mapping[int, Bytes], expected: Mapping[int, int]) -> Mapping[int, Bytes]:
+    def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
         """See `Transport`. Messages are to be read before the next exchange."""
         self._turn ^= 1
-        tickets = {other: self._lend(other, message) for other, message in outgoing.items() if self._near(other)}
-        sizes = {other: TICKET_BYTES if self._near(other) else size for other, size in expected.items()}
-        came = self._others.exchange({**outgoing, **tickets}, sizes)
+        messages = {
+            other: self._lend(other, message) if self._near(other) else message for other, message in outgoing.items()
+        }
+        near = (self._hosts[:, None] == self._hosts[None, :]) & (sizes > 0)
+        came = self._others.exchange(messages, np.where(near, TICKET_BYTES, sizes))
         return {
-            other: self._borrow(other, message, expected[other]) if self._near(other) else message
+            other: self._borrow(other, message, int(sizes[other, self._process])) if self._near(other) else message
             for other, message in came.items()
         }
 

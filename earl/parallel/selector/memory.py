@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from earl.parallel.choice import STAGES, Bucket, Choice, Stage, longest_bucket
+from earl.parallel.choice import STAGES, Choice, Stage, longest_bucket
 from earl.parallel.load import Load
 from earl.parallel.profile.cells import Cells, as_objects, cells_of
 from earl.parallel.selector.state import StageState
@@ -17,14 +17,13 @@ class Barred:
     """A choice that ran out of memory: it is not taken again for this bucket, nor for any above."""
 
     choice: Choice
-    bucket: Bucket
+    load: Load
     step: int
-    longest_tokens: int
 
     def covers(self, choice: Choice, load: Load) -> bool:
         """Whether the choice may not be taken for a load."""
-        bucket = longest_bucket(load)
-        return choice == self.choice and bucket.context >= self.bucket.context and bucket.load >= self.bucket.load
+        bucket, own = longest_bucket(load), longest_bucket(self.load)
+        return choice == self.choice and bucket.context >= own.context and bucket.load >= own.load
 
 
 @dataclass(slots=True)
@@ -55,10 +54,7 @@ class Memory:
         return cls(
             loads=[(step, Load(**load)) for step, load in fields["loads"]],
             cells={stage: cells_of(fields["cells"][stage]) for stage in STAGES},
-            barred=[
-                Barred(Choice.of(one["choice"]), Bucket(**one["bucket"]), one["step"], one["longest_tokens"])
-                for one in fields["barred"]
-            ],
+            barred=[Barred(Choice.of(one["choice"]), Load(**one["load"]), one["step"]) for one in fields["barred"]],
             switches={Choice.of(choice): (count, seconds) for choice, count, seconds in fields["switches"]},
             stages={stage: StageState.of(fields["stages"][stage]) for stage in STAGES},
         )

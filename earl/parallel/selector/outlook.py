@@ -35,5 +35,5 @@ def totals(candidates: Sequence[Candidate], counts: Floats, margin: float) -> tu
     total: Floats = np.zeros(len(candidates))
     for place in reversed(range(reach)):
         taken = [one.seconds[place] if place < one.fits else np.inf for one in candidates]
-        total = counts[place] * np.array(taken) + np.minimum(total, (total + costs).min())
+        total = np.array(taken) * max(counts[place], 1e-9) + np.minimum(total, (total + costs).min())
     return total if reach else np.full(len(candidates), np.inf), costs

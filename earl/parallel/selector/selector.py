@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from earl.context.forecast import outlook
-from earl.parallel.choice import Choice, Stage, longest_bucket
+from earl.parallel.choice import Choice, Stage
 from earl.parallel.estimate import Origin
 from earl.parallel.load import Load
 from earl.parallel.profile.cells import measured, place_of
@@ -72,8 +72,8 @@ class Selector:
         self._corrections.pop(stage, None)
 
     def out_of_memory(self, choice: Choice, load: Load, step: int) -> None:
-        """Bar a choice for contexts and loads like these and above."""
-        self._memory.barred.append(Barred(choice, longest_bucket(load), step, load.longest_tokens))
+        """Bar a choice for contexts and loads like these and above; at this step they are expected again."""
+        self._memory.barred.append(Barred(choice, load, step))
 
     def switched(self, choice: Choice, seconds: float) -> None:
         """Take in what a switch to a choice took."""
@@ -96,11 +96,12 @@ class Selector:
         tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
         predicted = self._table.logarithms(choices, tokens, sequences)
         places = np.array([place_of(one, sequences) for one in tokens])
-        shift, _ = self._correction(stage).at(choices, places)
+        shift = self._correction(stage).at(choices, places)
         seconds = np.exp(predicted + shift).tolist()
         largest = np.maximum.accumulate(tokens).tolist()
         prepared = [replace(load, mean_tokens=mean) for load, mean in zip(loads, largest, strict=True)]
-        candidates = [self._candidate(choice, own, prepared) for choice, own in zip(choices, seconds, strict=True)]
+        met = self._met(step)
+        candidates = [self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds, strict=True)]
         return Inputs(
             step,
             stage,
@@ -123,7 +124,7 @@ class Selector:
 
     def _loads(self, step: int) -> list[Load]:
         """What is expected at each look-ahead: the median of the mean; of the longest, what it may come to by then."""
-        last, load = self._memory.loads[-1]
+        last, load = self._memory.loads[-1][0], self._met(step)
         ahead = [step - last + steps for steps in AHEAD]
         means = outlook([(own, known.mean_tokens) for own, known in self._memory.loads], ahead)
         history = [(own, float(known.longest_tokens)) for own, known in self._memory.loads]
@@ -131,17 +132,29 @@ class Selector:
         margin = self._settings.longest_margin
         room = [one.upper * (margin if steps else 1) for steps, one in zip(ahead, longest, strict=True)]
         capped = np.minimum(np.maximum.accumulate(room), load.limit_tokens)
+        capped = np.maximum(capped, load.longest_tokens) if self._failed(step) else capped
         return [
             replace(load, mean_tokens=max(1.0, min(mean.median, most)), longest_tokens=int(most))
             for mean, most in zip(means, capped.tolist(), strict=True)
         ]
 
-    def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Load]) -> Candidate:
+    def _met(self, step: int) -> Load:
+        """What was seen last, and what ran out of memory at this very step: it is to be done again."""
+        load = self._memory.loads[-1][1]
+        for failed in self._failed(step):
+            most = max(load.longest_tokens, failed.longest_tokens)
+            load = replace(load, longest_tokens=most, sequences=max(load.sequences, failed.sequences))
+        return load
+
+    def _failed(self, step: int) -> list[Load]:
+        return [one.load for one in self._memory.barred if one.step == step]
+
+    def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Load], met: Load) -> Candidate:
         fits, why_not = self._fits(choice, loads)
         count, total = self._memory.switches.get(choice, (0, 0.0))
         cost = (self._switch_seconds[choice.stage] + total) / (1 + count)
         origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
-        seen = fits > 0 or not self._obstacle(choice, self._memory.loads[-1][1])
+        seen = fits > 0 or not self._obstacle(choice, met)
         return Candidate(choice, tuple(seconds), origin, fits, seen, why_not, cost)
 
     def _fits(self, choice: Choice, loads: Sequence[Load]) -> tuple[int, str]:
@@ -159,7 +172,7 @@ class Selector:
     def _obstacle(self, choice: Choice, load: Load) -> str:
         barred = next((one for one in self._memory.barred if one.covers(choice, load)), None)
         if barred:
-            return f"it ran out of memory at step {barred.step} with contexts of {barred.longest_tokens} tokens"
+            return f"it ran out of memory at step {barred.step} with contexts of {barred.load.longest_tokens} tokens"
         return self._costs.obstacle(choice, load)
 
     def _correction(self, stage: Stage) -> Correction:

@@ -179,8 +179,8 @@ class Damaging:
     others: object
     times: int
 
-    def exchange(self, outgoing, expected):
-        came = {source: message.copy() for source, message in self.others.exchange(outgoing, expected).items()}
+    def exchange(self, outgoing, sizes):
+        came = {source: message.copy() for source, message in self.others.exchange(outgoing, sizes).items()}
         if self.times and came:
             self.times -= 1
             min(came.items())[1][-1] ^= 4

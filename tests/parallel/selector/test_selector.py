@@ -146,3 +146,15 @@ def test_nothing_that_fits_is_said_with_reasons():
     selector.saw(0, replace(load(100), longest_tokens=20_000))
     with pytest.raises(EarlError, match=r"nothing fits contexts of \d+ tokens \(dp4 tp1: .* of 10000 tokens; dp2 tp2"):
         selector.decide("update", 1)
+
+
+def test_a_step_that_ran_out_of_memory_is_not_tried_in_the_same_choice_again():
+    selector = begun(Crossing())
+    selector.saw(0, load(100, longest=120))  # the step comes with contexts of another bucket than those seen
+    failed = load(400, longest=900)
+    assert selector.decide("update", 1).choice == SMALL
+    selector.out_of_memory(SMALL, failed, step=1)
+    assert selector.decide("update", 1).choice == LARGE
+    selector.out_of_memory(LARGE, failed, step=1)
+    with pytest.raises(EarlError, match="dp2 tp2: it ran out of memory at step 1"):
+        selector.decide("update", 1)
