@@ -5,16 +5,14 @@ others:  order ─▶ forward ─▶ own words' logits ──┘      └─▶ 
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, TCPStore  # type: ignore[attr-defined]
 
-from earl.engine.sharding.mesh import connect
 from earl.parallel.layout import Layout
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +30,31 @@ class Meeting:
     """At which the first process listens."""
 
 
+def listening(address: str, port: int = 0) -> Any:
+    """Where processes will meet, on the first one's side: who comes to a place that is open is not kept waiting.
+
+    Args:
+        port: 0: any that is free; the result, a store of `torch.distributed`, knows which.
+    """
+    return TCPStore(address, port, is_master=True, wait_for_workers=False)
+
+
 class Band:
     """A process among those of its copy, from when it was made until `leave`; a process is in one at a time.
 
     Args:
+        place: on the first process, where the others come to; None: it is opened now.
         timeout_seconds: how long an exchange waits before it is given up.
     """
 
-    def __init__(self, meeting: Meeting, timeout_seconds: float = 1800.0) -> None:
+    def __init__(self, meeting: Meeting, place: Any = None, timeout_seconds: float = 1800.0) -> None:
         self.rank, self.layout = meeting.rank, Layout(1, meeting.size)
-        connect(meeting.rank, meeting.size, meeting.address, meeting.port, CPU, timeout_seconds)
+        if not self.leads:
+            place = TCPStore(meeting.address, meeting.port, is_master=False, timeout=timedelta(seconds=timeout_seconds))
+        place = place or listening(meeting.address, meeting.port)
+        distributed.init_process_group(
+            "gloo", store=place, rank=self.rank, world_size=meeting.size, timeout=timedelta(seconds=timeout_seconds)
+        )
 
     @property
     def leads(self) -> bool:

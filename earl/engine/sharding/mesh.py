@@ -60,22 +60,17 @@ def join(
         timeout_seconds: how long an exchange waits before it is given up.
     """
     where = torch.device(device)
-    connect(rank, layout.size, address, port, where, timeout_seconds)
-    return mesh_of(layout, where)
-
-
-def connect(rank: int, size: int, address: str, port: int, where: torch.device, timeout_seconds: float) -> None:
-    """Be one of `size` processes that exchange tensors; see `join`."""
     if where.type == "cuda":
         torch.cuda.set_device(where)
     distributed.init_process_group(
         "nccl" if where.type == "cuda" else "gloo",
         init_method=f"tcp://{address}:{port}",
         rank=rank,
-        world_size=size,
+        world_size=layout.size,
         timeout=timedelta(seconds=timeout_seconds),
         device_id=where if where.type == "cuda" else None,
     )
+    return mesh_of(layout, where)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from earl.engine.model import Policy, outline
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
 from earl.engine.samplers import make_sampler, split_of
-from earl.engine.sharding.band import Band, Meeting
+from earl.engine.sharding.band import Band, Meeting, listening
 from earl.engine.split import SplitSampler
 from earl.evaluate import Match
 from earl.parallel.layout import Layout
@@ -151,10 +151,14 @@ class WorkerActor(Plays):
     _kind: type[RolloutFragment] = RolloutFragment
     _policy: Policy | None = None
     """Without weights: they come from the learner."""
+    _meets: Any = None
+    """Where the processes of its copy meet, on the first one."""
 
     def address(self) -> tuple[str, int]:
-        """Where the processes of a copy meet whose first one this is."""
-        return address()
+        """Where the processes of a copy meet whose first one this is; it listens from now on."""
+        host = ray.util.get_node_ip_address()
+        self._meets = listening(host)
+        return host, self._meets.port
 
     @_losing_others
     def setup(
@@ -170,7 +174,7 @@ class WorkerActor(Plays):
         config = build(recipe)
         policy = self._policy = self._policy or outline_of(config, source)
         self._leave()
-        sampler = make_sampler(config, policy, joined_band(config, meeting))
+        sampler = make_sampler(config, policy, joined_band(config, meeting, self._meets))
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)
         self._holdings = Holdings(config.context.learn_truncated)
@@ -228,8 +232,9 @@ class RankActor(Meets, Alive):
     """One rank of the learner."""
 
     def address(self) -> tuple[str, int]:
-        """Where the ranks meet."""
-        return address()
+        """Where the ranks meet: this node's address and a free port."""
+        host = ray.util.get_node_ip_address()
+        return host, free_port(host)
 
     def devices(self) -> list[str]:
         """The GPUs that Ray gave this rank, as CUDA names them."""
@@ -348,19 +353,13 @@ def show(devices: Sequence[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
 
 
-def address() -> tuple[str, int]:
-    """This node's address and a free port."""
-    host = ray.util.get_node_ip_address()
-    return host, free_port(host)
-
-
-def joined_band(config: Config, meeting: Meeting | None) -> Band | None:
+def joined_band(config: Config, meeting: Meeting | None, place: Any) -> Band | None:
     """Join the other processes of a copy; None: there are none."""
     if meeting is None:
         return None
     torch.set_num_threads(1)  # processes share the cores
     os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
-    return Band(meeting, config.placement.stage_seconds)
+    return Band(meeting, place, config.placement.stage_seconds)
 
 
 def outline_of(config: Config, source: str | None) -> Policy:
