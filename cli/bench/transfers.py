@@ -43,8 +43,8 @@ def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, ray: bool, 
     auto, auto_loss          the transport that would be taken, and what it loses against
                              the fastest
     planned_, crossed_bytes  that leave hosts; and did, as the kernel counts them
-  objects, driver_bytes    of `--ray`: through its object store, where direct is over
-                           connections that last; and over the link of the driver
+    objects, driver_bytes    of `--ray`: through its object store, where direct is over
+                             connections that last; and over the link of the driver
     balance                  by how much the slowest of 32 consumers of 10,000 rows has more
                              work than the mean
     """
