@@ -17,8 +17,8 @@ from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import message_seconds
 from earl.dispatch.transports.controller import gather_and_scatter
+from earl.dispatch.transports.probe import all_seconds, waiting_seconds
 from earl.parallel.layout import Layout
 
 LOGPROBS = ("reference",)
@@ -113,31 +113,9 @@ def work(seat: Seat, store: Path, cases: Sequence[Case]) -> Measured:
     if len(set(seat.hosts)) < len(seat.hosts):
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
     _carried_out(seat, replace(cases[0], repeats=1), ways)  # all connections are made, and have met their links
-    message = _message_seconds(peers, len(hosts))
-    return Measured(
-        message, _all_seconds(peers, seat.process, len(hosts)), [_carried_out(seat, case, ways) for case in cases]
-    )
-
-
-def _message_seconds(transport: Transport, processes: int) -> float:
-    """The median of some agreements' messages."""
-    transport.most(0)
-    times = [time.monotonic()]
-    for _ in range(AGREEMENTS):
-        transport.most(0)
-        times.append(time.monotonic())
-    return message_seconds(float(np.median(np.diff(times))), processes)
-
-
-def _all_seconds(transport: Transport, process: int, processes: int) -> float:
-    """The median of some exchanges of the shortest messages."""
-    sizes = 1 - np.eye(processes, dtype=np.int64)
-    shortest = {other: np.zeros(1, np.uint8) for other in range(processes) if other != process}
-    times = [time.monotonic()]
-    for _ in range(AGREEMENTS):
-        transport.exchange(shortest, sizes)
-        times.append(time.monotonic())
-    return float(np.median(np.diff(times)))
+    message = waiting_seconds(peers, len(hosts), AGREEMENTS)
+    together = all_seconds(peers, seat.process, len(hosts), AGREEMENTS)
+    return Measured(message, together, [_carried_out(seat, case, ways) for case in cases])
 
 
 def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]]) -> dict[str, list[Timing]]:

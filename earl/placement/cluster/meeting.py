@@ -15,7 +15,8 @@ from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import Link, message_seconds
+from earl.dispatch.transports.choice import Link
+from earl.dispatch.transports.probe import all_seconds, waiting_seconds
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.holdings import Counts
@@ -84,20 +85,17 @@ def _line(error: Exception) -> str:
 
 def measured(transport: Transport, process: int, hosts: Counts) -> Link:
     """How fast messages are between processes that have just met."""
-    transport.most(0)
-    began = time.perf_counter()
-    for _ in range(AGREEMENTS):
-        transport.most(0)
-    message = message_seconds((time.perf_counter() - began) / AGREEMENTS, len(hosts))
+    message = waiting_seconds(transport, len(hosts), AGREEMENTS)
+    together = all_seconds(transport, process, len(hosts), AGREEMENTS)
     firsts = np.unique(hosts, return_index=True)[1]
     if len(firsts) == 1:
-        return Link(float("inf"), message)
+        return Link(float("inf"), message, together)
     probe = _probe(firsts, hosts.astype(np.int64))
     held = [empty(leg.source, process, probe.lengths, leg.axis, leg.columns) for leg in probe.legs]
     transport.most(0)
     began = time.perf_counter()
     execute(probe, process, held, transport)
-    return Link(PROBE_BYTES / (time.perf_counter() - began), message)
+    return Link(PROBE_BYTES / (time.perf_counter() - began), message, together)
 
 
 def _probe(firsts: Numbers, hosts: Numbers) -> TransferPlan:
