@@ -1,7 +1,7 @@
 """Causal attention over rows that lie end to end in one sequence, without padding and without a mask.
 
 Every model that earl makes or loads has this attention. Told where the rows lie (`rows=`), it attends within each;
-without, it is `transformers`' own `sdpa`, as the sampler's decoding with a cache needs it.
+without, it takes a mask as `transformers`' own `sdpa` does, as the sampler's decoding with a cache needs it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 ATTENTION = "earl"
@@ -68,11 +67,10 @@ def attend(
     Returns:
         [B, T, heads, D]; and None, for the weights that are never made.
     """
+    del module, arguments  # such as dropout, which nothing here has
     if rows is None:
-        output: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **arguments
-        )
-        return output
+        causal = attention_mask is None and query.shape[2] > 1
+        return _attended(query, key, value, attention_mask, causal, scaling).contiguous(), None
     packed = [states[0].transpose(0, 1) for states in (query, key, value)]  # [T, heads, D]
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _fused(packed, rows, scaling)[None], None
@@ -91,11 +89,16 @@ def _run_by_run(packed: list[Tensor], rows: Spans, scaling: float | None) -> Ten
 
 def _run(count: int, length: int, packed: tuple[Tensor, Tensor, Tensor], scaling: float | None) -> Tensor:
     query, key, value = (states.view(count, length, *states.shape[1:]).transpose(1, 2) for states in packed)
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1:
-        key, value = (states.repeat_interleave(shared, dim=1) for states in (key, value))
-    attended = scaled_dot_product_attention(query, key, value, is_causal=length > 1, scale=scaling)
-    return attended.transpose(1, 2).flatten(0, 1)
+    return _attended(query, key, value, None, length > 1, scaling).flatten(0, 1)
+
+
+def _attended(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scaling: float | None
+) -> Tensor:
+    """[B, T, heads, D]. Heads that share keys and values read the same ones: copies for each would have to be kept."""
+    shared = query.shape[1] != key.shape[1]
+    attended = scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=shared)
+    return attended.transpose(1, 2)
 
 
 def _fused(packed: list[Tensor], rows: Spans, scaling: float | None) -> Tensor:

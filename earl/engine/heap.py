@@ -6,6 +6,14 @@ import sys
 LONG_TOKENS = 8192
 """Micro-batches from here on have activations of such sizes that keeping them for later costs more than it saves."""
 PIECE_BYTES = 1 << 20
+GIVE_BACK = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 16),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 16),
+    "MALLOC_TOP_PAD_": "0",
+    "MALLOC_ARENA_MAX": "1",
+}
+"""The environment of a process that is to have no more than it uses, whatever its samples: where memory is measured, or
+where there is a budget for it."""
 M_MMAP_THRESHOLD = -3
 """Of glibc's mallopt: larger pieces are mapped one by one, and unmapped when they are freed."""
 

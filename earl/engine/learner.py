@@ -155,7 +155,6 @@ class Learner(Prepares):
         """One optimiser step on the processes' summed gradients, for rows of the step wherever they lie."""
         tokens, turns = part.counts(rows)
         own = batch.select(part.places(rows))
-        self._optimizer.zero_grad()
         sums: dict[str, Tensor] = {}
         for chunk in self._chunks(own, part.alone) or [silent(own)]:
             loss, stats = self._loss(chunk, algorithm, update, tokens, turns)
@@ -166,6 +165,7 @@ class Learner(Prepares):
         gathered = torch.stack([sums[name] for name in names])
         norm, totals = self._ranks.finish(self._parameters, gathered, self._config.clip_grad_norm)
         self._kept.step()
+        self._optimizer.zero_grad()  # now, so that whatever comes between two updates has their room
         named = dict(zip(names, totals.tolist(), strict=True))
         return {name: value / tokens for name, value in named.items()} | {"grad_norm": norm}
 

@@ -7,7 +7,7 @@ Episodes whose contexts are alike share a slot of the cache until they part: wha
 
 import copy
 import sys
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from itertools import count, groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from earl.engine.probe import Probe, check
 from earl.engine.slots import SlotCache
 from earl.engine.waves import need, waves
 from earl.parallel.memory import kv_bytes
+from earl.parallel.slots import PASS_TOKENS
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
 
@@ -42,6 +43,12 @@ class Wanted(NamedTuple):
 def _size(context: Wanted) -> int:
     """Contexts of one size have up to twice as many new tokens as each other, so padding stays below the half."""
     return (len(context.new) - 1).bit_length()
+
+
+def _passes(names: Sequence[Name], wanted: Mapping[Name, Wanted]) -> Iterator[Sequence[Name]]:
+    """Contexts of one size in passes of at most PASS_TOKENS new tokens, or of one context."""
+    each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
+    return (names[start : start + each] for start in range(0, len(names), each))
 
 
 class LocalSampler:
@@ -226,10 +233,13 @@ class LocalSampler:
         names = sorted(wanted, key=lambda name: _size(wanted[name]))
         logits = []
         for _, alike in groupby(names, key=lambda name: _size(wanted[name])):
-            batch = list(alike)
-            logits.append(self._forward([slots[name] for name in batch], [wanted[name] for name in batch]))
+            for batch in _passes([*alike], wanted):
+                logits.append(self._forward([slots[name] for name in batch], [wanted[name] for name in batch]))
         rows = {name: row for row, name in enumerate(names)}
-        return torch.cat(logits)[[rows[name] for name in sessions.values()]]
+        order = [rows[name] for name in sessions.values()]
+        if len(logits) == 1 and order == [*range(len(names))]:
+            return logits[0]  # as they are: copies of them may be what takes most
+        return torch.cat(logits)[order]
 
     def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
         """A slot for each context: the one that holds its beginning, or a free one with a copy of that."""
@@ -263,11 +273,12 @@ class LocalSampler:
         window.length = int((starts + last).max()) + 1
         window.slots = torch.tensor(slots)
         window.positions = (starts[:, None] + torch.arange(width)).clamp(max=window.length)  # [B, Q]
-        hidden = torch.arange(window.length) > window.positions[:, None, :, None]  # [B, 1, Q, length]
+        mask = torch.zeros(len(slots), 1, width, window.length)
+        mask.masked_fill_(torch.arange(window.length) > window.positions[:, None, :, None], -torch.inf)
         states = hidden_states(
             self._model,
             tokens,
-            attention_mask=torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf),
+            attention_mask=mask,
             position_ids=window.positions.clamp(max=window.length - 1),  # padding may stand behind the last
             past_key_values=self._cache,
             use_cache=True,
@@ -282,7 +293,8 @@ class LocalSampler:
         if not greedy.all():
             # Inverse of the cumulative distribution: one uniform number per row, so that a row's tokens do not
             # depend on what else is in the batch.
-            cumulative = logprobs.double().exp().cumsum(dim=-1)
+            cumulative = logprobs.double().exp_()
+            torch.cumsum(cumulative, dim=-1, out=cumulative)
             drawn = torch.from_numpy(uniforms(seeds, counter))[:, None] * cumulative[:, -1:]
             sampled = torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
             chosen = torch.where(torch.from_numpy(greedy), chosen, sampled)

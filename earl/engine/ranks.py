@@ -114,7 +114,12 @@ class Replicas:
         return count
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
-        """Statistics travel with the first gradients."""
+        """Statistics travel with the first gradients. Who is alone copies none."""
+        if self.shares == 1:
+            for parameter in parameters.values():
+                if parameter.grad is None:  # it had no part in the loss
+                    parameter.grad = torch.zeros_like(parameter)
+            return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), sums
         totals: Tensor | None = None
         for bucket in _buckets([*parameters.values()]):
             pieces = [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in bucket]

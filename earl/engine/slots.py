@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+from earl.parallel.slots import room_for
+
 
 @dataclass(slots=True)
 class Window:
@@ -83,7 +85,7 @@ def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Ten
 
 def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tensor:
     slots, positions, heads, size = store.shape
-    needed = (_at_least(slots, num_slots), _at_least(positions, num_positions))
+    needed = (max(slots, room_for(num_slots)), max(positions, room_for(num_positions)))
     if needed[0] * needed[1] > room:
         needed = (max(slots, num_slots), max(positions, num_positions))
     if needed == (slots, positions):
@@ -92,9 +94,3 @@ def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tens
     larger = store.new_zeros(*needed, heads, size)
     larger[:slots, :positions] = store
     return larger
-
-
-def _at_least(have: int, needed: int) -> int:
-    while have < needed:
-        have = max(16, 2 * have)
-    return have

@@ -74,10 +74,10 @@ def join(
 
 
 @contextmanager
-def joined_mesh(rank: int, layout: Layout, address: str, port: int) -> Iterator[Mesh]:
-    """Be one of several processes on CPUs until the context ends."""
+def joined_mesh(rank: int, layout: Layout, address: str, port: int, device: str = "cpu") -> Iterator[Mesh]:
+    """Be one of several processes until the context ends."""
     try:
-        yield join(rank, layout, address, port)
+        yield join(rank, layout, address, port, device)
     finally:
         distributed.destroy_process_group()
 
