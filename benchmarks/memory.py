@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from earl.placement.peers import Peers
 BUDGET_BYTES = 8 << 30
 """What a machine may have left for a run."""
 FLOAT_BYTES = 4
+ALONE = Training(
+    1, 1, 0, FLOAT_BYTES, False, False, 0, False, whole=True, on_host=True, accumulated=False, ragged=False
+)
 
 
 def run(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
@@ -65,8 +68,8 @@ def _measure(tokens: int, vocab: int, hidden: int, layers: int, *, recompute: bo
     learner.update(_sample(tokens), algorithm("grpo"), _update())
     peak = _resident("VmHWM") - before
     shape = shape_of(learner.scorer.model)
-    parts = learner_bytes(shape, Training(1, 1, tokens, FLOAT_BYTES, recompute, False, 0, False))
-    return {"peak_bytes": peak, "floor_bytes": parts.peak, "ratio": peak / parts.peak, "parts": asdict(parts)}
+    needs = learner_bytes(shape, replace(ALONE, tokens=tokens, recompute=recompute, learned=tokens // 2))
+    return {"peak_bytes": peak, "floor_bytes": needs.peak, "ratio": peak / needs.peak, "parts": needs.parts}
 
 
 def _learner(vocab: int, hidden: int, layers: int, recompute: bool) -> Learner:

@@ -4,7 +4,7 @@ import click
 
 from earl.cli.bench.clusters import asynchronous, faults, placements, switching
 from earl.cli.bench.contexts import ceiling, collapse, forecast
-from earl.cli.bench.learners import layouts, memory
+from earl.cli.bench.learners import footprint, layouts, memory
 from earl.cli.bench.models import calibration
 from earl.cli.bench.rollouts import rollout, sampler, step
 from earl.cli.bench.transfers import dispatch
@@ -26,6 +26,7 @@ for benchmark in (
     step,
     layouts,
     memory,
+    footprint,
     weights,
     ceiling,
     collapse,

@@ -1,4 +1,6 @@
-"""`earl bench layouts` and `earl bench memory`: what a learner is, however it is spread, and what it takes."""
+"""`earl bench layouts`, `memory` and `footprint`: what a learner is, however it is spread, and what stages take."""
+
+from pathlib import Path
 
 import click
 
@@ -53,3 +55,34 @@ def memory(tokens: int, vocab: int, as_json: bool) -> None:
     from earl.benchmarks.memory import run
 
     show(run(tokens, vocab), as_json)
+
+
+@click.command()
+@click.option("--only", metavar="WORD", help="Configurations with this word in their name.")
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A JSON list of other configurations, with the keys of a row's `case`.",
+)
+@json_option
+def footprint(only: str | None, cases: Path | None, as_json: bool) -> None:
+    """Compare the memory that stages are predicted to take with what they do. Linux only; takes minutes.
+
+    Updates, passes of the model and of its reference, and sampling; each in processes of its own, one, two or four,
+    beyond what a process has before it makes a model. On a machine with CUDA, learners of one process on its GPU.
+
+    \b
+    predicted, measured   MiB at the peak, of the fullest process
+    error                 of the prediction: below zero, it says too little
+    under, over           the largest errors to either side
+    """
+    from earl.benchmarks.footprint import cases_of, run
+
+    result = run(cases_of(only, cases))
+    if as_json:
+        return print_json(result)
+    for row in result["rows"]:
+        sizes = (row[f"{kind}_bytes"] / (1 << 20) for kind in ("predicted", "measured"))
+        click.echo("{:<28} {:>8.1f} {:>8.1f}".format(row["name"], *sizes) + f" {row['error']:>+7.1%}  {row['moment']}")
+    click.echo(f"{result['configurations']} configurations: under {result['under']:.1%}, over {result['over']:.1%}")
+    return None

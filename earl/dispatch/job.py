@@ -15,6 +15,7 @@ from earl.dispatch.segments import Leg
 from earl.dispatch.spread import Numbers, Spread, spread
 from earl.errors import EarlError
 from earl.parallel.arrangement import shares, smallest, splits
+from earl.parallel.fits import fits
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import Cluster
 from earl.parallel.layout import Layout
@@ -104,7 +105,7 @@ def job(config: Config, shape: ModelShape, cluster: Cluster, context: int, rows:
         return sampler_bytes(shape, tp, FLOAT_BYTES, context, 1).least <= config.sampler.memory_share * room
 
     def learns(tp: int) -> bool:
-        return learner_bytes(shape, _training(config, learning // tp, tp, context)).peak <= room
+        return fits(learner_bytes(shape, _training(config, learning // tp, tp, context)).peak, room).ok
 
     given = smallest([tp for tp in splits(shape, min(host, sampling), True) if host % tp == 0], prepares)
     wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)

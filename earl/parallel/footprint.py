@@ -1,67 +1,75 @@
-"""What a learner and a sampler take of one device, from shapes alone: lower bounds, without what libraries keep.
+"""What a learner and a sampler take of one device, from shapes alone, at the fullest moment of a stage.
 
 update    weights + gradients + the optimizer's moments (16 bytes per parameter, shared by all devices: FSDP2) + the
-          layers at work, gathered + activations of a micro-batch + a slice of logits
+          layers at work, gathered, and what is exchanged + activations of a micro-batch + a slice of logits
+forward   weights + the optimizer's moments, which lie there + layers at work + a layer's activations + logits
 rollout   weights, shared by the devices of one copy + keys and values of the contexts
 """
 
 from dataclasses import dataclass, replace
 from math import ceil
 
-from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
+from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, WIDE_BYTES, ModelShape, kv_bytes
+from earl.parallel.moments import Moment, of_pass, of_update
+from earl.parallel.training import Training, adapter_parameters
 
-MASTER_BYTES = 4
-"""Of a trained weight, of its gradient, and of each of its two moments."""
-LAYERS_AT_WORK = 2
-"""That are gathered at once: one computes while the next one arrives."""
+__all__ = [
+    "LearnerBytes",
+    "SamplerBytes",
+    "Training",
+    "adapter_parameters",
+    "forward_bytes",
+    "learner_bytes",
+    "sampler_bytes",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """How a model is trained, as far as memory is concerned."""
-
-    dp: int
-    tp: int
-    tokens: int
-    """Of a micro-batch."""
-    float_bytes: int
-    """Of one number in computation."""
-    recompute: bool
-    offload: bool
-    lora_rank: int
-    reference: bool
-    """Whether a frozen copy is kept beside."""
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "gathered",
+    "buffers",
+    "activations",
+    "logits",
+    "reference",
+    "residue",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerBytes:
-    """Of one device."""
+    """Of one device, at the fullest moment of a stage: what is said of each kind adds up to the peak."""
 
     weights: int
     gradients: int
     optimizer: int
     gathered: int
     """Layers at work."""
+    buffers: int
+    """Of exchanges between devices."""
     activations: int
     logits: int
     reference: int
+    residue: int
+    """What libraries keep; counted on CPUs."""
 
     offload: bool
     """Whether moments and reference lie in host memory while they are not needed."""
+    moment: str
+    """Which one it is; see moments.py."""
+    resting: int
+    """What stays while nothing is computed."""
 
     @property
-    def resting(self) -> int:
-        """What stays while nothing is computed."""
-        return self.weights + (0 if self.offload else self.optimizer + self.reference)
+    def parts(self) -> dict[str, int]:
+        """By what they are for, as they add up to the peak."""
+        return {name: getattr(self, name) for name in PARTS}
 
     @property
     def peak(self) -> int:
-        """The most at once: in the passes, or, where the moments come from host memory for it, in the step."""
-        passes = self.gathered + self.activations + self.logits
-        least = self.weights + self.gradients
-        if self.offload:
-            return least + max(passes, self.optimizer, self.reference)
-        return least + passes + self.optimizer + self.reference
+        """The most at once."""
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +94,43 @@ class SamplerBytes:
 
 
 def learner_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
-    """What one rank of a learner takes of its device.
+    """What one rank of a learner takes of its device while it learns.
 
     Example:
         Qwen2.5-72B, dp 32 x tp 4: 72.7 billion parameters x 4 bytes / 128 = 2.1 GiB of weights
     """
-    devices = training.dp * training.tp
+    return _fullest(shape, training, of_update(shape, training))
+
+
+def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
+    """What it takes while it reads log-probs or values, of its own or of the reference; moments lie beside."""
+    return _fullest(shape, training, of_pass(shape, training))
+
+
+def _fullest(shape: ModelShape, training: Training, moments: list[Moment]) -> LearnerBytes:
+    devices = training.tp if training.whole else training.dp * training.tp
     trained = adapter_parameters(shape, training.lora_rank) if training.lora_rank else shape.parameters
-    computing = replace(shape, float_bytes=training.float_bytes)
-    base = MASTER_BYTES * shape.parameters
-    cast = training.float_bytes != MASTER_BYTES
-    moments = 2 * MASTER_BYTES * trained
+    base = WIDE_BYTES * shape.parameters
+    weights = ceil((base + (WIDE_BYTES * trained if training.lora_rank else 0)) / devices)
+    optimizer = ceil(2 * WIDE_BYTES * trained / devices)
+    reference = ceil(base / devices) if training.reference and not training.lora_rank else 0
+    residue = RESIDUE_BYTES + (KERNEL_BYTES if training.float_bytes < WIDE_BYTES else 0)
+    away = training.offload and not training.on_host
+    held = {moment.name: 0 if away and moment.name != "step" else optimizer for moment in moments}
+    fullest = max(moments, key=lambda moment: moment.total + held[moment.name])
     return LearnerBytes(
-        weights=ceil((base + (MASTER_BYTES * trained if training.lora_rank else 0)) / devices),
-        gradients=ceil(MASTER_BYTES * trained / devices),
-        optimizer=ceil(moments / devices),
-        gathered=_gathered(shape, training) if training.dp > 1 or cast else 0,
-        activations=activation_bytes(computing, training.tokens, training.tp, training.recompute),
-        logits=logit_bytes(shape, training.tokens, training.tp),
-        reference=ceil(base / devices) if training.reference and not training.lora_rank else 0,
+        weights=weights,
+        gradients=fullest.gradients,
+        optimizer=held[fullest.name],
+        gathered=fullest.gathered,
+        buffers=fullest.buffers,
+        activations=fullest.activations,
+        logits=fullest.logits,
+        reference=0 if away else reference,
+        residue=residue if training.on_host else 0,
         offload=training.offload,
+        moment=fullest.name,
+        resting=weights + (0 if away else optimizer + reference),
     )
 
 
@@ -117,17 +142,3 @@ def sampler_bytes(shape: ModelShape, tp: int, float_bytes: int, tokens: int, con
     """
     of_kind = replace(shape, float_bytes=float_bytes)
     return SamplerBytes(ceil(shape.parameters * float_bytes / tp), tokens * kv_bytes(of_kind, tp), contexts)
-
-
-def adapter_parameters(shape: ModelShape, rank: int) -> int:
-    """Of low-rank adapters at every linear layer of every block: rank x (inputs + outputs) of each."""
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    attention = 2 * (shape.hidden + queries) + 2 * (shape.hidden + keys)
-    return rank * shape.layers * (attention + 3 * (shape.hidden + shape.intermediate))
-
-
-def _gathered(shape: ModelShape, training: Training) -> int:
-    """The layers at work and the words, in the type of the computation, split by tensor parallelism alone."""
-    words = shape.vocab * shape.hidden * (1 if shape.tied else 2)
-    layer = max(0, shape.parameters - words) / shape.layers
-    return ceil((min(LAYERS_AT_WORK, shape.layers) * layer + words) * training.float_bytes / training.tp)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
+from earl.parallel.memory import ModelShape, kv_bytes, logit_bytes
+from earl.parallel.passes import activation_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
 """What a model's contexts cost in memory: pure arithmetic on its shape.
 
-Estimates from the usual formulas, not measurements: they leave out fragmentation and what a library keeps for itself.
+`earl bench footprint` compares what follows from it with measured processes. Two numbers are fitted there: what
+libraries keep.
 """
 
 from dataclasses import dataclass
 from math import ceil
 
-LOGIT_BYTES = 4
+WIDE_BYTES = 4
+"""Of a number that is in 32 bits whatever a model computes in: logits, and what norms keep."""
+RESIDUE_BYTES = 6 << 20
+"""Of a process on CPUs, beside its tensors: the C library's small pieces and MKL's buffers, measured."""
+KERNEL_BYTES = 12 << 20
+"""Of one that computes in 16 bits: oneDNN compiles and keeps a kernel for each of some twenty shapes of products."""
 LOGITS_AT_ONCE = 1 << 24
 """The learner makes logits in slices of so many numbers: 64 MiB."""
 
@@ -55,23 +61,6 @@ def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
     return 2 * shape.layers * ceil(shape.kv_heads / tp) * shape.head_dim * shape.float_bytes
 
 
-def activation_bytes(shape: ModelShape, tokens: int, tp: int = 1, recompute: bool = False) -> int:
-    """What the passes over `tokens` tokens keep on one rank: of every layer what its backward pass reads.
-
-    Of a layer: the residual stream around both norms, queries, keys, values and what attention makes of them, and of
-    the feed-forward layer gate, up, the gate's activation and their product. Only the inner ones are split. Where
-    heads are normed, their norms keep what the others do: what comes in, and what it is before the norm's weights.
-
-    Args:
-        recompute: whether a layer keeps its input only, and one at a time computes the rest again.
-    """
-    normed = 2 if shape.head_norms else 0
-    inner = (2 + normed) * (shape.heads + shape.kv_heads) * shape.head_dim + 4 * shape.intermediate
-    layer = 4 * shape.hidden + ceil(inner / tp)
-    kept = shape.layers * shape.hidden + layer if recompute else shape.layers * layer
-    return tokens * kept * shape.float_bytes
-
-
 def logit_bytes(shape: ModelShape, tokens: int, tp: int = 1) -> int:
     """Logits of a pass on one rank, in 32 bits: they are made in slices, each in two copies."""
-    return min(tokens * ceil(shape.vocab / tp), LOGITS_AT_ONCE) * 2 * LOGIT_BYTES
+    return min(tokens * ceil(shape.vocab / tp), LOGITS_AT_ONCE) * 2 * WIDE_BYTES

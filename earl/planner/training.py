@@ -1,19 +1,17 @@
 """Cells of the learner: passes of the reference, and updates, by context and split."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from earl.parallel.arrangement import splits
 from earl.parallel.choice import Stage
 from earl.parallel.estimate import Estimate
-from earl.parallel.footprint import Training, learner_bytes
+from earl.parallel.fits import MARGIN
+from earl.parallel.footprint import Training, forward_bytes, learner_bytes
 from earl.parallel.hardware import GIB
-from earl.parallel.memory import activation_bytes
 from earl.planner import passes
 from earl.planner.cell import Cell
 from earl.planner.question import Question
 
-MARGIN = 0.04
-"""Of a GPU's memory that a learner is not given: what the arithmetic of memory may be wrong by."""
 FLOAT_BYTES = 2
 """Of bfloat16, in which a learner on GPUs computes."""
 MOST_TOKENS = 1 << 16
@@ -101,11 +99,7 @@ def _needed(asked: Question, stage: Stage, way: Way, dp: int, tp: int) -> int:
         lora_rank=learner.lora_rank,
         reference=asked.config.algorithm.kl > 0,
     )
-    needs = learner_bytes(asked.shape, training)
-    if stage == "update":
-        return needs.peak
-    layer = activation_bytes(replace(asked.shape, layers=1, float_bytes=FLOAT_BYTES), way.micro_batch_tokens, tp)
-    return needs.resting + needs.gathered + needs.logits + layer + (needs.reference if needs.offload else 0)
+    return (learner_bytes if stage == "update" else forward_bytes)(asked.shape, training).peak
 
 
 def _speed(asked: Question, stage: Stage, way: Way, context: int, dp: int, tp: int) -> Estimate:

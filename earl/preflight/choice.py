@@ -5,11 +5,14 @@ The smallest split of one copy that fits, for learner and sampler each; then as 
 
 from earl.config import Config
 from earl.parallel.arrangement import Arrangement, shares, smallest, splits
+from earl.parallel.fits import fits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
 from earl.parallel.memory import ModelShape
 from earl.preflight.site import Site
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
+SAMPLER_MARGIN = 0.0
+"""`sampler.memory_share` leaves one."""
 
 
 def dtype_of(config: Config, site: Site) -> str:
@@ -56,6 +59,8 @@ def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) 
         offload=learner.offload,
         lora_rank=learner.lora_rank,
         reference=config.algorithm.kl > 0,
+        whole=site.kind == "embedded",
+        on_host=not site.gpus,
     )
     return learner_bytes(shape, training)
 
@@ -74,11 +79,12 @@ def sampler_room(config: Config, site: Site, device_bytes: int) -> int:
 
 def _learner_fits(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> bool:
     device = site.cluster.device
-    return device is None or of_learner(config, shape, site, dp, tp).peak <= device.memory_bytes
+    return device is None or fits(of_learner(config, shape, site, dp, tp).peak, device.memory_bytes).ok
 
 
 def _sampler_fits(config: Config, shape: ModelShape, site: Site, tp: int) -> bool:
     device = site.cluster.device
     if device is None:
         return True
-    return of_sampler(config, shape, site, tp, 1).least <= sampler_room(config, site, device.memory_bytes)
+    room = sampler_room(config, site, device.memory_bytes)
+    return fits(of_sampler(config, shape, site, tp, 1).least, room, SAMPLER_MARGIN).ok

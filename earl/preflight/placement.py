@@ -1,16 +1,17 @@
 """Whether learner and samplers find room: enough GPUs or processors, heads that can be shared, memory for each."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from earl.config import Config
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
 from earl.parallel.arrangement import Arrangement, check_split, splits
+from earl.parallel.fits import fits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.cluster.policies import Fragment, policy_of, slots_of
-from earl.preflight.choice import FLOAT_BYTES, arrange, dtype_of, of_learner, of_sampler, sampler_room
+from earl.preflight.choice import FLOAT_BYTES, SAMPLER_MARGIN, arrange, dtype_of, of_learner, of_sampler, sampler_room
 from earl.preflight.machine import memory_bytes, size
 from earl.preflight.site import Site
 
@@ -124,7 +125,6 @@ def settled(config: Config, placed: Placed) -> Config:
 
 def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes) -> Placed:
     cluster = site.cluster
-    update = {name: count for name, count in asdict(learner).items() if name != "offload"}
     placed = Placed(
         kind=site.kind,
         where=cluster.where,
@@ -137,7 +137,7 @@ def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerByte
         engine=site.engine,
         dtype=dtype_of(config, site),
         fragments=(),
-        update={**update, "peak": learner.peak},
+        update={**learner.parts, "peak": learner.peak},
         rollout={"weights": sampler.weights, "contexts": sampler.context * sampler.contexts, "peak": sampler.wanted},
         device_bytes=cluster.device.memory_bytes if site.gpus and cluster.device else None,
         on_paper=site.on_paper,
@@ -188,7 +188,7 @@ def _check_gpu(
     device = site.cluster.device
     if device is None:
         return
-    if learner.peak > device.memory_bytes:
+    if not fits(learner.peak, device.memory_bytes).ok:
         raise EarlError(
             f"the learner needs {size(learner.peak)} on each GPU under dp {found.dp} x tp {found.tp} "
             f"({_parts(learner)}), one {device.kind} has {size(device.memory_bytes)}; "
@@ -196,7 +196,7 @@ def _check_gpu(
         )
     room = sampler_room(config, site, device.memory_bytes)
     needs = sampler.least if site.engine == "vllm" else sampler.wanted
-    if needs > room:
+    if not fits(needs, room, SAMPLER_MARGIN).ok:
         raise EarlError(
             f"the sampler needs {size(needs)} on each GPU under sampler.tp {found.sampler_tp} (weights "
             f"{size(sampler.weights)}, one context {size(sampler.context)}), and may take {size(room)} of one "
@@ -207,20 +207,22 @@ def _check_gpu(
 def _cures(config: Config, shape: ModelShape, site: Site, found: Arrangement, room: int) -> list[str]:
     """Each change that would make the learner fit by itself; where none does, all of them."""
 
-    def fits(dp: int, tp: int, **learner: object) -> bool:
+    def suffices(dp: int, tp: int, **learner: object) -> bool:
         changed = config.model_copy(update={"learner": config.learner.model_copy(update=learner)})
-        return of_learner(changed, shape, site, dp, tp).peak <= room
+        return fits(of_learner(changed, shape, site, dp, tp).peak, room).ok
 
     host = site.cluster.gpus_per_host
     keys: list[tuple[str, object]] = [("recompute", True), ("offload", True)]
     keys += [("micro_batch_tokens", config.learner.micro_batch_tokens >> by) for by in (1, 2)]
     cures = [
-        f"set learner.{key} to {str(value).lower()}" for key, value in keys if fits(found.dp, found.tp, **{key: value})
+        f"set learner.{key} to {str(value).lower()}"
+        for key, value in keys
+        if suffices(found.dp, found.tp, **{key: value})
     ]
     cures += [
-        f"set placement.tp to {tp}" for tp in splits(shape, host) if fits(found.ranks // tp, tp) and tp > found.tp
+        f"set placement.tp to {tp}" for tp in splits(shape, host) if suffices(found.ranks // tp, tp) and tp > found.tp
     ][:1]
-    more = next((found.dp << by for by in range(1, 13) if fits(found.dp << by, found.tp)), None)
+    more = next((found.dp << by for by in range(1, 13) if suffices(found.dp << by, found.tp)), None)
     cures += [f"take {more * found.tp} GPUs for it, placement.dp = {more}"] if more else []
     return cures or ["choose a smaller model, or more GPUs with learner.recompute and learner.offload"]
 
@@ -245,5 +247,5 @@ def _check_hosts(config: Config, site: Site, found: Arrangement, learner: Learne
 
 
 def _parts(learner: LearnerBytes) -> str:
-    parts = [(name, count) for name, count in asdict(learner).items() if name != "offload" and count]
-    return ", ".join(f"{name} {size(count)}" for name, count in sorted(parts, key=lambda part: -part[1])[:4])
+    parts = sorted(learner.parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {size(count)}" for name, count in parts[:4] if count)

@@ -99,9 +99,9 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
             "  1 x learner and sampler, in turns",
             "memory of each process, at least",
         ]
-        # 4 x 5,248 bytes of weights and of gradients, twice that of moments
+        # 4 x 5,248 bytes of weights, twice that of moments; of gradients the same and once more 16 x 106 of the words
         assert learner.startswith(
-            "  update   weights 20.5 KiB + gradients 20.5 KiB + optimizer 41.0 KiB + activations "
+            "  update   weights 20.5 KiB + gradients 27.1 KiB + optimizer 41.0 KiB + activations "
         )
         # 8 contexts of 120 tokens of 2 x 1 layer x 2 heads x 8 x 4 bytes
         assert sampler == "  rollout  weights 20.5 KiB + contexts 120.0 KiB; at once 140.5 KiB"

@@ -1,7 +1,8 @@
 from dataclasses import replace
 
 from earl.parallel.load import Load, load_of, memory_metrics
-from earl.parallel.memory import ModelShape, activation_bytes, kv_bytes, logit_bytes
+from earl.parallel.memory import ModelShape, kv_bytes, logit_bytes
+from earl.parallel.passes import activation_bytes
 
 QWEN_7B = ModelShape(7_615_616_512, 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768, float_bytes=2)
 SMALL = ModelShape(186_240, 3, 64, 4, 4, 32, 128, 40, 1024)
@@ -15,14 +16,17 @@ def test_keys_and_values_of_one_token():
 
 
 def test_activations_of_a_pass():
-    # A layer and token: 4 x 64 of the stream, 2 x (4 + 4) x 32 of attention and 4 x 128 of the feed-forward: 1,280.
-    assert activation_bytes(SMALL, 100) == 3 * 100 * 1280 * 4
-    # Of two ranks each has the stream and half of the rest: 256 + 512.
-    assert activation_bytes(SMALL, 100, tp=2) == 3 * 100 * 768 * 4
+    # A layer and token: two norms of 3 x 64; queries, result, all rows' results, keys and values, 5 x 4 x 32; 4 heads'
+    # sums; 4 x 128 of the feed-forward: 1,540 numbers.
+    assert activation_bytes(SMALL, 100) == 3 * 100 * 1540 * 4
+    # Of two ranks each has the stream and half of the rest: 384 + 578.
+    assert activation_bytes(SMALL, 100, tp=2) == 3 * 100 * 962 * 4
     # Recomputed: the inputs of three layers, and one layer at a time.
-    assert activation_bytes(SMALL, 100, recompute=True) == 100 * (3 * 64 + 1280) * 4
+    assert activation_bytes(SMALL, 100, recompute=True) == 100 * (3 * 64 + 1540) * 4
     # Norms of queries and keys keep 2 x (4 + 4) x 32 more.
-    assert activation_bytes(replace(SMALL, head_norms=True), 100) == 3 * 100 * (1280 + 512) * 4
+    assert activation_bytes(replace(SMALL, head_norms=True), 100) == 3 * 100 * (1540 + 512) * 4
+    # In 16 bits norms keep what comes in with 32: 2 x 64 x (4 + 2 + 2) bytes, 640 x 2, 4 x 4 and 512 x 2.
+    assert activation_bytes(replace(SMALL, float_bytes=2), 100) == 3 * 100 * (1024 + 1280 + 16 + 1024)
 
 
 def test_logits_of_a_pass():

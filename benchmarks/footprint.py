@@ -1,0 +1,134 @@
+"""The memory model against measured processes: predicted beside measured peaks, for training, reading and sampling.
+
+parent ─▶ per case, one after the other: its ranks as fresh processes (occupied.py), joined by gloo where they share
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from earl.benchmarks.configurations import CASES
+from earl.benchmarks.layouts import free_ports
+from earl.benchmarks.occupied import Case
+from earl.engine.heap import GIVE_BACK
+from earl.engine.model import shape_of
+from earl.errors import EarlError
+from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learner_bytes
+from earl.parallel.memory import ModelShape
+from earl.parallel.slots import Sampling, SlotBytes, slot_bytes
+
+
+def cases_of(only: str | None, path: Path | None) -> list[Case]:
+    """The benchmark's own configurations, or those in a JSON file; of them those with `only` in their name.
+
+    Raises:
+        EarlError: where there are none, or the file does not hold configurations.
+    """
+    try:
+        cases = [Case(**one) for one in json.loads(path.read_text())] if path else CASES
+    except (TypeError, ValueError) as error:
+        raise EarlError(f"{str(path)!r} is not a JSON list of configurations: {error}; see `case` of a row") from error
+    chosen = [case for case in cases if only is None or only in case.name]
+    if torch.cuda.is_available():  # what is sharded, in one process; the sampler of GPUs is vLLM
+        chosen = [case for case in chosen if case.dp and case.processes == 1 and case.stage != "sample"]
+    if not chosen:
+        raise EarlError(f"no configuration's name has {only!r} in it; leave --only out to see all of them")
+    return chosen
+
+
+def run(cases: Sequence[Case]) -> dict[str, Any]:
+    """Measure each case in processes of its own.
+
+    Returns:
+        `rows`: of each case what was predicted and measured, in bytes beyond what a process has before it makes a
+        model, `error`, of the measured peak, and `parts` of the prediction; `under` and `over`, the largest errors to
+        either side; `mean`, of their sizes; `device`.
+    """
+    rows = [_row(case) for case in cases]
+    errors = [row["error"] for row in rows]
+    return {
+        "device": _device(),
+        "rows": rows,
+        "configurations": len(rows),
+        "under": min(0.0, *errors),
+        "over": max(0.0, *errors),
+        "mean": sum(map(abs, errors)) / len(errors),
+    }
+
+
+def predicted(case: Case) -> LearnerBytes | SlotBytes:
+    """By the model of memory, from the case's shapes."""
+    shape, host = shape_made(case.model), not torch.cuda.is_available()
+    if case.stage == "sample":
+        longest = case.tokens + case.new_tokens - 1  # the last token of a reply is not fed
+        return slot_bytes(shape, Sampling(case.contexts, case.tokens, longest, on_host=host))
+    training = Training(
+        dp=max(1, case.dp),
+        tp=case.tp,
+        tokens=case.tokens,
+        float_bytes=2 if case.learner.get("dtype") == "bfloat16" else 4,
+        recompute=case.learner.get("recompute", False),
+        offload=case.learner.get("offload", False),
+        lora_rank=case.learner.get("lora_rank", 0),
+        reference=case.reference,
+        whole=not case.dp,
+        on_host=host,
+        learned=case.learned,
+        accumulated=case.micro_batches > 1,
+        ragged=case.rows > 1,
+    )
+    return (learner_bytes if case.stage == "update" else forward_bytes)(shape, training)
+
+
+def shape_made(model: dict[str, Any]) -> ModelShape:
+    """Of a model with this configuration, without its weights."""
+    keys = dict(model)
+    with torch.device("meta"):
+        config = AutoConfig.for_model(keys.pop("model_type"), max_position_embeddings=1 << 17, **keys)
+        return shape_of(AutoModelForCausalLM.from_config(config))
+
+
+def _row(case: Case) -> dict[str, Any]:
+    ranks, parts = _measured(case), predicted(case)
+    peak = max(rank["peak_bytes"] for rank in ranks)
+    return {
+        "name": case.name,
+        "case": asdict(case),
+        "predicted_bytes": parts.peak,
+        "measured_bytes": peak,
+        "before_bytes": max(rank["before_bytes"] for rank in ranks),
+        "error": parts.peak / peak - 1,
+        "parts": parts.parts,
+        "moment": parts.moment,
+    }
+
+
+def _measured(case: Case) -> list[dict[str, int]]:
+    environment = {**os.environ, **GIVE_BACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "earl.benchmarks.occupied", json.dumps(asdict(case))]
+    port = str(free_ports(1)[0])
+    ranks = [
+        subprocess.Popen([*command, str(rank), port], env=environment, stdout=subprocess.PIPE)
+        for rank in range(case.processes)
+    ]
+    try:
+        said = [rank.communicate()[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"a process of the case {case.name!r} ended early; its message stands above")
+    return [json.loads(text) for text in said]
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,158 @@
+"""An update and a pass without gradients as a row of moments, each with what it holds beside weights and moments.
+
+    forward ─▶ gather ─▶ head ─▶ layer … layer ─▶ words ─▶ exchange ─▶ step        (update)
+    gather ─▶ layer ─▶ head                                                        (pass)
+
+Which one is the peak depends on the model, the layout and the tokens, so all are counted. Communication buffers are
+those of FSDP2; gloo adds gradients up in a copy.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from earl.parallel.memory import WIDE_BYTES, ModelShape, logit_bytes
+from earl.parallel.passes import Layer, layer
+from earl.parallel.training import Training, adapter_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What one rank holds at one time, in bytes."""
+
+    name: str
+    gradients: int = 0
+    """Of all weights: shards that wait for the step, and whole ones that were not exchanged yet."""
+    gathered: int = 0
+    """Layers at work, put together from their shards."""
+    buffers: int = 0
+    """Of exchanges: what is sent and received."""
+    activations: int = 0
+    logits: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of all parts."""
+        return self.gradients + self.gathered + self.buffers + self.activations + self.logits
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the moments are made of, in bytes on one rank."""
+
+    head: int
+    """The output layer, in 32 bits."""
+    root: int
+    """It and the embeddings, gathered; FSDP2 treats them as one."""
+    root_gradients: int
+    """The same in 32 bits; with adapters nothing, as they are not trained."""
+    unit: int
+    """One layer, gathered."""
+    unit_gradients: int
+    """Of one layer's trained weights, in the type of the computation."""
+    unit_sent: int
+    """The same in 32 bits, as it is sent."""
+    shards: int
+    """Gradients of all that is trained, as they wait for the step."""
+    layer: Layer
+    states: int
+    """One tensor of the stream."""
+    learned_states: int
+    """The stream where log-probs are wanted."""
+    slices: int
+    """Logits of a slice, in two copies."""
+    logits: int
+    """One of them in the type of the computation."""
+
+
+def sizes(shape: ModelShape, training: Training) -> Sizes:
+    """Those of a model under a layout."""
+    tp, kind, rank = training.tp, training.float_bytes, training.lora_rank
+    head, tables = ceil(shape.vocab / tp) * shape.hidden, 1 if shape.tied else 2
+    unit = ceil(max(0, shape.parameters - tables * shape.vocab * shape.hidden) / shape.layers / tp)
+    trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
+    learned = training.tokens if training.learned is None else training.learned
+    root_trained = 0 if rank else tables * head
+    stream = shape.hidden * kind
+    return Sizes(
+        head=0 if rank else WIDE_BYTES * head,
+        root=kind * tables * head,
+        root_gradients=WIDE_BYTES * root_trained,
+        unit=kind * (unit + (trained if rank else 0)),
+        unit_gradients=kind * trained,
+        unit_sent=WIDE_BYTES * trained,
+        shards=ceil(WIDE_BYTES * (shape.layers * trained + root_trained) / (1 if training.whole else training.dp)),
+        layer=layer(shape, tp, kind, ragged=training.ragged and training.on_host, frozen=rank > 0),
+        states=training.tokens * stream,
+        learned_states=learned * stream,
+        slices=logit_bytes(shape, learned, tp),
+        logits=logit_bytes(shape, learned, tp) * kind // (2 * WIDE_BYTES),
+    )
+
+
+def of_update(shape: ModelShape, training: Training) -> list[Moment]:
+    """Those of an update's last micro-batch."""
+    size, tokens, whole = sizes(shape, training), training.tokens, training.whole
+    shared = training.dp > 1 and not whole
+    kept = tokens * (shape.layers * (size.layer.stream if training.recompute else size.layer.kept))
+    one = tokens * size.layer.kept if training.recompute else 0
+    before = size.shards if training.accumulated else 0
+    root, unit = (0, 0) if whole else (size.root, size.unit)
+    ahead = unit if shared else 0
+    wide = training.float_bytes == WIDE_BYTES
+    narrow = 0 if wide else size.logits + (size.head // 2)  # of the head's gradient: a slice and a product, rounded
+    closing = 2 * tokens * shape.hidden * WIDE_BYTES + size.learned_states  # of the last norm, of both kinds of states
+    waiting = size.head * training.float_bytes // WIDE_BYTES  # the head's gradient, until the embeddings' is there
+    copies = 2 if shape.tied and not training.lora_rank else 0  # of that: the embeddings' gradient, and the sum
+    sent = size.root_gradients * (2 if training.on_host or not shared else 1)  # gloo sums up in a copy of its own
+    layers_done = size.shards * (shape.layers - 1) // shape.layers if not training.accumulated else before
+    return [
+        Moment("gather", before, root + unit, root + unit if shared else 0),
+        Moment(
+            "head",
+            before + size.head,
+            root,
+            ahead,
+            kept + closing + size.learned_states,
+            size.slices + max(0, narrow - size.logits),
+        ),
+        Moment(
+            "layer",
+            before + waiting + (0 if whole else size.unit_gradients),
+            root + unit,
+            ahead + (0 if whole else size.unit_sent),
+            kept + one + tokens * size.layer.backward,
+        ),
+        Moment(
+            "words",
+            layers_done + waiting * (1 + copies) + (0 if shape.tied else waiting),
+            root,
+            0 if whole else size.unit_sent,
+            size.states,
+        ),
+        Moment(
+            "exchange",
+            (before if training.accumulated else size.shards) + waiting,
+            0,
+            0 if whole else sent + size.root_gradients // training.dp,
+        ),
+        Moment("step", size.shards),
+    ]
+
+
+def of_pass(shape: ModelShape, training: Training) -> list[Moment]:
+    """Those of a pass without gradients, by the model or by its reference."""
+    size, tokens, whole = sizes(shape, training), training.tokens, training.whole
+    shared = training.dp > 1 and not whole
+    root, unit = (0, 0) if whole else (size.root, size.unit)
+    return [
+        Moment("gather", 0, root + unit, root + unit if shared else 0, 2 * size.states),
+        Moment("layer", 0, root + unit, unit if shared else 0, tokens * size.layer.forward),
+        Moment(
+            "head",
+            0,
+            root,
+            unit if shared else 0,
+            size.states + size.learned_states,
+            size.slices + (0 if training.float_bytes == WIDE_BYTES else size.logits),
+        ),
+    ]

@@ -1,0 +1,57 @@
+"""What is predicted of memory lies where processes really are: some of the configurations of `earl bench footprint`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from earl.benchmarks import footprint
+from earl.benchmarks.configurations import CASES, model
+from earl.benchmarks.footprint import cases_of, predicted, run
+from earl.benchmarks.occupied import Case
+from earl.errors import EarlError
+
+MIB = 1 << 20
+SMALL = (
+    Case("update", "update", model(layers=3, vocab=8000), tokens=1024, micro_batches=2),
+    Case("pass", "forward", model(intermediate=2048), tokens=2048),
+    Case("shares", "update", model("llama", kv_heads=2, vocab=20_000, tied=False), {}, 2, tokens=256, micro_batches=2),
+    Case("sample", "sample", model("qwen2", layers=8), tokens=200, contexts=64, new_tokens=4),
+)
+
+
+@pytest.mark.slow
+def test_predictions_are_within_a_tenth_and_hardly_ever_under():
+    result = run(SMALL)
+    assert [row["name"] for row in result["rows"]] == ["update", "pass", "shares", "sample"]
+    for row in result["rows"]:
+        assert -0.03 <= row["error"] <= 0.1, row
+        assert row["predicted_bytes"] == sum(row["parts"].values())
+        assert row["measured_bytes"] > 60 * MIB
+    assert result["under"] <= 0 <= result["over"]
+
+
+def test_there_are_enough_configurations_of_every_stage():
+    assert len(CASES) == len({case.name for case in CASES}) >= 30
+    assert {case.stage for case in CASES} == {"update", "forward", "reference", "sample"}
+    assert {case.processes for case in CASES} == {1, 2, 4}
+    assert all(100 * MIB < predicted(case).peak < 1000 * MIB for case in CASES)
+
+
+def test_other_configurations_come_from_a_file(tmp_path: Path):
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps([{"name": "mine", "stage": "forward", "model": model(), "tokens": 64}]))
+    (case,) = cases_of(None, path)
+    assert case == Case("mine", "forward", model(), tokens=64)
+    with pytest.raises(EarlError, match="no configuration's name has 'other' in it"):
+        cases_of("other", path)
+    path.write_text('[{"name": "mine", "size": 3}]')
+    with pytest.raises(EarlError, match="is not a JSON list of configurations"):
+        cases_of(None, path)
+
+
+def test_a_rank_that_fails_is_told(capfd):
+    broken = Case("broken", "forward", model() | {"num_key_value_heads": 3}, tokens=64)
+    with pytest.raises(RuntimeError, match="a process of the case 'broken' ended early"):
+        footprint._measured(broken)
+    assert capfd.readouterr().err
