@@ -51,7 +51,7 @@ class Choice:
 
 def message_seconds(agreement_seconds: float, processes: int) -> float:
     """What one message takes, from what it takes all processes to agree (`Transport.most`)."""
-    return agreement_seconds / _agreement(processes)
+    return agreement_seconds / agreement(processes)
 
 
 def choose(plan: TransferPlan, link: Link) -> Choice:
@@ -69,7 +69,7 @@ def _direct(plan: TransferPlan, link: Link) -> float:
     for sizes in plan.sizes:
         stepped = apart(plan.hosts, sizes)
         at_once = int((sizes > stepped).sum()) / max(1, processes * (processes - 1))
-        waits = _agreement(processes) + num_steps(plan.hosts, stepped)
+        waits = agreement(processes) + num_steps(plan.hosts, stepped)
         seconds += at_once * link.all_seconds + waits * link.message_seconds
     return seconds
 
@@ -82,12 +82,12 @@ def _centralised(plan: TransferPlan, link: Link) -> float:
         far = plan.hosts[met] != plan.hosts[CONTROLLER]
         seconds += float(way.bytes[far].sum()) * OVERHEAD / link.bytes_per_second
         seconds += float(way.bytes[~far].sum()) / INSIDE_BYTES_PER_SECOND
-        messages = len(np.unique(met[met != CONTROLLER])) * GATHERED + _agreement(len(plan.hosts))
+        messages = len(np.unique(met[met != CONTROLLER])) * GATHERED + agreement(len(plan.hosts))
         seconds += messages * link.message_seconds
     return seconds
 
 
-def _agreement(processes: int) -> int:
+def agreement(processes: int) -> int:
     """Messages after one another in which all processes agree: up a tree, and down again."""
     last, depth = processes - 1, 0
     while last > 0:

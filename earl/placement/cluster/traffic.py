@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from earl.dispatch.columns import columns
 from earl.dispatch.spread import spread
-from earl.dispatch.transports.choice import INSIDE_BYTES_PER_SECOND, OVERHEAD, Link
+from earl.dispatch.transports.choice import INSIDE_BYTES_PER_SECOND, OVERHEAD, Link, agreement
 from earl.placement.cluster.manifest import Manifest
 
 CALL_SECONDS = 1.5e-3
@@ -51,7 +51,7 @@ class Traffic:
     def expected(self, link: Link, processes: int) -> dict[str, float]:
         """Seconds by each way."""
         moving = self.busiest_bytes * OVERHEAD / link.bytes_per_second + self.inside_bytes / INSIDE_BYTES_PER_SECOND
-        agreements = 2 * np.ceil(np.log2(max(2, processes)))
+        agreements = 2 * agreement(processes)
         return {
             "objects": 2 * CALL_SECONDS + self.messages * OBJECT_SECONDS + moving,
             "peers": CALL_SECONDS + float(self.messages + agreements) * link.message_seconds + moving,
