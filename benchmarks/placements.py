@@ -26,8 +26,8 @@ RECIPE: dict[str, Any] = {
     "run": {"steps": 20, "processes": 1, "checkpoint_every": 100, "keep_trajectories_every": 100},
 }
 KINDS = ("colocated", "disaggregated")
-MOVING = ("dispatch/", "weights/")
-"""Metrics of what moving rows and weights took."""
+TAKEN = ("dispatch/", "weights/", "memory/peak_bytes")
+"""Metrics of what moving rows and weights took, and holding them."""
 LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))
 """(dp, tp)."""
 
@@ -69,9 +69,9 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
 
 
 def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:
-    """Everything that was recorded of the steps, by name and step, but for what moving rows and weights took."""
+    """Everything that was recorded of the steps, by name and step, but for what machines took."""
     with Store(folder.database, read_only=True) as store:
-        metrics = {name: points for name, points in store.metrics().items() if not name.startswith(MOVING)}
+        metrics = {name: points for name, points in store.metrics().items() if not name.startswith(TAKEN)}
     return {(name, step): value for name, points in metrics.items() for step, value in points}
 
 

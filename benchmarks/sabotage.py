@@ -101,7 +101,8 @@ def finished(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFo
 def numbers(folder: RunFolder) -> tuple[Any, ...]:
     """All that a run wrote down of its steps, but times, and the way that rows went, which follows from times."""
     with Store(folder.database, read_only=True) as store:
-        metrics = {name: points for name, points in store.metrics().items() if name != "dispatch/peers"}
+        taken = ("dispatch/peers", "memory/peak_bytes")
+        metrics = {name: points for name, points in store.metrics().items() if not name.startswith(taken)}
         return metrics, [match.result for match in store.matches()]
 
 

@@ -11,6 +11,24 @@ class EarlError(ValueError):
     """Something the user can mend. The message names the value, the rule and the cure; exit code 2."""
 
 
+class OutOfMemory(EarlError):
+    """A process had no memory left for what it was to do."""
+
+    def __init__(self, stage: str, who: str, said: str, stuck: bool = False) -> None:
+        super().__init__(stage, who, said, stuck)
+        self.stage = stage
+        """During which it happened."""
+        self.who = who
+        """Such as "learner rank 1"."""
+        self.said = said
+        """What could not be had."""
+        self.stuck = stuck
+        """Whether others still wait for it, without end."""
+
+    def __str__(self) -> str:
+        return f"{self.who} ran out of memory during {self.stage}: {self.said}"
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> EarlError:
     """The error for a name that is not in a registry, with the nearest known name.
 

@@ -192,3 +192,15 @@ def test_an_automatic_limit_begins_somewhere():
     assert (first(limit=120), first(limit="auto"), first(limit="auto", initial=72)) == (120, 256, 72)
     assert first(limit="auto", ceiling=200) == 200
     assert "above ceiling" in refused({"context": {"limit": "auto", "initial": 300, "ceiling": 200}})
+
+
+def test_options_grow_with_the_run():
+    env = {"name": "arithmetic", "options": {"num_operations": 2, "max_operand": 9}, "grow": {"num_operations": 10}}
+    config = build({"env": env, "warm_start": {"steps": 3}, "run": {"steps": 5}})
+    # Steps 1 to 3 warm up; 4 to 8 learn: 0, 1/4, … 1 of the way from 2 to 10
+    grown = [config.env.options_at(config.course(step)) for step in range(1, 9)]
+    assert [options["num_operations"] for options in grown] == [2, 2, 2, 2, 4, 6, 8, 10]
+    assert {options["max_operand"] for options in grown} == {9}
+    assert "set env.options.num_operations to a whole number too" in refused(
+        {"env": {"name": "arithmetic", "grow": {"num_operations": 10}}}
+    )

@@ -83,7 +83,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (TASK, "evaluate.exact=true", "evaluate: arithmetic is a task without opponents"),
         (TASK, "agent.history=board_only", "forgets all but the last observation, which in arithmetic does not hold"),
         (TASK, "agent.max_turn_tokens=8", "the longest action takes 9 tokens with its end"),  # <tool_call>198-99…
-        (TASK, "env.options.num_operations=17", "num_operations 17 is not within 1 … 16"),
+        (TASK, "env.options.num_operations=4097", "num_operations 4097 is not within 1 … 4096"),
         (TASK, "env.options.num_operations=1.5", "env.options {'num_operations': 1.5} of arithmetic: TypeError"),
         (TASK, "context.limit=10", "the first prompt of arithmetic alone takes 11"),
     ],

@@ -2,7 +2,7 @@
 
 import click
 
-from earl.cli.bench.clusters import asynchronous, faults, placements, switching
+from earl.cli.bench.clusters import adaptive, asynchronous, faults, placements, switching
 from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import footprint, layouts, memory
 from earl.cli.bench.models import calibration
@@ -33,6 +33,7 @@ for benchmark in (
     forecast,
     placements,
     asynchronous,
+    adaptive,
     faults,
     switching,
     dispatch,

@@ -93,6 +93,30 @@ def faults(
 
 
 @click.command()
+@click.option("--arm", "arms", multiple=True, help="One arm, such as adaptive; may be given several times. None: all.")
+@fresh_option
+@set_option
+@json_option
+def adaptive(arms: tuple[str, ...], root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Compare layouts that follow growing contexts with layouts that stay, under a budget of memory.
+
+    Arithmetic on Ray, four learner ranks and four samplers in turns, chains that grow from step to step. Arms: without
+    a budget and without switching; layouts that stay; the selector's. Runs that are there already are read.
+
+    
+    seconds        of all steps; switch_seconds of these
+    out_of_memory  what ended the run, else nothing
+    peak_bytes     that any process took above what it had at its start
+    difference     of any loss from that of the run without a budget, at most
+    switches       by stage
+    speedup        the best layout that stays over the adaptive ones
+    """
+    from earl.benchmarks.adaptive import run
+
+    show(run(root, arms, assignments), as_json)
+
+
+@click.command()
 @training_options("asynchronous", steps=40, seeds=6)
 def asynchronous(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
     """Measure rollout ahead of the learner where environments are slow.

@@ -5,7 +5,7 @@ play.py: who plays where · learning.py: what learns, and how · places.py: wher
 
 from earl.config.course import EvaluateConfig, RunConfig, TrackConfig
 from earl.config.learning import AlgorithmConfig, LearnerConfig, ModelConfig, WarmStartConfig
-from earl.config.places import PlacementConfig, SamplerConfig
+from earl.config.places import PlacementConfig, SamplerConfig, SelectorConfig
 from earl.config.play import AgentConfig, ContextConfig, EnvConfig, RolloutConfig
 from earl.config.section import Section
 
@@ -22,6 +22,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",
+    "SelectorConfig",
     "TrackConfig",
     "WarmStartConfig",
 ]
@@ -43,8 +44,14 @@ class Config(Section):
     run: RunConfig = RunConfig()
     track: TrackConfig = TrackConfig()
     placement: PlacementConfig = PlacementConfig()
+    selector: SelectorConfig = SelectorConfig()
 
     @property
     def total_steps(self) -> int:
         """Steps of the whole run: warm start, then reinforcement learning."""
         return self.warm_start.steps + self.run.steps
+
+    def course(self, step: int) -> float:
+        """Which share of reinforcement learning is done before a step, 0 at its first and 1 at its last."""
+        last = max(1, self.run.steps - 1)
+        return min(1.0, max(0.0, (step - self.warm_start.steps - 1) / last))

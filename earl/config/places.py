@@ -1,4 +1,4 @@
-"""Where the fragments of a step run: [sampler], [placement]."""
+"""Where the fragments of a step run: [sampler], [placement], [selector]."""
 
 from typing import Literal
 
@@ -61,9 +61,25 @@ class PlacementConfig(Section):
     in one group that lasts. `auto`: by the one that is expected to take less time, and then by what both took."""
     checksums: bool = False
     """Whether rows are checked when they arrive; what is damaged is sent again."""
+    memory_gib: float | None = Field(None, gt=0)
+    """Colocated and disaggregated on CPUs: what each process may take of memory above what it has at its start. A GPU
+    is its own budget."""
     heartbeat_seconds: float = Field(10.0, gt=0)
     """A process that says nothing for so long is taken for dead and replaced."""
     stage_seconds: float = Field(1800.0, gt=0)
     """The longest that one stage of a step may take before whoever has not answered is taken for hung."""
     max_recoveries: int = Field(100, ge=0)
     """Failures that are mended before the run gives up."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory_gib` in bytes."""
+        return None if self.memory_gib is None else int(self.memory_gib * (1 << 30))
+
+
+class SelectorConfig(Section):
+    """[selector]: layouts that change while a run goes on."""
+
+    kind: Literal["off", "auto"] = "off"
+    """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner dp × tp
+    over as many ranks, with and without recompute; of rollout copies × tp over as many devices. `off`: as set."""

@@ -33,10 +33,29 @@ class EnvConfig(Section):
     """Name in the environment registry."""
     options: dict[str, bool | int | float | str] = Field({})
     """Arguments of the environment."""
+    grow: dict[str, int] = Field({})
+    """Options that grow with the run: what each is at the last step, from what `options` says at the first. Matches
+    are played under `options`."""
     opponents: dict[str, Share] = Field({})
     """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
     delay_seconds: float = Field(0.0, ge=0)
     """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
+
+    @model_validator(mode="after")
+    def _grown_options_begin(self) -> "EnvConfig":
+        for name in self.grow:
+            if type(self.options.get(name)) is not int:
+                raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
+        return self
+
+    def options_at(self, share: float) -> dict[str, bool | int | float | str]:
+        """The options once that share of the run is done.
+
+        Example:
+            options {"num_operations": 2}, grow {"num_operations": 10}, share 0.25 -> {"num_operations": 4}
+        """
+        grown = {name: round((1 - share) * int(self.options[name]) + share * last) for name, last in self.grow.items()}
+        return {**self.options, **grown}
 
 
 class AgentConfig(Section):

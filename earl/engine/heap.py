@@ -23,7 +23,13 @@ def give_back(tokens: int) -> None:
 
     By default glibc keeps pieces of up to 32 MiB; measured in docs/notes.md. Other C libraries are left as they are.
     """
-    if tokens >= LONG_TOKENS and sys.platform == "linux":
+    if tokens >= LONG_TOKENS:
+        give_back_pieces(PIECE_BYTES)
+
+
+def give_back_pieces(size: int) -> None:
+    """Have pieces of so many bytes and more given back."""
+    if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
-            mallopt(M_MMAP_THRESHOLD, PIECE_BYTES)
+            mallopt(M_MMAP_THRESHOLD, size)

@@ -15,7 +15,7 @@ from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.snapshot import REFERENCE, STATE, Snapshot, copied
-from earl.engine.stored import Part, Stored
+from earl.engine.stored import Part, Source, Stored
 from earl.parallel.layout import Layout, whole
 
 
@@ -53,6 +53,8 @@ class Kept:
             fused=True,
         )
         self.frozen: Scorer | None = None
+        self.steps = 0
+        """That the optimizer has begun."""
 
     def reference(self) -> Scorer:
         """The model as it was when this was first called."""
@@ -62,6 +64,7 @@ class Kept:
 
     def step(self) -> None:
         """Step the optimizer; its state comes from host memory for it, if the recipe says so."""
+        self.steps += 1
         if self._config.offload:
             self._move_moments(self._scorer.device)
         self.optimizer.step()
@@ -103,17 +106,42 @@ class Kept:
     def restore(self, folder: Path) -> None:
         """Read this process's part of what the snapshots of any layout wrote."""
         base, state = Stored(folder / REFERENCE if self._config.lora_rank else folder), Stored(folder / STATE)
+        kept = (folder / REFERENCE).exists() and not self._config.lora_rank
+        self._take(base, state, Stored(folder / REFERENCE) if kept else None, "")
+
+    def carried(self) -> Iterator[tuple[str, Part]]:
+        """This process's parts of all that `take` needs: its own memory, without what another one gives alike."""
         for name, parameter in self._named.items():
-            own = is_factor(name) or name.startswith("value_head.")
-            self._fill(name, parameter, state if own else base, name if own else plain(name))
+            yield from self._given(_stored_name(name), name, parameter)
+        for name, parameter in self.trained.items():
+            state = self.optimizer.state.get(parameter, {})
+            for key in MOMENTS if state else ():
+                yield from self._given(f"{key}/{name}", name, state[key])
+            if self._ranks.saver and state:
+                yield f"{STEP}/{name}", Part(state[STEP], whole(()), ())
+        for name, parameter in self.frozen.model.named_parameters() if self.frozen else ():
+            yield from self._given(f"{REFERENCE}/{name}", name, parameter)
+
+    def take(self, carried: Source) -> None:
+        """Go on from what all processes of another layout carried."""
+        kept = any(name.startswith(f"{REFERENCE}/") for name in carried.shapes)
+        self._take(carried, carried, carried if kept else None, f"{REFERENCE}/")
+
+    def _given(self, stored_name: str, name: str, tensor: Tensor) -> Iterator[tuple[str, Part]]:
+        box, shape = self._ranks.box(name, tensor)
+        if self._ranks.keeps(name) and box.numbers:
+            yield stored_name, Part(self._ranks.local(tensor.detach()), box, shape)
+
+    def _take(self, base: Source, state: Source, reference: Source | None, prefix: str) -> None:
+        for name, parameter in self._named.items():
+            self._fill(name, parameter, state if _own(name) else base, _stored_name(name))
         self.optimizer.state.clear()
         for name, parameter in self.trained.items():
             if f"{STEP}/{name}" in state.shapes:
                 self.optimizer.state[parameter] = self._moments(name, parameter, state)
-        if (folder / REFERENCE).exists() and not self._config.lora_rank:
-            stored = Stored(folder / REFERENCE)
+        if reference is not None:
             for name, parameter in self.reference().model.named_parameters():
-                self._fill(name, parameter, stored, name)
+                self._fill(name, parameter, reference, prefix + name)
 
     def move(self, device: torch.device) -> None:
         """Move all tensors between host and device."""
@@ -130,13 +158,13 @@ class Kept:
             for key in MOMENTS:
                 state[key] = state[key].to(device)
 
-    def _moments(self, name: str, parameter: nn.Parameter, state: Stored) -> dict[str, Tensor]:
+    def _moments(self, name: str, parameter: nn.Parameter, state: Source) -> dict[str, Tensor]:
         moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}
         for key, moment in moments.items():
             self._fill(name, moment, state, f"{key}/{name}")
-        return {STEP: state.whole(f"{STEP}/{name}").to(parameter.device), **moments}
+        return {STEP: state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device), **moments}
 
-    def _fill(self, name: str, tensor: Tensor, stored: Stored, stored_name: str) -> None:
+    def _fill(self, name: str, tensor: Tensor, stored: Source, stored_name: str) -> None:
         box, _ = self._ranks.box(name, tensor)
         if box.numbers:
             self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
@@ -147,7 +175,7 @@ class Kept:
             box, shape = self._ranks.box(name, parameter)
             state = self.optimizer.state.get(parameter, {})
             if self._ranks.keeps(name) and box.numbers:
-                if is_factor(name) or name.startswith("value_head."):
+                if _own(name):
                     yield name, Part(copied(self._ranks.local(parameter.detach())), box, shape)
                 for key in MOMENTS if state else ():
                     yield f"{key}/{name}", Part(copied(self._ranks.local(state[key])), box, shape)
@@ -177,3 +205,12 @@ class Kept:
                 if self._ranks.saver:
                     copies[plain(name)] = copied(tensor)
         return copies
+
+
+def _own(name: str) -> bool:
+    """Whether a tensor is the learner's own: none of the model as others read it."""
+    return is_factor(name) or name.startswith("value_head.")
+
+
+def _stored_name(name: str) -> str:
+    return name if _own(name) else plain(name)

@@ -1,6 +1,6 @@
 """The learner: batches in, statistics out, however it is spread over processes (see ranks.py and sharding/)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from earl.engine.part import Part, minibatches, order_of
 from earl.engine.prepare import Prepares
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scores
+from earl.engine.stored import Part as StoredPart
+from earl.engine.stored import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,19 @@ class Learner(Prepares):
     def restore(self, folder: Path) -> None:
         """Continue from what a snapshot wrote, under this layout or any other one."""
         self._kept.restore(folder)
+
+    @property
+    def steps(self) -> int:
+        """Of the optimizer, begun since the learner was made."""
+        return self._kept.steps
+
+    def carried(self) -> Iterator[tuple[str, StoredPart]]:
+        """This process's parts of all that another layout goes on from; see `sharded_learner`."""
+        return self._kept.carried()
+
+    def take_over(self, carried: Source) -> None:
+        """Go on from what all processes of another layout carried."""
+        self._kept.take(carried)
 
     def offload(self) -> None:
         """Move all that the learner holds to host memory, until `reload`; on a CPU it is there already."""

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from earl.algorithms.correction import corrected
 from earl.batch import Batch, Rows
+from earl.config import Config
 from earl.engine.part import Part
+from earl.errors import EarlError, OutOfMemory
 from earl.rollout.pack import complete
 
 
@@ -31,6 +33,14 @@ class Prepares(ABC):
     @abstractmethod
     def values(self, rows: Rows, part: Part | None = None) -> NDArray[np.float32]:
         """The value head's estimates [T] at rows.value_mask."""
+
+    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:  # noqa: ARG002
+        """Raises EarlError: one that shares its processes with the players has no other layout."""
+        raise after or EarlError("an embedded learner has one layout; use placement.kind = 'colocated'")
+
+    def peaks(self) -> Mapping[str, float]:
+        """Not counted: players take of the same process."""
+        return {}
 
     def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:  # noqa: ARG002
         """The rows as the other methods want them: they are here already."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from earl.errors import EarlError
-from earl.parallel.layout import Box, whole
+from earl.parallel.layout import Box
 
 PLACES = "places"
 """The key of a file's metadata with the place of each of its tensors."""
@@ -31,6 +32,17 @@ class Part:
     box: Box
     shape: tuple[int, ...]
     """Of the whole."""
+
+
+class Source(Protocol):
+    """Tensors of which any part can be read."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the whole tensors, by name."""
+
+    def read(self, name: str, wanted: Box) -> Tensor:
+        """A part of a tensor, to be copied from."""
 
 
 def write(path: Path, parts: Mapping[str, Part]) -> None:
@@ -76,10 +88,6 @@ class Stored:
             result[common.inside(wanted)] = part
         assert result is not None
         return result
-
-    def whole(self, name: str) -> Tensor:
-        """All of a tensor."""
-        return self.read(name, whole(self.shapes.get(name, ())))
 
     def _opened(self, path: Path) -> "safe_open":
         try:

@@ -1,6 +1,6 @@
 """What a step asks of the machines, in numbers: what a layout is chosen for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from earl.parallel.memory import ModelShape, kv_bytes, logit_bytes
@@ -44,3 +44,14 @@ def memory_metrics(load: Load, shape: ModelShape, micro_batch_tokens: int) -> di
     learned = min(load.sequences * load.mean_tokens, max(micro_batch_tokens, load.longest_tokens))
     passed = activation_bytes(shape, int(learned)) + logit_bytes(shape, int(learned))
     return {"memory/kv_bytes": held, "memory/activation_bytes": float(passed)}
+
+
+def peak_metrics(peaks: Mapping[str, float]) -> dict[str, float]:
+    """The most memory that any process took of its own, measured: over the step, and by stage."""
+    own = {f"memory/peak_bytes/{stage}": float(count) for stage, count in peaks.items()}
+    return {**own, "memory/peak_bytes": max(own.values())} if own else {}
+
+
+def taught_load(lengths: Sequence[int], limit: int) -> Load:
+    """The load of rows that a teacher made, from their tokens."""
+    return Load(len(lengths), float(sum(lengths)) / len(lengths), int(max(lengths)), limit)

@@ -13,7 +13,7 @@ from typing import Any
 from earl.config import Config
 from earl.engine.sampler import Sampler
 from earl.placement.ahead import Ticket
-from earl.placement.fragment import RolloutFragment, limited
+from earl.placement.fragment import RolloutFragment, grown, limited
 from earl.rollout.concurrent import THREADS, Streams, play_one
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import group_episodes
@@ -50,7 +50,7 @@ class ContinuousFragment(RolloutFragment):
             tasks: by their number in the step.
             seed: that of the step's draw.
         """
-        size, world = self.config.rollout.group_size, limited(self.world, limit)
+        size, world = self.config.rollout.group_size, grown(limited(self.world, limit), self.config, step)
         for number, task in tasks.items():
             episodes = group_episodes(world, {number: task}, size, seed)
             for episode in episodes:

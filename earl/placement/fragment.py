@@ -38,11 +38,11 @@ class RolloutFragment:
         self.costs: Mapping[str, float] = {}
         """What it took to play the last groups, by the names that are recorded."""
 
-    def play(self, tasks: Mapping[int, Task], seed: int) -> list[Group]:
+    def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
         _waves(self.sampler)
-        played = play(group_episodes(self.world, tasks, size, seed), self.sampler)
+        played = play(group_episodes(grown(self.world, self.config, step), tasks, size, seed), self.sampler)
         self.costs = _waves(self.sampler)
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
@@ -81,3 +81,8 @@ def _waves(sampler: Sampler) -> dict[str, float]:
     """In how many batches one turn of the episodes was sampled at most since this was last asked."""
     waves = sampler.most_waves() if isinstance(sampler, InWaves) else None
     return {} if waves is None else {"sampler/waves": float(waves)}
+
+
+def grown(world: World, config: Config, step: int) -> World:
+    """The world as a step meets it."""
+    return replace(world, options=config.env.options_at(config.course(step)))

@@ -99,6 +99,10 @@ class Holdings:
         """Groups with their tokens, of those that are here."""
         return {ticket: self._groups[ticket] for ticket in tickets if ticket in self._groups}
 
+    def forget(self, step: int) -> None:
+        """Forget a step's groups: they are played again, and must not be learned from twice."""
+        self._groups = {ticket: group for ticket, group in self._groups.items() if ticket.step != step}
+
     def drop(self, version: int) -> None:
         """Forget groups up to this step: they have been learned from."""
         self._groups = {ticket: group for ticket, group in self._groups.items() if ticket.step > version}

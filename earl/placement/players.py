@@ -72,6 +72,9 @@ class Players(Protocol):
             EarlError: where that cannot be.
         """
 
+    def peaks(self) -> Mapping[str, float]:
+        """The most memory that any of them took by stage, in bytes, since this was last asked, where it is counted."""
+
     def load(self, weights: Any, version: int) -> None:
         """Play with what a learner's `weights` gave from now on."""
 
@@ -91,7 +94,7 @@ class PeerPlayers:
 
     def play(self, draw: Draw) -> list[Group]:
         """The step's groups, all processes' together."""
-        groups = self.fragment.play(self._share(draw.tasks), draw.seed)
+        groups = self.fragment.play(draw.step, self._share(draw.tasks), draw.seed)
         self.costs = self.fragment.costs
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
@@ -115,6 +118,10 @@ class PeerPlayers:
         return in_order(
             result for data in self._peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)
         )
+
+    def peaks(self) -> Mapping[str, float]:
+        """Not counted: the learner takes of the same processes."""
+        return {}
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of the episodes to come, in tokens."""

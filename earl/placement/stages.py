@@ -16,11 +16,14 @@ from earl.config import Config
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
+from earl.errors import OutOfMemory
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.parallel.arrangement import check_split
+from earl.parallel.choice import Choice
 from earl.parallel.memory import ModelShape
-from earl.placement.players import Held, Players
+from earl.placement.choices import chosen
+from earl.placement.players import Held, Players, most
 from earl.rollout.experience import charged, experiences, learned, unlearned
 from earl.rollout.pack import trajectories_of
 from earl.rollout.tasks import World, draw, draw_tasks
@@ -42,6 +45,19 @@ class Learns(Protocol):
 
     given: Mapping[str, float]
     """What it took to give the weights to the players last, as above."""
+
+    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
+        """Take the layout that a recipe names, in place.
+
+        Args:
+            after: why, where memory ran out.
+
+        Raises:
+            Lost: when that cannot be done in place; mended, it goes on from the last checkpoint under the new layout.
+        """
+
+    def peaks(self) -> Mapping[str, float]:
+        """The most memory that any rank took by stage, in bytes, since this was last asked, where it is counted."""
 
     def take(self, rows: Any, seed: int, minibatches: int) -> Any:
         """Have the rows of a step dispatched to those who learn from them.
@@ -91,6 +107,8 @@ class Stages:
         self.learner, self.players = learner, players
         self.algorithm = algorithm(config.algorithm.name)
         self._limit = config.context.first_limit
+        self._laid = config
+        self._version = 0
 
     def demonstrations(self, step: int, limit: int | None = None) -> Held:
         """New episodes of the teacher; `limit` replaces the context limit that now holds."""
@@ -185,6 +203,25 @@ class Stages:
         """What it took to play the last step's groups, and to dispatch the rows that were learned from."""
         return {**self.players.costs, **self.learner.costs}
 
+    def peaks(self) -> dict[str, float]:
+        """The most memory that any process took of its own by stage, in bytes, since this was last asked."""
+        return most([self.players.peaks(), self.learner.peaks()])
+
+    def lay_out(self, choice: Choice, after: OutOfMemory | None = None) -> None:
+        """Lay a stage out anew, between two steps; players are given the weights that they had.
+
+        Args:
+            after: why, where memory ran out.
+
+        Raises:
+            Lost: see `Learns.relayout`.
+        """
+        self._laid = chosen(self._laid, choice)
+        if choice.stage == "rollout":
+            self.relayout(choice.layout.dp, choice.layout.tp, self._version)
+        else:
+            self.learner.relayout(self._laid, after)
+
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps
         return Update(
@@ -202,6 +239,7 @@ class Stages:
 
     def sync(self, version: int) -> Mapping[str, float]:
         """Give the learner's weights to the players; what that took, by the names that are recorded."""
+        self._version = version
         self.players.load(self.learner.weights(), version)
         return self.learner.given
 

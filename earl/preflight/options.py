@@ -34,6 +34,13 @@ ON_RAY = Read(
 )
 OF_VLLM = Read(_by_vllm, "is read by vLLM alone: leave it out, or set sampler.engine to vllm")
 
+
+def _lockstep(config: Config, site: Site) -> bool:
+    """Whether nobody plays while the learner learns, in processes that the driver knows."""
+    place = config.placement
+    return site.kind != "embedded" and not place.environments and not place.max_staleness
+
+
 OPTIONS: Mapping[str, Read] = {
     "placement.address": ON_RAY,
     "placement.gpus": ON_RAY,
@@ -49,6 +56,17 @@ OPTIONS: Mapping[str, Read] = {
     "placement.max_staleness": Read(
         lambda _, site: site.kind == "disaggregated",
         "needs rollout and learner apart: leave it out, or set placement.kind to disaggregated",
+    ),
+    "placement.memory_gib": Read(
+        lambda config, site: _lockstep(config, site) and not site.gpus and site.engine == "local",
+        "is kept where learner and earl's own samplers are processes of their own, on CPUs, and take turns: leave it "
+        "out, or set placement.kind to colocated and sampler.engine to local, without placement.environments and "
+        "placement.max_staleness",
+    ),
+    "selector.kind": Read(
+        _lockstep,
+        "changes layouts between steps, where learner and samplers are processes of their own and take turns: leave it "
+        "out, or set placement.kind to colocated, without placement.environments and placement.max_staleness",
     ),
     "sampler.tp": Read(
         lambda _, site: site.engine == "vllm" or site.kind != "embedded",

@@ -119,8 +119,13 @@ def _steps_of(points: Points) -> list[tuple[int, float]]:
 
 
 def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
-    """Marks where an event tells of the limit: raised, or forecast to be reached."""
-    signs = {"limit": ("limit raised", "triangle-up"), "forecast": ("warning", "diamond")}
+    """Marks where contexts led to something: the limit raised, or forecast to be reached, another layout, no room."""
+    signs = {
+        "limit": ("limit raised", "triangle-up"),
+        "forecast": ("warning", "diamond"),
+        "layout": ("layout changed", "square"),
+        "out_of_memory": ("out of memory", "x"),
+    }
     traces = []
     for kind, (label, symbol) in signs.items():
         events = [event for event in data.numbers.events if event.kind == kind]

@@ -12,7 +12,7 @@ from earl.errors import EarlError
 
 MAX_VALUE = 999
 """Results on the way stay within 0 … 999 unless an option says less, so that they stay short."""
-MAX_OPERATIONS = 16
+MAX_OPERATIONS = 4096
 
 TOOL_CALL = re.compile(r"<tool_call>([^<>]*)</tool_call>")
 ANSWER = re.compile(r"[0-9]+")

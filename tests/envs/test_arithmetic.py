@@ -134,7 +134,7 @@ def test_the_thinker_gives_up_at_any_length_and_is_right_at_the_full_one():
 def test_sizes_out_of_range_are_refused():
     for options in (
         {"num_operations": 0},
-        {"num_operations": 17},
+        {"num_operations": 4097},
         {"max_operand": 0},
         {"max_operand": 500},
         {"min_operations": 0},

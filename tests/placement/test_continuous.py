@@ -42,7 +42,7 @@ def tokens(group):
 
 def test_groups_are_those_of_the_lockstep_however_they_are_played(fragment):
     own, drawn = fragment(), draw(fragment().config, 4)
-    expected = fragment(RolloutFragment).play(dict(enumerate(drawn.tasks)), drawn.seed)
+    expected = fragment(RolloutFragment).play(4, dict(enumerate(drawn.tasks)), drawn.seed)
     tickets = start(own, 4)
     ended = own.ended(4, PATIENCE)
     assert sorted(ended) == tickets

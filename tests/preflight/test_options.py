@@ -39,6 +39,8 @@ READERS = {
     "placement.heartbeat_seconds": (3.0, ON_RAY),
     "placement.stage_seconds": (3.0, ON_RAY),
     "placement.max_recoveries": (3, ON_RAY),
+    "placement.memory_gib": (2.0, {"colocated", "disaggregated"}),
+    "selector.kind": ("auto", ON_RAY),
     "sampler.engine": ("vllm", ALL),
     "sampler.tp": (2, OF_VLLM | ON_RAY),
     "sampler.compiled": (True, OF_VLLM),
@@ -65,7 +67,7 @@ def recipe(**tables: dict) -> Config:
 
 
 def test_every_key_is_listed() -> None:
-    for section in ("placement", "sampler", "learner"):
+    for section in ("placement", "sampler", "selector", "learner"):
         keys = {f"{section}.{key}" for key in Config.model_fields[section].annotation.model_fields}
         assert keys == {key for key in READERS if key.startswith(section)} | {
             f"learner.{key}" for key in OF_ADAMW if section == "learner"

@@ -26,7 +26,7 @@ from earl.engine.recompute import layers, recompute
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import Splits, split
-from earl.engine.stored import Stored
+from earl.engine.stored import Source
 from earl.parallel.layout import Box, chunk
 
 
@@ -39,7 +39,7 @@ class Shards:
 
     lockstep = True
 
-    def __init__(self, mesh: Mesh, stored: Stored | None = None) -> None:
+    def __init__(self, mesh: Mesh, stored: Source | None = None) -> None:
         self.mesh, self.layout, self._stored = mesh, mesh.layout, stored
         self.share, self.shares = mesh.dp_rank, mesh.layout.dp
         self.rank, self.saver = mesh.rank, mesh.rank == 0

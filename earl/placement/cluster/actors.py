@@ -3,14 +3,14 @@
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
+from torch import distributed
 
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch
@@ -18,17 +18,20 @@ from earl.config import Config
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.transports import objects
-from earl.dispatch.transports.base import Late, Lost
-from earl.engine.learner import Learner, Update
+from earl.engine.learner import Update
 from earl.engine.model import Policy, outline
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
 from earl.engine.samplers import make_sampler, split_of
 from earl.engine.sharding.band import Band, Meeting, listening
+from earl.engine.sharding.mesh import Mesh
 from earl.engine.split import SplitSampler
 from earl.evaluate import Match
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
+from earl.placement.cluster.budget import Budget
+from earl.placement.cluster.carry import Carried, Given, give
+from earl.placement.cluster.guarded import Alive, Lines, bounded, losing_others, together
 from earl.placement.cluster.manifest import Manifest, Moved
 from earl.placement.cluster.meeting import Meets, Said
 from earl.placement.cluster.network import free_port, interface_of
@@ -41,51 +44,6 @@ from earl.recipe import build
 from earl.runs.records import matches_to_bytes
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.trajectory import GroupOf, Outline, Task
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out waiting")
-"""What a collective says when another process is gone; torch has no class of errors for it."""
-
-
-def _losing_others(method: Method) -> Method:
-    """Say in one line that it was another process that failed."""
-
-    @wraps(method)
-    def called(*arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except (Late, Lost) as error:
-            raise ConnectionError(str(error)) from None
-        except RuntimeError as error:
-            if any(word in str(error) for word in BROKEN):
-                raise ConnectionError("another rank is gone") from None
-            raise
-
-    return cast(Method, called)
-
-
-def _together(method: Method) -> Method:
-    """A call of all actors of a copy: the first one does it, the others compute with it until it is done."""
-
-    @wraps(method)
-    def called(self: Any, *arguments: Any) -> Any:
-        work = partial(method, self, *arguments)
-        return self._split.together(work) if self._split else work()
-
-    return _losing_others(cast(Method, called))
-
-
-class Alive:
-    """What every actor answers."""
-
-    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
-    def ping(self) -> None:
-        """A sign of life, given beside whatever the actor computes."""
-
-    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
-    def whereabouts(self) -> tuple[int, str]:
-        """Process id and node id."""
-        return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
 class Plays(Meets, Alive):
@@ -101,30 +59,33 @@ class Plays(Meets, Alive):
         """Set the context limit of the episodes to come."""
         self._fragment.limit(tokens)
 
-    @_together
+    @together("rollout")
     def play(
         self, step: int, tasks: Mapping[int, Task], seed: int
     ) -> tuple[dict[Ticket, GroupOf[Outline]], Mapping[str, float]]:
-        """Play groups of a step, and keep them; and what it took, see `RolloutFragment.costs`."""
-        played = zip(tasks, self._fragment.play(tasks, seed), strict=True)
+        """Play groups of a step, and keep them in place of those that were played of it before; and what it took, see
+        `RolloutFragment.costs`."""
+        self._holdings.forget(step)
+        played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
         kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
         return kept, self._fragment.costs
 
-    @_together
+    @together("demonstrations")
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
         """Play the teacher's episodes, and keep their rows."""
         return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
-    @_together
+    @together("rows")
     def table(self, step: int) -> RowTable:
         """The rows of what is learned from of a step, in numbers."""
         return self._holdings.table(step)
 
-    @_together
+    @together("dispatch")
     def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
         """The rows of the last table, put into the object store once for every host that needs some; by host."""
         return objects.offer(manifest.plan(), manifest.layout.size + worker, self._shards(manifest, worker), checksums)
 
+    @bounded("dispatch")
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> Said:
         """Give the rows of the last table to the ranks who need them."""
         shards = self._shards(manifest, process - manifest.layout.size)
@@ -133,13 +94,13 @@ class Plays(Meets, Alive):
     def _shards(self, manifest: Manifest, worker: int) -> list[Shard]:
         return [self._holdings.shard(manifest.numbers(worker), manifest.table.columns)]
 
-    @_together
+    @together("recording")
     def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
         """Which of some groups are here, and these with their tokens; see `earl.runs.trajectories.to_bytes`."""
         found = self._holdings.whole(tickets)
         return [*found], to_bytes([*found.values()], 0)
 
-    @_together
+    @together("evaluation")
     def evaluate(self, matches: Sequence[Match]) -> bytes:
         """Measure matches."""
         return matches_to_bytes(self._fragment.evaluate(matches))
@@ -160,7 +121,7 @@ class WorkerActor(Plays):
         self._meets = listening(host)
         return host, self._meets.port
 
-    @_losing_others
+    @losing_others
     def setup(
         self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
     ) -> None:
@@ -174,7 +135,10 @@ class WorkerActor(Plays):
         config = build(recipe)
         policy = self._policy = self._policy or outline_of(config, source)
         self._leave()
-        sampler = make_sampler(config, policy, joined_band(config, meeting, self._meets))
+        self._budget = self._budget or Budget(config.placement.memory_bytes)
+        with Lines() as self._lines:
+            band = joined_band(config, meeting, self._meets)
+        sampler = make_sampler(config, policy, band)
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)
         self._holdings = Holdings(config.context.learn_truncated)
@@ -188,7 +152,8 @@ class WorkerActor(Plays):
             del self._fragment
             gc.collect()  # a split model's layers and what was put around them know each other
 
-    @_losing_others
+    @losing_others
+    @bounded("weights")
     def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> None:
         """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
         self._fragment.load(weights.taken(), version, probe)
@@ -240,17 +205,45 @@ class RankActor(Meets, Alive):
         """The GPUs that Ray gave this rank, as CUDA names them."""
         return [str(number) for number in ray.get_gpu_ids()]
 
-    @_losing_others
-    def setup(self, recipe: Mapping[str, Any], source: str | None, rank: int, meeting: tuple[str, int]) -> None:
-        """Join the other ranks and make the learner."""
+    @losing_others
+    def setup(
+        self,
+        recipe: Mapping[str, Any],
+        source: str | None,
+        rank: int,
+        meeting: tuple[str, int],
+        carried: Sequence[Given] | None = None,
+    ) -> None:
+        """Join the other ranks and make the learner.
+
+        Args:
+            carried: what all ranks gave, to go on from; see `leave`.
+        """
         config = build(recipe)
         self._coarse = config.learner.dtype == "bfloat16"
         self._rank = rank
         # Adapters are merged by all ranks together, and who plays on loads while the learner learns.
         self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
-        self._learner = joined(config, source, rank, meeting)
+        with Lines() as self._lines:
+            mesh = joined(config, rank, meeting)
+        self._budget = self._budget or Budget(config.placement.memory_bytes, f"learner rank {rank}")
+        with self._budget.stage("start"):
+            path = Path(source) if source else None
+            self._learner = sharded_learner(config, mesh, path, Carried(carried) if carried is not None else None)
+            self._sound = 0
 
-    @_losing_others
+    def leave(self) -> Given:
+        """Leave the other ranks, and give what this one has of the learner's state, without asking them."""
+        given = give(self._learner.carried(), self._learner.steps - self._sound)
+        for held in ("_learner", "_stock", "_rows", "_part", "_batch", "_corrected"):
+            self.__dict__.pop(held, None)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        gc.collect()  # modules and their hooks know each other
+        return given
+
+    @losing_others
+    @bounded("dispatch")
     def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> Moved | None:
         """Take this rank's rows of a step. The first one says what all of them were sent."""
         plan = manifest.plan()
@@ -258,6 +251,7 @@ class RankActor(Meets, Alive):
         self._rows, self._part = manifest.taken(taken["token"])
         return Moved.by(plan) if rank == 0 else None
 
+    @bounded("dispatch")
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> Said:
         """Take this rank's rows of a step from those who give them. The first one says what all of them were sent."""
         plan = manifest.plan()
@@ -267,34 +261,41 @@ class RankActor(Meets, Alive):
         self._rows, self._part = manifest.taken(said.result["token"])
         return Said(result=Moved.by(plan) if process == 0 else None)
 
-    @_losing_others
+    @losing_others
+    @bounded("values")
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The turns of its rows, and the value head's estimate before each."""
         return self._learner.turn_values(self._rows, self._part)
 
-    @_losing_others
+    @losing_others
+    @bounded("preparation")
     def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
         """Make the batch of its rows, with advantages and returns of all turns [K]."""
+        self._sound = self._learner.steps
         self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
 
-    @_losing_others
+    @losing_others
+    @bounded("scoring")
     def corrected(self, mode: Literal["token", "sequence"], cap: float) -> tuple[int, dict[str, float]]:
         """Correct the importance of its batch: how many tokens are learned, and means over them."""
         self._corrected, stats = self._learner.corrected(self._batch, mode, cap, self._part)
         return int(self._batch.mask.sum()), stats
 
-    @_losing_others
+    @losing_others
+    @bounded("update")
     def update(self, corrected: bool, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from the batch."""
         return self._learner.update(self._corrected if corrected else self._batch, algorithm, update, self._part)
 
-    @_losing_others
+    @losing_others
+    @bounded("recording")
     def collected(self) -> tuple[NDArray[np.int64], Batch, NDArray[np.float32]]:
         """The numbers of its rows, its batch, and the log-probs [T] as they are now: for the record."""
         logprobs = self._learner.logprobs(self._batch, part=self._part)
         return self._part.numbers, self._batch, logprobs
 
-    @_losing_others
+    @losing_others
+    @bounded("weights")
     def weights(self, readers: int) -> tuple[list[Any] | None, Described, Probe]:
         """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them.
 
@@ -312,11 +313,13 @@ class RankActor(Meets, Alive):
             return None, known, probe
         return offer(held, self._rank), known, probe
 
+    @bounded("weights")
     def bucket(self, number: int) -> list[Any]:
         """A reference to a bucket of the weights as they are now."""
         return [self._stock.bucket(number)]
 
-    @_losing_others
+    @losing_others
+    @bounded("snapshot")
     def snapshot(self) -> None:
         """Copy this rank's part of a checkpoint, to be saved."""
         self._write: Callable[[Path], None] | None = self._learner.snapshot()
@@ -328,7 +331,8 @@ class RankActor(Meets, Alive):
         self._write(Path(folder))
         self._write = None
 
-    @_losing_others
+    @losing_others
+    @bounded("restoring")
     def restore(self, folder: str) -> None:
         """Continue from a checkpoint."""
         self._learner.restore(Path(folder))
@@ -367,11 +371,10 @@ def outline_of(config: Config, source: str | None) -> Policy:
     return outline(config.model.model_copy(update={"path": source}) if source else config.model)
 
 
-def joined(config: Config, source: str | None, rank: int, meeting: tuple[str, int]) -> Learner:
-    """Meet the other ranks and make this one's part of the learner; they stay joined until the process ends."""
+def joined(config: Config, rank: int, meeting: tuple[str, int]) -> Mesh:
+    """Meet the other ranks; they stay joined until they leave, or the process ends."""
     host, port = meeting
     os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
     placement = config.placement
     device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank its own device alone
-    mesh = join(rank, Layout(placement.dp, placement.tp), host, port, device, placement.stage_seconds)
-    return sharded_learner(config, mesh, Path(source) if source else None)
+    return join(rank, Layout(placement.dp, placement.tp), host, port, device, placement.stage_seconds)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from earl.dispatch.transports.choice import Link
-from earl.errors import EarlError
+from earl.errors import EarlError, OutOfMemory
 from earl.placement.cluster.crew import Answers, Crew
 from earl.placement.cluster.manifest import Moved
 from earl.placement.cluster.meeting import Said
@@ -86,7 +86,11 @@ class Circle:
                     (self._workers.crew, first, self._workers.numbers),
                 )
             ]
-            ranks, workers = (one.result() for one in asked)
+            try:
+                ranks, workers = (one.result() for one in asked)
+            except OutOfMemory:
+                self._met = ()
+                raise
         if ranks.lost or workers.lost:
             self._met = ()
         if ranks.lost:

@@ -15,11 +15,16 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from earl.config import Config
+from earl.errors import OutOfMemory
+from earl.placement.cluster.budget import of_memory
+from earl.placement.cluster.carry import Given
 from earl.placement.peers import Lost
 
 POLL_SECONDS = 0.5
 Call = Callable[[Any, int], Any]
 LEFT = "has lost its connection to another"
+SHORT = "has no memory left"
 START_SECONDS = 180
 """The longest that an actor may take to be scheduled and to answer for the first time."""
 
@@ -102,8 +107,10 @@ class Crew:
             bound: whether they wait for each other in this call, whatever they do in others.
 
         Raises:
+            OutOfMemory: when one has no memory left for it, once the others have answered or lost it.
             Exception: what a member's own code raised, unless it says that it lost another.
         """
+        short: list[OutOfMemory] = []
         waiting = {call(self.members[number].actor, number): number for number in numbers}
         results: dict[int, Any] = {}
         lost: dict[int, str] = {}
@@ -114,14 +121,16 @@ class Crew:
         while waiting and not lost:
             done, _ = ray.wait([*waiting], num_returns=len(waiting), timeout=POLL_SECONDS)
             for reference in done:
-                self._take(reference, waiting.pop(reference), results, lost)
+                self._take(reference, waiting.pop(reference), results, lost, short)
             lost |= self._silent({number: pulses[number] for number in waiting.values()})
             self.meanwhile()
             if waiting and time.monotonic() > ends:
                 late = min(waiting.values())
                 lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
         if lost:
-            self._collect(waiting, pulses, results, lost, len(self) if bound else self.group)
+            stuck = self._collect(waiting, pulses, results, lost, len(self) if bound else self.group, short)
+            if short:
+                raise OutOfMemory(stage, short[0].who, short[0].said, stuck)
         if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return Answers(results, self._named(lost))
@@ -193,7 +202,7 @@ class Crew:
         done, late = ray.wait([*questions], num_returns=len(questions), timeout=START_SECONDS)
         for question in done:
             results: dict[int, Any] = {}
-            self._take(question, questions[question], results, lost)
+            self._take(question, questions[question], results, lost, [])
             for number, (process, node) in results.items():
                 self.members[number].process, self.members[number].node = process, node
         return lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
@@ -205,24 +214,30 @@ class Crew:
         results: dict[int, Any],
         lost: dict[int, str],
         group: int,
-    ) -> None:
-        """Let those finish that can, so that only the work of the lost is repeated.
+        short: list[OutOfMemory],
+    ) -> bool:
+        """Let those finish that can, so that only the work of the lost is repeated. Whether others still wait.
 
         Those who wait for one that is lost have a moment to say so, which shows who was the first.
         """
         rest = {reference: number for reference, number in waiting.items() if number not in lost}
+        stuck = False
         soon, ends = (time.monotonic() + seconds for seconds in (POLL_SECONDS * 4, self._longest))
         while rest and time.monotonic() < ends:
             done, _ = ray.wait([*rest], num_returns=len(rest), timeout=POLL_SECONDS)
             for reference in done:
-                self._take(reference, rest.pop(reference), results, lost)
+                self._take(reference, rest.pop(reference), results, lost, short)
             lost |= self._silent({number: pulses[number] for number in rest.values() if number not in lost})
             self.meanwhile()
             late = time.monotonic() > soon
             struck = {mate for number in lost for mate in self.mates(number, group)} if late else lost
+            stuck |= bool({*rest.values()} & {*struck} - lost.keys())
             rest = {reference: number for reference, number in rest.items() if number not in struck}
+        return stuck or bool(rest)
 
-    def _take(self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str]) -> None:
+    def _take(
+        self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str], short: list[OutOfMemory]
+    ) -> None:
         try:
             results[number] = ray.get(reference)
         except RayActorError:
@@ -230,6 +245,10 @@ class Crew:
         except ObjectLostError as error:
             raise Lost("what one process held for another is gone with it") from error
         except RayTaskError as error:
+            if isinstance(error.cause, OutOfMemory) or of_memory(error.cause):
+                short.append(_short(error.cause, self.members[number].name))
+                lost[number] = SHORT
+                return
             if isinstance(error.cause, ObjectLostError | RayActorError):
                 raise Lost("what one process held for another is gone with it") from error
             if not isinstance(error.cause, ConnectionError | Lost):
@@ -254,11 +273,24 @@ class Crew:
         return silent
 
 
+def _short(error: BaseException, name: str) -> OutOfMemory:
+    """Who ran out of memory: a member, or another process whose error the member passes on."""
+    if isinstance(error, OutOfMemory):
+        return OutOfMemory(error.stage, error.who or name, error.said)
+    return OutOfMemory("", name, str(error))
+
+
 class Keeper(Protocol):
     """Who holds the crews of a run, as far as these need to know."""
 
     def turn(self, crew: Crew) -> None:
         """A crew is about to be called: where it shares its devices, they are made free for it."""
+
+    def keep(self, config: Config) -> None:
+        """Whoever is started from now on follows this recipe."""
+
+    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
+        """Ranks that have left each other meet under another layout. Raises Lost when one is gone."""
 
     def failed(self, message: str) -> None:
         """Somebody was lost. Raises EarlError when there were too many."""

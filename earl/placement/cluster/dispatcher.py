@@ -39,13 +39,16 @@ class Dispatcher:
     Args:
         work: what a row costs a rank.
         settings: which way rows go, and whether they are checked.
+
+    Attributes:
+        layout: of the ranks, as it is now.
     """
 
     def __init__(
         self, workers: Workers, ranks: Crew, layout: Layout, work: Work, settings: PlacementConfig, keeper: Keeper
     ) -> None:
         self._workers, self._ranks = workers, ranks
-        self._layout, self._work = layout, work
+        self.layout, self._work = layout, work
         self._settings, self._keeper = settings, keeper
         self._circle = Circle(workers, ranks, MESSAGE_HEARTBEATS * settings.heartbeat_seconds)
         self._pace = Pace()
@@ -62,10 +65,10 @@ class Dispatcher:
         Raises:
             Lost: when a rank is gone, or the rows do not arrive however often they are sent.
         """
-        part = shares(table, self._work, self._layout.dp, seed, minibatches)
+        part = shares(table, self._work, self.layout.dp, seed, minibatches)
         for attempt in range(TRIES):
             try:
-                return self._sent(Manifest(table, part, self._layout, self._circle.hosts()), take, attempt)
+                return self._sent(Manifest(table, part, self.layout, self._circle.hosts()), take, attempt)
             except (Torn, Corrupted) as error:
                 self._keeper.note("dispatch", f"{error}: sent again")
                 fault = error
@@ -116,7 +119,7 @@ class Dispatcher:
 
     def _by_objects(self, manifest: Manifest, known: Any, take: Take) -> Moved:
         offered = self._workers.offer(known, self._settings.checksums)
-        first = self._layout.size
+        first = self.layout.size
         by_source = {first + worker: references for worker, references in enumerate(offered)}
         references = [references_for(manifest.hosts, rank, by_source) for rank in range(first)]
         return take(known, references, self._settings.checksums)

@@ -19,7 +19,9 @@ from earl.engine.probe import Probe
 from earl.engine.router import Router, VersionsDiffer
 from earl.engine.samplers import make_sampler
 from earl.engine.sharding.band import Meeting
-from earl.placement.cluster.actors import Alive, Plays, outline_of, show
+from earl.placement.cluster.actors import Plays, outline_of, show
+from earl.placement.cluster.budget import Budget
+from earl.placement.cluster.guarded import Alive
 from earl.placement.cluster.offer import Offered
 from earl.placement.cluster.stock import Drawn
 from earl.placement.fragment import RolloutFragment
@@ -44,6 +46,7 @@ class SamplerActor(Alive):
         assert meeting is None, "a sampler that environments ask at any time is whole"
         show(devices)
         config = build(recipe)
+        self._budget = Budget(None)
         self._sampler = make_sampler(config, outline_of(config, source))
         assert isinstance(self._sampler, Streams), "environments ask at any time"
         self._streams: Streams = self._sampler
@@ -152,6 +155,7 @@ class EnvironmentActor(Plays):
             life: how many environments were set up before.
         """
         config = build(recipe)
+        self._budget = Budget(None)
         model = config.model.model_copy(update={"path": source}) if source else config.model
         self._actors[:] = self._actors or actors  # who was replaced meanwhile is known already
         places = [(number + place) % len(actors) for place in range(len(actors))]

@@ -11,14 +11,19 @@ from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch, offsets_of
+from earl.config import Config
 from earl.engine.learner import Update
 from earl.engine.probe import Probe
+from earl.errors import OutOfMemory
+from earl.parallel.layout import Layout
+from earl.placement.cluster.carry import Given
 from earl.placement.cluster.crew import Call, Crew, Keeper
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.manifest import Moved, Table
 from earl.placement.cluster.offer import Offered
 from earl.placement.cluster.stock import Drawn
 from earl.placement.peers import Lost
+from earl.placement.players import most
 
 Weighted = tuple[int, Mapping[str, float]]
 """Learned tokens, and means over them."""
@@ -38,10 +43,35 @@ class Ranks:
         Lost: from every method, when a rank has died or hangs: all that was not saved is lost with it.
     """
 
-    def __init__(self, crew: Crew, keeper: Keeper, dispatcher: Dispatcher, tp: int) -> None:
-        self._crew, self._keeper, self._dispatcher, self._tp = crew, keeper, dispatcher, tp
+    def __init__(self, crew: Crew, keeper: Keeper, dispatcher: Dispatcher) -> None:
+        self._crew, self._keeper, self._dispatcher = crew, keeper, dispatcher
         self.costs: Mapping[str, float] = {}
         self.given: Mapping[str, float] = {}
+
+    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
+        """Take the layout that a recipe names, in place: processes stay, and what they have of the learner is carried
+        from each to each. What was dispatched to them is not.
+
+        Args:
+            after: why; then what some of them have learned of a batch, and others have not, is undone.
+
+        Raises:
+            Lost: when that cannot be done in place; `mend` goes on from the last checkpoint, under the new layout.
+        """
+        self._dispatcher.layout = layout_of(config)
+        self._keeper.keep(config)
+        if after and after.stuck:
+            raise Lost(f"{after}, and others wait for it")
+        self._keeper.turn(self._crew)
+        given: list[Given] = ask_all(self._crew, "leaving", lambda actor, _: actor.leave.remote())
+        steps = {own.steps for own in given}
+        if len(steps) > 1 or (after and after.stage == "update" and steps != {0}):
+            raise Lost(f"{after}, in the middle of what it had begun to learn")
+        self._keeper.rejoin(config, given)
+
+    def peaks(self) -> dict[str, float]:
+        """The most memory that any rank took of its own by stage, in bytes, since this was last asked."""
+        return most(ask_all(self._crew, "peaks", lambda actor, _: actor.peaks.remote()))
 
     def take(self, rows: Table, seed: int, minibatches: int) -> Taken:
         """Have the rows of a step dispatched from where they were played."""
@@ -108,11 +138,16 @@ class Ranks:
 
     def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks, one for each tp group."""
-        return self._all(stage, method, *arguments)[:: self._tp]
+        return self._all(stage, method, *arguments)[:: self._dispatcher.layout.tp]
 
     def _all(self, stage: str, method: str, *arguments: Any) -> list[Any]:
         self._keeper.turn(self._crew)
         return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))
+
+
+def layout_of(config: Config) -> Layout:
+    """Of the learner."""
+    return Layout(config.placement.dp, config.placement.tp)
 
 
 def ask_all(crew: Crew, stage: str, call: Call) -> list[Any]:

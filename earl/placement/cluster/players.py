@@ -106,6 +106,10 @@ class Workers(Team):
         """Set the context limit of the episodes to come, in tokens."""
         self._tell("limit", partial(_limit, tokens=tokens))
 
+    def peaks(self) -> dict[str, float]:
+        """The most memory that any worker took of its own by stage, in bytes, since this was last asked."""
+        return most(self._crew.ask("peaks", _peaks, range(len(self._crew))).results.values())
+
     def snapshot(self) -> Callable[[Path], None]:
         """Nothing was played ahead."""
         return void
@@ -161,6 +165,10 @@ class Environments(Workers):
         """Let every environment know the samplers as they are now."""
         for actor in self.actors:
             actor.meet.remote(self._samplers.actors)  # no answer is waited for: who is lost is noticed elsewhere
+
+
+def _peaks(actor: Any, _: int) -> Any:
+    return actor.peaks.remote()
 
 
 def _table(actor: Any, _: int, step: int) -> Any:

@@ -22,14 +22,14 @@ from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
 from earl.engine.sharding.band import Meeting
 from earl.errors import EarlError
-from earl.parallel.layout import Layout
 from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActor
 from earl.placement.cluster.ahead import AheadWorkers
+from earl.placement.cluster.carry import Given
 from earl.placement.cluster.crew import Asked, Crew
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.engines import EngineWorkers
 from earl.placement.cluster.environments import EnvironmentActor, SamplerActor
-from earl.placement.cluster.learner import Ranks, ask_all
+from earl.placement.cluster.learner import Ranks, ask_all, layout_of
 from earl.placement.cluster.players import Environments, Workers
 from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
 from earl.placement.cluster.team import Team
@@ -82,9 +82,9 @@ class Cluster:
         self._start_ranks()
         workers, policy = self._players(), shape(model)
         world = world_of(self._config, tokenizer_of(model))
-        layout = Layout(self._config.placement.dp, self._config.placement.tp)
-        dispatcher = Dispatcher(workers, self._ranks, layout, work_of(policy), self._config.placement, self)
-        return Stages(self._config, world, policy, Ranks(self._ranks, self, dispatcher, layout.tp), workers)
+        settings = self._config.placement
+        dispatcher = Dispatcher(workers, self._ranks, layout_of(self._config), work_of(policy), settings, self)
+        return Stages(self._config, world, policy, Ranks(self._ranks, self, dispatcher), workers)
 
     def _players(self) -> Workers:
         if self._config.placement.max_staleness:
@@ -136,13 +136,27 @@ class Cluster:
         self._workers.end_all()
         self._ranks.end_all()
 
+    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
+        """Let the ranks, who have left each other, meet under another layout, and go on from what they gave.
+
+        Raises:
+            Lost: when a rank is gone, and with it what it gave.
+        """
+        self.keep(config)
+        if lost := self._join(given):
+            raise Lost(lost)
+
+    def keep(self, config: Config) -> None:
+        """Have whoever is started from now on follow this recipe."""
+        self._config, self._recipe = config, config.model_dump()
+
     def _start_ranks(self) -> None:
         while lost := self._join():
             self.failed(lost)
             self._ranks.replace_all()
 
-    def _join(self) -> str:
-        """Let the ranks meet and make their learner. Returns what went wrong, else nothing."""
+    def _join(self, given: Sequence[Given] | None = None) -> str:
+        """Let the ranks meet and make their learner, or go on with it. Returns what went wrong, else nothing."""
         if lost := self._ranks.introduce():
             return "; ".join(lost.values())
         try:
@@ -150,7 +164,7 @@ class Cluster:
             ask_all(
                 self._ranks,
                 "start",
-                lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting),
+                lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting, given),
             )
             self._shown = ask_all(self._ranks, "start", lambda actor, _: actor.devices.remote())
         except Lost as error:

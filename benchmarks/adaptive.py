@@ -1,0 +1,142 @@
+"""Layouts that follow contexts as they grow, against layouts that stay: the same run, and a budget for every process.
+
+Chains of arithmetic that grow longer from step to step: harder, and more to read. Four ranks and four samplers on this
+machine take turns.
+
+    unbounded   the layout of the shortest contexts, without a budget: what the losses should be
+    static      one layout each: small ones run out of memory, large ones are slow
+    adaptive    the selector's
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from earl.config import Config
+from earl.errors import EarlError
+from earl.placement.peers import Peers
+from earl.placement.place import on_cluster
+from earl.recipe import build, dump, override
+from earl.runs.folder import RunFolder, create, lock
+from earl.runs.store import Store
+from earl.stopping import StopRequest
+from earl.train import train
+
+RECIPE: dict[str, Any] = {
+    "env": {"name": "arithmetic", "options": {"num_operations": 20}, "grow": {"num_operations": 300}},
+    "agent": {"max_turn_tokens": 6},
+    "context": {"limit": 1024},
+    "model": {"hidden": 256, "layers": 3, "heads": 8, "head_dim": 16, "intermediate": 1024, "max_positions": 2048},
+    "rollout": {"episodes": 8, "group_size": 2},
+    "algorithm": {"name": "ppo", "entropy": 0.01},
+    "learner": {"learning_rate": 1e-4, "minibatches": 2, "micro_batch_tokens": 1024},
+    "evaluate": {"every": 1000, "episodes": 1, "final_episodes": 1},
+    "run": {"steps": 16, "processes": 1, "checkpoint_every": 1000, "keep_trajectories_every": 1000},
+    "placement": {"kind": "colocated", "dp": 4, "samplers": 4, "memory_gib": 0.06},
+}
+RECOMPUTE = "learner.recompute=true"
+STATIC: dict[str, tuple[str, ...]] = {
+    "small": (),
+    "recompute": (RECOMPUTE,),
+    "split in two": (
+        "placement.dp=2",
+        "placement.tp=2",
+        "learner.recompute=true",
+        "placement.samplers=2",
+        "sampler.tp=2",
+    ),
+    "large": ("placement.dp=1", "placement.tp=4", "learner.recompute=true", "placement.samplers=1", "sampler.tp=4"),
+}
+"""What each sets."""
+LOSSES = ("loss", "value_loss", "entropy")
+SETUP = ("evaluate", "checkpoint")
+"""Stages that are no part of a step."""
+
+
+def run(root: Path, arms: Sequence[str] = (), assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """Train every arm.
+
+    Args:
+        root: where the runs lie; those that are there already are read.
+        arms: of these alone; none: all.
+
+    Returns:
+        `arms`: of each `seconds` of all steps and `switch_seconds` of these, `steps` that were done, `out_of_memory`
+        (what ended it, or None), `peak_bytes`, `episodes`, `difference` (the largest of any loss from the unbounded
+        run's), `switches` by stage; `budget_bytes`; `speedup`, the best static arm's seconds over the adaptive one's.
+    """
+    settings = {
+        "unbounded": ("placement.memory_gib=64",),
+        **STATIC,
+        "adaptive": ("selector.kind=auto",),
+    }
+    wanted = [name for name in settings if not arms or name in arms]
+    found = {}
+    for name in wanted:
+        config = build(override(RECIPE, [*settings[name], *assignments]))
+        found[name] = _arm(root, name.replace(" ", "-"), config)
+    expected = found.get("unbounded", {}).get("losses", {})
+    result = {name: _row(own, expected) for name, own in found.items()}
+    budget = build(override(RECIPE, assignments)).placement.memory_bytes
+    feasible = [result[name]["seconds"] for name in STATIC if name in result and not result[name]["out_of_memory"]]
+    own = result.get("adaptive")
+    return {
+        "budget_bytes": budget,
+        "arms": result,
+        "speedup": min(feasible) / own["seconds"] if own and feasible else None,
+    }
+
+
+def _arm(root: Path, name: str, config: Config) -> dict[str, Any]:
+    folder = root / name
+    said = None
+    if not folder.exists():
+        said = _trained(create(root, name, dump(config)), config)
+        (folder / "ended.txt").write_text(said or "", encoding="utf-8")
+    with Store(RunFolder(folder).database, read_only=True) as store:
+        timings, metrics, events = store.timings(), store.metrics(), store.events()
+    seconds = {
+        stage: sum(value for step, value in points if step) for stage, points in timings.items() if stage not in SETUP
+    }
+    told = [(event.kind, event.step, event.message) for event in events if event.kind in ("layout", "out_of_memory")]
+    return {
+        "seconds": sum(seconds.values()),
+        "stages": seconds,
+        "steps": max((step for step, _ in metrics.get("loss", [])), default=0),
+        "out_of_memory": (folder / "ended.txt").read_text(encoding="utf-8") or None,
+        "peak_bytes": max((value for _, value in metrics.get("memory/peak_bytes", [])), default=0.0),
+        "peaks": {name: max(v for _, v in points) for name, points in metrics.items() if "peak_bytes/" in name},
+        "episodes": sum(value for _, value in metrics.get("episodes", [])),
+        "losses": {loss: dict(metrics.get(loss, [])) for loss in LOSSES},
+        "told": told,
+    }
+
+
+def _trained(folder: RunFolder, config: Config) -> str | None:
+    """Train to the end. Returns what ended it before."""
+    try:
+        with lock(folder), on_cluster(config) as place:
+            train(folder, config, place, Peers(), StopRequest(), None)
+    except EarlError as error:
+        if "ran out of memory" not in str(error):
+            raise
+        return str(error)
+    return None
+
+
+def _row(own: dict[str, Any], expected: dict[str, dict[int, float]]) -> dict[str, Any]:
+    switches = [message.partition(":")[0] for kind, _, message in own["told"] if kind == "layout"]
+    apart = [
+        abs(value - expected[loss][step])
+        for loss, points in own["losses"].items()
+        for step, value in points.items()
+        if step in expected.get(loss, {})
+    ]
+    return {
+        **{name: own[name] for name in ("seconds", "steps", "out_of_memory", "peak_bytes", "peaks", "episodes")},
+        "switch_seconds": own["stages"].get("switch", 0.0),
+        "stages": own["stages"],
+        "difference": max(apart, default=None),
+        "switches": {stage: switches.count(stage) for stage in ("rollout", "update")},
+        "told": own["told"],
+    }

@@ -1,0 +1,174 @@
+"""The layouts of a run's stages: decided before each, left where there is no room, never taken again for such a load.
+
+before a stage   load ─▶ selector ─▶ another layout, if it pays or has to be
+out of memory    the layout is barred ─▶ selector ─▶ another layout ─▶ the same work once more
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from earl.errors import EarlError, OutOfMemory
+from earl.parallel.choice import Choice, Stage
+from earl.parallel.load import Load
+from earl.parallel.selector.inputs import Decision
+from earl.parallel.selector.selector import Selector
+from earl.placement.choices import candidates
+from earl.placement.costs import PlacedCosts
+from earl.placement.peers import Lost
+from earl.placement.stages import Stages
+from earl.runs.journal import Clock, Journal
+
+Result = TypeVar("Result")
+SWITCH_SECONDS = 5.0
+"""What a switch is taken to cost until one is measured."""
+PLAYED = ("rows", "dispatch", "recording")
+"""In which players give what they have played: laid out anew, they have it no more."""
+CURES = (
+    "raise placement.tp or sampler.tp, set learner.recompute, lower learner.micro_batch_tokens or context.limit, or "
+    "raise placement.memory_gib"
+)
+
+
+class Layouts:
+    """How a run's stages are laid out, as it goes on.
+
+    Without a selector they stay as they are, and whoever runs out of memory ends the run.
+    """
+
+    def __init__(self, placement: Stages, journal: Journal) -> None:
+        self._placement, self._journal = placement, journal
+        config = placement.config
+        self._laid: dict[Stage, Choice] = {}
+        limit = config.context.first_limit
+        self._load = Load(config.rollout.episodes, float(limit), limit, limit)
+        self._seen = False
+        self._played: float | None = None
+        self._selector: Selector | None = None
+        if config.selector.kind == "auto":
+            offered = candidates(config, placement.shape)
+            self._laid = {stage: choices[0] for stage, choices in offered.items()}
+            self._offered, self._costs = offered, PlacedCosts(config, placement.shape)
+            self._selector = self._made()
+            self._selector.restore(_beginning(self._selector.state(), self._laid))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {"scale": dict(self._costs.scale), "selector": self._selector.state()} if self._selector else {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint holds; what was seen since by this very process is known better."""
+        if self._selector and state and not self._seen:
+            self._costs = replace(self._costs, scale=tuple(state["scale"].items()))
+            self._selector = self._made()
+            self._selector.restore(state["selector"])
+            self._seen = bool(state["selector"]["loads"])
+
+    def saw(self, step: int, load: Load) -> None:
+        """Take in the contexts of a step."""
+        self._load, self._seen = load, True
+        if self._selector:
+            self._selector.saw(step, load)
+        if self._played is not None:  # only now it is known what was played in that time
+            self._measured("rollout", self._played)
+            self._played = None
+
+    def settle(self, stage: Stage, step: int, clock: Clock) -> None:
+        """Lay a stage out for what it is to do now; it stays as it is until contexts have been seen.
+
+        Raises:
+            Lost: where that failed: the run goes on from its last checkpoint.
+        """
+        if self._selector and self._seen and stage in self._laid and self._may_leave(stage):
+            decision = self._selector.decide(stage, step)
+            if decision.choice != self._laid[stage]:
+                with clock("switch"):
+                    self._lay(decision, None)
+
+    def keep(self, stage: Stage | None, step: int, work: Callable[[], Result]) -> Result:
+        """Do a stage's work, under another layout where there is no room for it.
+
+        Args:
+            stage: whose time it is; None: it is not to be measured.
+            work: can be done again.
+
+        Raises:
+            EarlError: when no layout is left.
+            Lost: where it cannot be done again.
+        """
+        while True:
+            began = time.perf_counter()
+            try:
+                done = work()
+            except OutOfMemory as error:
+                self._give_way(error, step)
+            else:
+                seconds = time.perf_counter() - began
+                if stage == "rollout":
+                    self._played = seconds
+                elif stage:
+                    self._measured(stage, seconds)
+                return done
+
+    def once(self, step: int, work: Callable[[], Result]) -> Result | None:
+        """Do what cannot be done again, since others have gone on; None: there was no room for it."""
+        try:
+            return work()
+        except OutOfMemory as error:
+            self._give_way(error, step)
+            return None
+
+    def _may_leave(self, stage: Stage) -> bool:
+        """Whether it is known how fast these machines are, or there is no room where the stage is."""
+        return stage in dict(self._costs.scale) or bool(self._costs.obstacle(self._laid[stage], self._load))
+
+    def _give_way(self, error: OutOfMemory, step: int) -> None:
+        """Bar the layout that ran out of memory, and take another one."""
+        stage: Stage = "update" if error.who.startswith("learner") else "rollout"
+        under = self._laid.get(stage)
+        context = f"contexts of up to {self._load.longest_tokens} tokens"
+        if self._selector is None or under is None:
+            raise EarlError(f"{error}, with {context}; {CURES}, or selector.kind = 'auto'; then continue with --resume")
+        self._journal.event(step, "out_of_memory", f"{error}, under {under} with {context}: it is not taken again")
+        if not self._seen:
+            self._selector.saw(step, self._load)
+        self._selector.out_of_memory(under, self._load, step)
+        decision = self._selector.decide(stage, step)
+        if decision.choice == under:
+            raise EarlError(f"{error}, with {context}, and {under} is still the best there is; {CURES}")
+        self._lay(decision, error)
+        if stage == "rollout" and error.stage in PLAYED:
+            raise Lost(f"{error}, and what it had played is to be played again")
+
+    def _lay(self, decision: Decision, after: OutOfMemory | None) -> None:
+        began, choice = time.perf_counter(), decision.choice
+        before, self._laid[choice.stage] = self._laid[choice.stage], choice
+        self._placement.lay_out(choice, after)
+        seconds = time.perf_counter() - began
+        assert self._selector is not None
+        self._selector.switched(choice, seconds)
+        message = f"{choice.stage}: from {before} to {choice} in {seconds:.1f} s: {decision.why}"
+        self._journal.event(decision.step, "layout", message)
+
+    def _measured(self, stage: Stage, seconds: float) -> None:
+        """Take in what a stage took; its first time tells how fast these machines are."""
+        if self._selector is None or stage not in self._laid:
+            return
+        choice, load = self._laid[stage], self._load
+        if stage not in dict(self._costs.scale):
+            self._costs = self._costs.scaled(choice, load.mean_tokens, load.sequences, seconds)
+            known = self._selector.state()
+            self._selector = self._made()
+            self._selector.restore(known)
+        self._selector.measured(choice, load, seconds)
+
+    def _made(self) -> Selector:
+        switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
+        return Selector(self._offered, self._costs, switches, steps=self._placement.config.total_steps)
+
+
+def _beginning(state: dict[str, Any], laid: Mapping[Stage, Choice]) -> dict[str, Any]:
+    """A selector's state in which the stages are laid out already."""
+    begun = {stage: {**state["stages"][stage], "current": choice.as_object()} for stage, choice in laid.items()}
+    return {**state, "stages": {**state["stages"], **begun}}

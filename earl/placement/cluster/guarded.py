@@ -1,0 +1,148 @@
+"""What surrounds every call to an actor's work: its budget of memory, and one line for a process that is gone."""
+
+import os
+import socket
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import ray
+import torch
+from torch import distributed
+
+from earl.dispatch.transports.base import Late, Lost
+from earl.errors import OutOfMemory
+from earl.placement.cluster.budget import Budget, of_memory
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out waiting")
+"""What a collective says when another process is gone; torch has no class of errors for it."""
+
+
+class Alive:
+    """What every actor answers."""
+
+    _budget: Budget | None = None
+    _lines: "Lines | None" = None
+    """To those that it computes together with."""
+
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def ping(self) -> None:
+        """A sign of life, given beside whatever the actor computes."""
+
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def whereabouts(self) -> tuple[int, str]:
+        """Process id and node id."""
+        return os.getpid(), ray.get_runtime_context().get_node_id()
+
+    def peaks(self) -> dict[str, int]:
+        """See `Budget.peaks`."""
+        return self._budget.peaks() if self._budget else {}
+
+    def sever(self) -> None:
+        """Let those that it computes together with know that it does not come to their next exchange."""
+        if torch.cuda.is_available() and distributed.is_initialized():
+            distributed.distributed_c10d._abort_process_group()
+        elif self._lines:
+            self._lines.cut()
+
+
+def bounded(stage: str) -> Callable[[Method], Method]:
+    """Have a method keep to the actor's budget."""
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def called(self: Alive, *arguments: Any) -> Any:
+            assert self._budget is not None, "it was set up"
+            with self._budget.stage(stage):
+                return _severing(self, method, arguments)
+
+        return cast(Method, called)
+
+    return decorate
+
+
+def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a method; where there is no memory, others hear of it before anything else is tried."""
+    try:
+        return method(self, *arguments)
+    except (MemoryError, RuntimeError) as error:
+        if of_memory(error):
+            self.sever()
+        raise
+
+
+def losing_others(method: Method) -> Method:
+    """Say in one line that it was another process that failed."""
+
+    @wraps(method)
+    def called(self: Any, *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except OutOfMemory:
+            raise
+        except (Late, Lost) as error:
+            raise ConnectionError(str(error)) from None
+        except RuntimeError as error:
+            if any(word in str(error) for word in BROKEN):
+                raise ConnectionError("another rank is gone") from None
+            raise
+
+    return cast(Method, called)
+
+
+def together(stage: str) -> Callable[[Method], Method]:
+    """A call of all actors of a copy: the first one does it, the others compute with it until it is done."""
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def called(self: Any, *arguments: Any) -> Any:
+            work = partial(_severing, self, method, arguments)
+            with self._budget.stage(stage):
+                return self._split.together(work) if self._split else work()
+
+        return losing_others(cast(Method, called))
+
+    return decorate
+
+
+class Lines:
+    """The connections that are opened within a context: gloo has no way to let the others know, but to close them."""
+
+    def __enter__(self) -> "Lines":
+        self._known = _sockets()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._own = {number: name for number, name in _sockets().items() if self._known.get(number) != name}
+
+    def cut(self) -> None:
+        """Shut those down that are still the same: whoever waits at the other end hears of it at once."""
+        for number, name in _sockets().items():
+            if self._own.get(number) == name:
+                with socket.socket(fileno=os.dup(number)) as line:
+                    if _has_peer(line):
+                        line.shutdown(socket.SHUT_RDWR)
+
+
+def _has_peer(line: socket.socket) -> bool:
+    """Whether it is connected: who listens must not be disturbed, gloo would end the process."""
+    try:
+        line.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def _sockets() -> dict[int, str]:
+    """This process's sockets: number and name, which no later one has."""
+    found = {}
+    for line in Path("/proc/self/fd").iterdir():
+        try:
+            name = str(line.readlink())
+        except OSError:
+            continue  # it was closed meanwhile
+        if name.startswith("socket:"):
+            found[int(line.name)] = name
+    return found

@@ -1,0 +1,117 @@
+"""What the stages of a run take under a layout, as far as can be told before it was tried: memory, and time.
+
+Memory is the lower bound of earl.parallel.footprint against what a process may take. Time counts operations and the
+bytes that ranks exchange; only its ratios are meant, until the first step has told how fast these machines are.
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from earl.config import Config
+from earl.parallel.choice import Choice, Stage
+from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
+from earl.parallel.hardware import GIB, of_gpus
+from earl.parallel.load import Load
+from earl.parallel.memory import ModelShape
+
+FLOPS = 2e10
+"""Operations a second of one CPU core in 32 bits, about; where there are GPUs, ratios are alike."""
+LINK = 1e9
+"""Bytes a second that one process exchanges with its neighbours through gloo on one host, about."""
+LAYER_SECONDS = 4e-4
+"""Of one exchange, however little is exchanged."""
+PROCESS_BYTES = 16 << 20
+"""That allocator, autograd and gloo keep of one process, about."""
+FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCosts:
+    """See `earl.parallel.selector.costs.Costs`."""
+
+    config: Config
+    shape: ModelShape
+    scale: tuple[tuple[Stage, float], ...] = ()
+    """By stage, how many times as long it took as is counted here."""
+
+    def scaled(self, choice: Choice, tokens: float, sequences: int, seconds: float) -> "PlacedCosts":
+        """The same, after a stage took so long."""
+        counted = replace(self, scale=()).seconds(choice, tokens, sequences)
+        others = tuple((stage, own) for stage, own in self.scale if stage != choice.stage)
+        return replace(self, scale=(*others, (choice.stage, seconds / counted)))
+
+    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
+        """Of a step's stage with contexts of so many tokens on average."""
+        work = (
+            self._rollout(choice, tokens, sequences)
+            if choice.stage == "rollout"
+            else self._update(choice, tokens, sequences)
+        )
+        return work * dict(self.scale).get(choice.stage, 1.0)
+
+    def obstacle(self, choice: Choice, load: Load) -> str:
+        """What stands against it; empty when it fits."""
+        budget = self._budget
+        if budget is None:
+            return ""
+        needed = self._sampler_bytes(choice, load) if choice.stage == "rollout" else self._learner_bytes(choice, load)
+        needed += PROCESS_BYTES if self.config.placement.memory_bytes is not None else 0
+        return f"{needed / GIB:.2f} GiB of {budget / GIB:.2f} GiB" if needed > budget else ""
+
+    @property
+    def _budget(self) -> int | None:
+        """Of one process; None: not known."""
+        place = self.config.placement
+        if place.memory_bytes is not None:
+            return place.memory_bytes
+        device = of_gpus(place.gpus).device if place.gpus else None
+        return device.memory_bytes if device else None
+
+    def _update(self, choice: Choice, tokens: float, sequences: int) -> float:
+        shape, layout = self.shape, choice.layout
+        attended = shape.layers * shape.heads * shape.head_dim * tokens / 2
+        passes = (8 if choice.recompute else 6) + (2 if self.config.algorithm.kl else 0)
+        per_token = passes * (shape.parameters + 2 * attended)
+        rank_tokens = sequences * tokens / layout.dp
+        exchanged = 0.0
+        if layout.tp > 1:
+            count = shape.layers * (6 if choice.recompute else 4)
+            share = 2 * (layout.tp - 1) / layout.tp
+            exchanged = count * (rank_tokens * shape.hidden * 4 * share / LINK + LAYER_SECONDS)
+        sharded = 3 * 4 * shape.parameters / layout.tp * (layout.dp - 1) / layout.dp / LINK
+        return rank_tokens * per_token / layout.tp / FLOPS + exchanged + sharded
+
+    def _rollout(self, choice: Choice, tokens: float, sequences: int) -> float:
+        shape, layout = self.shape, choice.layout
+        own = sequences / layout.dp
+        per_token = 2 * (shape.parameters + shape.layers * shape.heads * shape.head_dim * tokens)
+        exchanged = 0.0
+        if layout.tp > 1:
+            share = 2 * (layout.tp - 1) / layout.tp
+            exchanged = shape.layers * 2 * (own * tokens * shape.hidden * 4 * share / LINK + tokens * LAYER_SECONDS)
+        return own * tokens * per_token / layout.tp / FLOPS + exchanged
+
+    def _learner_bytes(self, choice: Choice, load: Load) -> int:
+        learner, layout = self.config.learner, choice.layout
+        share = ceil(load.sequences * load.mean_tokens / layout.dp / learner.minibatches)
+        training = Training(
+            dp=layout.dp,
+            tp=layout.tp,
+            tokens=max(load.longest_tokens, min(choice.micro_batch_tokens or share, share)),
+            float_bytes=FLOAT_BYTES[learner.dtype],
+            recompute=choice.recompute,
+            offload=choice.offload,
+            lora_rank=learner.lora_rank,
+            reference=self.config.algorithm.kl > 0,
+        )
+        return learner_bytes(self.shape, training).peak
+
+    def _sampler_bytes(self, choice: Choice, load: Load) -> int:
+        # Slots and their lengths grow by doubling, and what was held is copied.
+        slots, length = (_doubled(count) for count in (load.sequences / choice.layout.dp, load.longest_tokens))
+        size = sampler_bytes(self.shape, choice.layout.tp, 4, length, slots)
+        return size.least if self.config.sampler.kv_cache_gib is not None else size.wanted
+
+
+def _doubled(count: float) -> int:
+    return max(16, 1 << (ceil(count) - 1).bit_length())

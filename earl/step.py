@@ -1,0 +1,132 @@
+"""The step of the EARL paper (arXiv 2510.05943, Figure 2), the same in every process of a run.
+
+layouts ─▶ rollout ─▶ track contexts ─▶ layouts ─▶ dispatch ─▶ experience preparation ─▶ model update
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from earl.config import Config
+from earl.context.limit import growth_of
+from earl.context.track import tokens_by_turn
+from earl.growth import ContextTokens
+from earl.layouts import Layouts
+from earl.observer import Observer
+from earl.parallel.load import load_of, memory_metrics, taught_load
+from earl.placement.stages import Stages
+from earl.progress import Progress, due
+from earl.rollout.metrics import episode_metrics, staleness_metrics
+from earl.rollout.pack import trajectories_of
+from earl.runs.folder import RunFolder
+from earl.runs.journal import Clock, Journal
+from earl.trajectory import PlayedGroups
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What is written down of a step."""
+
+    metrics: dict[str, float]
+    contexts: Sequence[ContextTokens] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every part of a step needs."""
+
+    folder: RunFolder
+    placement: Stages
+    journal: Journal
+    layouts: Layouts
+    observer: Observer | None
+
+    @property
+    def config(self) -> Config:
+        """The recipe."""
+        return self.placement.config
+
+    def checkpoint(self, progress: Progress) -> None:
+        """Begin to save all that the run continues from."""
+        progress.layouts = self.layouts.state()
+        snapshot = partial(self.layouts.keep, None, progress.step, self.placement.snapshot)
+        self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
+
+
+def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
+    """One step, of imitation or of reinforcement learning."""
+    step, warm = progress.step, run.config.warm_start.steps
+    if step <= warm:
+        return _imitate(run, progress, clock)
+    run.layouts.settle("rollout", step, clock)
+    with clock("rollout"):
+        groups = run.layouts.keep("rollout", step, partial(run.placement.rollout, step))
+    with clock("track"):
+        record = _track(run, progress, groups)
+    batch: Any = None
+    stats: dict[str, float] = {}
+    if run.placement.learned(groups):
+        run.layouts.settle("update", step, clock)
+        batch, stats = run.layouts.keep("update", step, partial(_learn, run.placement, groups, step - warm, clock))
+    else:
+        run.journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
+    with clock("record"):
+        # After a checkpoint too: it holds the very weights that sampled these tokens, so that they can be audited.
+        recent = 0 <= step - 1 - progress.saved <= run.config.placement.max_staleness
+        if recent or due(step - warm, run.config.run.keep_trajectories_every, run.config.run.steps):
+            stored = run.layouts.once(step, partial(run.placement.recorded, groups, batch))
+            if stored:
+                run.journal.episodes(step, *stored)
+    return StepRecord({**record.metrics, **stats}, record.contexts)
+
+
+def _learn(placement: Stages, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
+    """What comes after rollout; `step` counts the steps of reinforcement learning from 1."""
+    with clock("dispatch"):
+        rows = placement.dispatch(groups, step)
+    with clock("prepare"):
+        batch = placement.prepare(groups, rows)
+    with clock("update"):
+        return batch, placement.update(batch, step) | {**placement.costs}
+
+
+def _imitate(run: Run, progress: Progress, clock: Clock) -> StepRecord:
+    """One step of the warm start."""
+    step, placement = progress.step, run.placement
+    with clock("rollout"):
+        rows = run.layouts.keep(None, step, lambda: placement.demonstrations(step, progress.context.ceiling))
+    tell(run.journal, step, progress.context.make_room(int(rows.lengths.max())))
+    placement.limit(progress.context.limit)
+    run.layouts.saw(step, taught_load(rows.lengths.tolist(), progress.context.limit))
+
+    def learn() -> dict[str, float]:
+        with clock("dispatch"):
+            taken = placement.dispatch_taught(rows, step)
+        with clock("update"):
+            return placement.imitate(taken, rows.num_turns, step)
+
+    run.layouts.settle("update", step, clock)
+    stats = run.layouts.keep("update", step, learn)
+    return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
+
+
+def _track(run: Run, progress: Progress, groups: PlayedGroups) -> StepRecord:
+    """Measure the step's contexts, forecast them, and let the limit follow them where the recipe says so."""
+    metrics = episode_metrics(groups)
+    if run.config.placement.max_staleness:
+        metrics |= staleness_metrics(groups, progress.step - 1)
+    seen = progress.context.observe(growth_of(progress.step, metrics))
+    metrics |= seen.metrics
+    run.placement.limit(progress.context.limit)
+    tell(run.journal, progress.step, seen.events)
+    load = load_of(metrics)
+    run.layouts.saw(progress.step, load)
+    metrics |= memory_metrics(load, run.placement.shape, run.config.learner.micro_batch_tokens)
+    return StepRecord(metrics, tokens_by_turn(trajectories_of(groups), progress.step))
+
+
+def tell(journal: Journal, step: int, events: Iterable[tuple[str, str]]) -> None:
+    """Note what happened: kinds of events and messages."""
+    for kind, message in events:
+        journal.event(step, kind, message)

@@ -1,0 +1,105 @@
+"""A learner changes its layout between two steps, also one that ran out of memory in the middle of its work."""
+
+import numpy as np
+import pytest
+import ray
+
+from earl.errors import OutOfMemory
+from earl.placement.cluster.budget import Budget, _status
+from earl.placement.place import on_cluster
+from earl.recipe import build
+
+BASE = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
+    "model": {"hidden": 64, "layers": 2, "heads": 4, "head_dim": 16, "intermediate": 2048},
+    "rollout": {"episodes": 32, "group_size": 4},
+    "algorithm": {"name": "ppo", "kl": 0.01},
+    "run": {"steps": 6, "processes": 1},
+}
+SPARE = 1 << 20
+"""Bytes that a process is left with that is to run out of memory."""
+
+
+def recipe(dp=2, tp=1, **learner):
+    place = {"kind": "colocated", "dp": dp, "tp": tp, "samplers": 2, "heartbeat_seconds": 5.0, "memory_gib": 4.0}
+    return build({**BASE, "placement": place, "learner": {"minibatches": 2, **learner}})
+
+
+def learned(stages, step, groups=None):
+    """A step's numbers."""
+    groups = groups or stages.rollout(step)
+    batch = stages.prepare(groups, stages.dispatch(groups, step))
+    stats = stages.update(batch, step)
+    stages.sync(step)
+    return [stats[name] for name in ("loss", "kl_to_reference", "value_loss", "grad_norm")]
+
+
+def starve(actor):
+    """Leave a process hardly any memory: what it asks for next, the kernel refuses."""
+    ray.get(actor.__ray_call__.remote(_starved))
+
+
+def _starved(self):
+    self._budget._most = _status("VmData") - self._budget._data + SPARE
+
+
+@pytest.fixture
+def stages():
+    with on_cluster(recipe()) as place:
+        opened = place.open(None)
+        opened.sync(0)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def left_alone():
+    with on_cluster(recipe()) as place:
+        opened = place.open(None)
+        opened.sync(0)
+        return [learned(opened, step) for step in range(1, 6)]
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_a_learner_that_keeps_its_layout(stages, left_alone):
+    layouts = {2: recipe(1, 2), 3: recipe(1, 2, recompute=True, micro_batch_tokens=512), 4: recipe(2, 1, offload=True)}
+    processes = [member.process for member in stages.learner._crew.members]
+    numbers = []
+    for step in range(1, 6):
+        if step in layouts:
+            stages.relayout(layouts[step])
+        numbers.append(learned(stages, step))
+    assert [member.process for member in stages.learner._crew.members] == processes
+    assert np.abs(np.array(numbers) - np.array(left_alone)).max() < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["preparation", "update"])
+def test_a_learner_that_has_no_memory_left_goes_on_under_another_layout(stages, left_alone, stage):
+    first = learned(stages, 1)
+    groups = stages.rollout(2)
+    rows = stages.dispatch(groups, 2)
+    batch = stages.prepare(groups, rows) if stage == "update" else None
+    starve(stages.learner._crew.members[1].actor)
+    with pytest.raises(OutOfMemory, match=f"learner rank 1 ran out of memory during {stage}") as caught:
+        stages.update(batch, 2) if batch else stages.prepare(groups, rows)
+    assert not caught.value.stuck
+    for member in stages.learner._crew.members:
+        ray.get(member.actor.__ray_call__.remote(lambda self: setattr(self._budget, "_most", 4 << 30)))
+    stages.relayout(recipe(1, 2), caught.value)
+    numbers = [first, learned(stages, 2, groups), learned(stages, 3)]
+    assert np.abs(np.array(numbers) - np.array(left_alone[:3])).max() < 1e-4
+
+
+@pytest.mark.slow
+def test_a_process_may_take_so_much_and_no_more():
+    budget = Budget(64 << 20)
+    with budget.stage("small"):
+        np.ones(32 << 17)  # 8 bytes each: 32 MiB
+    with pytest.raises(OutOfMemory), budget.stage("large"):
+        np.ones(128 << 17)  # 128 MiB
+    with budget.stage("after"):
+        np.ones(32 << 17)
+    peaks = budget.peaks()
+    assert 32 << 20 <= peaks["small"] < 40 << 20
+    assert peaks["large"] < 64 << 20
+    assert budget.peaks() == {}

@@ -1,0 +1,112 @@
+"""Who runs out of memory is laid out anew and asked again; what ran out is not taken again, and everybody is told."""
+
+import pytest
+
+from earl.errors import EarlError, OutOfMemory
+from earl.layouts import Layouts
+from earl.parallel.layout import Layout
+from earl.parallel.load import Load
+from earl.parallel.memory import ModelShape
+from earl.placement.peers import Lost
+from earl.runs.journal import Clock
+
+SHAPE = ModelShape(100_000, 2, 64, 4, 4, 16, 256, 100, 4096)
+LOAD = Load(sequences=8, mean_tokens=90.0, longest_tokens=100, limit_tokens=256)
+
+
+class Placement:
+    """Notes how it is laid out."""
+
+    def __init__(self, config):
+        self.config, self.shape, self.laid = config, SHAPE, []
+
+    def lay_out(self, choice, after=None):
+        self.laid.append((choice, after))
+
+
+class Notes:
+    """Keeps what is told."""
+
+    def __init__(self):
+        self.events = []
+
+    def event(self, step, kind, message):
+        self.events.append((step, kind, message))
+
+
+def made(tiny, kind="auto", state=None, **place):
+    config = tiny(
+        placement={"kind": "colocated", "dp": 2, "samplers": 2, **place},
+        learner={"recompute": True},
+        selector={"kind": kind},
+    )
+    placement, notes = Placement(config), Notes()
+    layouts = Layouts(placement, notes)
+    layouts.restore(state or {})
+    layouts.saw(1, LOAD)
+    return layouts, placement, notes
+
+
+def failing(*errors):
+    """Work that fails so often, then is done."""
+    left = list(errors)
+
+    def work():
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return work
+
+
+SHORT = OutOfMemory("update", "learner rank 1", "you tried to allocate 4096 bytes")
+
+
+def test_what_ran_out_is_left_and_the_work_done_again(tiny):
+    layouts, placement, notes = made(tiny)
+    assert layouts.keep("update", 1, failing(SHORT)) == "done"
+    # dp2 tp1 is what is set, dp1 tp2 is the only other way to use 2 ranks
+    [(choice, after)] = placement.laid
+    assert (choice.stage, choice.layout, after) == ("update", Layout(1, 2), SHORT)
+    [(step, kind, message), (_, switched, _)] = notes.events
+    assert (step, kind, switched) == (1, "out_of_memory", "layout")
+    assert "learner rank 1 ran out of memory during update: you tried to allocate 4096 bytes" in message
+    assert "under dp2 tp1, 2048 tokens, recompute with contexts of up to 100 tokens" in message
+
+
+def test_it_is_not_taken_again_for_such_contexts(tiny):
+    layouts, placement, _ = made(tiny)
+    layouts.keep("update", 1, failing(SHORT))
+    for step in range(2, 30):
+        layouts.saw(step, LOAD)
+        layouts.settle("update", step, Clock())
+    assert len(placement.laid) == 1
+
+
+def test_without_another_layout_the_run_ends_with_all_reasons(tiny):
+    layouts, _, notes = made(tiny)
+    with pytest.raises(EarlError, match=r"nothing fits contexts of 100 tokens .*dp2 tp1.*; dp1 tp2"):
+        layouts.keep("update", 1, failing(SHORT, SHORT))
+    assert [kind for _, kind, _ in notes.events] == ["out_of_memory", "layout", "out_of_memory"]
+
+
+def test_without_a_selector_the_run_ends_with_the_cure(tiny):
+    layouts, placement, _ = made(tiny, kind="off")
+    with pytest.raises(EarlError, match=r"with contexts of up to 100 tokens; .*selector.kind = 'auto'.*--resume"):
+        layouts.keep("update", 1, failing(SHORT))
+    assert not placement.laid
+
+
+def test_players_who_are_replaced_have_to_play_again(tiny):
+    layouts, placement, _ = made(tiny)
+    with pytest.raises(Lost, match="is to be played again"):
+        layouts.keep("update", 1, failing(OutOfMemory("rows", "rollout worker 0", "nothing is left")))
+    assert placement.laid[0][0].stage == "rollout"
+
+
+def test_a_run_that_is_resumed_knows_what_was_barred(tiny):
+    layouts, _, _ = made(tiny)
+    layouts.keep("update", 1, failing(SHORT))
+    resumed, placement, _ = made(tiny, state=layouts.state())
+    resumed.settle("update", 2, Clock())
+    assert placement.laid[0][0].layout == Layout(1, 2)

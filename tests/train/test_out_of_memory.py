@@ -1,0 +1,106 @@
+"""A process without memory, in the middle of a run: the run goes on under another layout, and its numbers are the same.
+
+The kernel refuses what the process asks for: its budget is lowered to what it has, by a call between two stages.
+"""
+
+import pytest
+
+from earl.placement.cluster.budget import _status
+from earl.placement.peers import Peers
+from earl.placement.place import on_cluster
+from earl.recipe import build, dump
+from earl.runs.folder import create, lock
+from earl.runs.store import Store
+from earl.stopping import StopRequest
+from earl.train import train
+
+RECIPE = {
+    "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
+    "model": {"hidden": 64, "layers": 2, "heads": 4, "head_dim": 16, "intermediate": 2048},
+    "rollout": {"episodes": 32, "group_size": 4},
+    "algorithm": {"name": "ppo", "kl": 0.01},
+    "evaluate": {"every": 10, "opponents": ["random"], "episodes": 4, "final_episodes": 4},
+    "run": {"steps": 4, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 10},
+    "selector": {"kind": "auto"},
+}
+PLACE = {"kind": "colocated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0, "memory_gib": 4.0}
+SPARE = 1 << 20
+"""Bytes that a starved process is left with."""
+BEFORE = {"preparation": "dispatch", "update": "preparation", "weights": "update"}
+"""The stage of a rank after which it is starved, to run out in the next."""
+
+
+class Famine:
+    """Starves one process before a stage, once, until it is laid out anew."""
+
+    def __init__(self, role, after, at):
+        self.role, self.after, self.calls = role, after, at
+
+    def asked(self, stage, members):
+        """A call was made; what is called here comes behind it."""
+        if stage in ("leaving", "start"):
+            for member in members:
+                member.actor.__ray_call__.remote(_fed)
+        if (members[0].name.rpartition(" ")[0], stage) == (self.role, self.after):
+            self.calls -= 1
+            if self.calls == 0:
+                members[-1].actor.__ray_call__.remote(_starved)
+
+
+def _starved(self):
+    self._budget._most = _status("VmData") - self._budget._data + SPARE
+
+
+def _fed(self):
+    if self._budget:
+        self._budget._most = 4 << 30
+
+
+def finished(root, name, asked=None, **sections):
+    """Trains to the end; the numbers of the run, and what was told."""
+    config = build({**RECIPE, "placement": PLACE, **sections})
+    folder = create(root, name, dump(config))
+    with lock(folder), on_cluster(config, asked) as place:
+        assert train(folder, config, place, Peers(), StopRequest(), None).finished
+    with Store(folder.database, read_only=True) as store:
+        return store.metrics(), store.events()
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("runs"), "alone", selector={"kind": "off"})[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["rollout", "weights"])
+def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone, stage):
+    famine = Famine("rollout worker", {"rollout": "weights", "weights": "dispatch"}[stage], at=2)
+    metrics, events = finished(tmp_path, stage, famine.asked)
+    told = {event.kind: event for event in events}
+    assert f"rollout worker 1 ran out of memory during {stage}" in told["out_of_memory"].message
+    assert "rollout: from 2 x tp1 to 1 x tp2" in told["layout"].message
+    assert "recovered" not in told
+    assert [step for step, _ in metrics["episodes"]] == [1, 2, 3, 4]
+    assert {count for _, count in metrics["episodes"]} == {32.0}
+    for name in ("loss", "value_loss", "reward/mean"):
+        expected = [number for _, number in left_alone[name]]
+        assert [number for _, number in metrics[name]] == pytest.approx(expected, abs=1e-4), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", BEFORE)
+def test_a_run_whose_learner_runs_out_of_memory_goes_on(tmp_path, left_alone, stage):
+    # Of one minibatch and one epoch, so that nobody has learned of a batch that another one could not hold.
+    famine = Famine("learner rank", BEFORE[stage], at=2)
+    metrics, events = finished(tmp_path, stage, famine.asked)
+    told = {event.kind: event for event in events}
+    assert f"learner rank 1 ran out of memory during {stage}" in told["out_of_memory"].message
+    assert "update: from dp2 tp1" in told["layout"].message
+    assert told["out_of_memory"].step == told["layout"].step == 2
+    assert "recovered" not in told
+    for name in ("loss", "value_loss", "kl_to_reference", "reward/mean", "episodes"):
+        steps, numbers = zip(*metrics[name], strict=True)
+        assert steps == (1, 2, 3, 4)
+        assert numbers == pytest.approx([number for _, number in left_alone[name]], abs=1e-4), name
+    peaks = dict(metrics["memory/peak_bytes"])
+    assert all(0 < peaks[step] < 4 << 30 for step in (1, 2, 3, 4))
