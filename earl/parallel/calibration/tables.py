@@ -33,7 +33,7 @@ REQUESTS = {
     (5000, 500): 1500,
     (20_000, 2000): 1000,
 }
-"""Of TensorRT-LLM's benchmark by prompt and reply; its page tells them."""
+"""Of TensorRT-LLM's benchmark by prompt and reply, as public scripts that make its data sets have them."""
 ONLINE_REQUESTS = 500
 ONLINE_CHAT_REPLY = 214
 """Tokens: a mean that no setting gives; the other two replies of that table are round."""
