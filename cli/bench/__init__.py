@@ -7,7 +7,7 @@ from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import footprint, layouts, memory
 from earl.cli.bench.models import calibration
 from earl.cli.bench.rollouts import rollout, sampler, step
-from earl.cli.bench.transfers import dispatch
+from earl.cli.bench.transfers import dispatch, ways
 from earl.cli.bench.weights import weights
 
 
@@ -37,6 +37,7 @@ for benchmark in (
     faults,
     switching,
     dispatch,
+    ways,
     calibration,
 ):
     command.add_command(benchmark)

@@ -1,4 +1,4 @@
-"""`earl bench dispatch`: transfers between hosts."""
+"""`earl bench dispatch` and `earl bench ways`: transfers between hosts, and the ways of a run."""
 
 from typing import Any
 
@@ -62,3 +62,25 @@ def dispatch(hosts: int, rate: str, ranks: int | None, repeats: int, ray: bool, 
 
 def _cell(value: Any, form: str) -> str:
     return "-" if value is None else form.format(value)
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Who have the rows.")
+@click.option("--ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Of the learner.")
+@click.option("--repeats", type=click.IntRange(min=1), default=11, show_default=True, help="Of every way, in turn.")
+@json_option
+def ways(workers: int, ranks: int, repeats: int, as_json: bool) -> None:
+    """Measure the ways that a run's rows take, by Ray's object store and from process to process.
+
+    The actors are those of a run on this machine; rows of some 500 tokens are made up.
+
+    \b
+    tokens         of each worker
+    bytes          that ranks lack
+    objects, peers, auto   seconds of a dispatch by each way
+    auto_takes     the way that is taken once both were tried
+    auto_loss      what it loses against the faster one
+    """
+    from earl.benchmarks.ways import run
+
+    show(run(workers, ranks, repeats), as_json)
