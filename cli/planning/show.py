@@ -54,15 +54,16 @@ def _show(one: Plan, price: float | None) -> None:
         _print(grid)
     click.echo("\nThe choice, by context")
     click.echo("\n".join(f"  {line}" for line in told.choices))
-    click.echo()
-    _print(told.step)
+    for grid in told.step:
+        click.echo()
+        _print(grid)
 
 
 def _print(grid: Grid) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in grid.names:
         table.add_column(name, justify="right", no_wrap=True)
     for row in grid.rows:

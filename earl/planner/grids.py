@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from earl.dispatch.explain import MIB
 from earl.parallel.choice import Stage
 from earl.parallel.estimate import Estimate
 from earl.parallel.hardware import GIB
+from earl.parallel.layout import Layout
 from earl.planner.cell import Cell
 from earl.planner.plan import Plan
 from earl.planner.speedup import Speedup
@@ -85,9 +87,20 @@ def step_grid(steps: Sequence[Step], price: float | None) -> Grid:
             continue
         layouts = [_part(part) for part in map(parts.get, stages) if part]
         rows.append((f"{each.context:,}", *layouts, duration(took.value), _range(took), *_cost(hours, price)))
-    last = ["\na step", "\n80 %", "GPU-hours of\n1,000 episodes", *(["their\ncost"] if price is not None else [])]
-    title = "A step, each stage in the layout that takes it the least time"
-    return Grid(title, ("\ncontext", *(f"\n{stage}" for stage in stages), *last), tuple(rows))
+    title = "A step, each stage in the layout that takes it the least time; GPU-h: GPU-hours of 1,000 episodes"
+    return Grid(title, ("context", *stages, "a step", "80 %", *_cost_names(price)), tuple(rows))
+
+
+def dispatch_grid(steps: Sequence[Step], gbps: float) -> Grid:
+    """Contexts down: what a step's rows weigh, what of it leaves its host, and how long that takes."""
+    rows = []
+    for entry in (each.dispatch for each in steps if each.dispatch):
+        sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
+        took = [duration(seconds) for seconds in (entry.times[-1].centralised_s, entry.times[-1].direct_s)]
+        between = f"{_layout(entry.prepared)} → {_layout(entry.learned)}"
+        rows.append((f"{entry.context:,}", f"{entry.tokens:,}", between, *sizes, *took))
+    names = ("context", "tokens", "dp x TP", "MiB", "leave hosts", "busiest link", "controller", "direct")
+    return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, tuple(rows))
 
 
 def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
@@ -97,8 +110,8 @@ def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
         for place, (plan, each) in enumerate(zip(plans, row, strict=True)):
             where = plan.asked.cluster.where.removeprefix("--gpus ")
             rows.append(("" if place else f"{each.context:,}", where, *_compared(each, price)))
-    last = ["\na step", "GPU-hours of\n1,000 episodes", *(["their\ncost"] if price is not None else [])]
-    return Grid("The clusters side by side", ("\ncontext", "\nGPUs", "\nrollout", "\nupdate", *last), tuple(rows))
+    names = ("context", "GPUs", "rollout", "update", "a step", *_cost_names(price))
+    return Grid("The clusters side by side; GPU-h: GPU-hours of 1,000 episodes", names, tuple(rows))
 
 
 def _compared(each: Step, price: float | None) -> list[str]:
@@ -107,6 +120,14 @@ def _compared(each: Step, price: float | None) -> list[str]:
         return [each.verdict]
     parts = {part.stage: _part(part) for part in each.parts}
     return [parts["rollout"], parts["update"], duration(took.value), *_cost(hours, price)]
+
+
+def _cost_names(price: float | None) -> list[str]:
+    return ["GPU-h", *([] if price is None else ["cost"])]
+
+
+def _layout(layout: Layout) -> str:
+    return f"{layout.dp}x{layout.tp}"
 
 
 def _cost(hours: Estimate, price: float | None) -> list[str]:

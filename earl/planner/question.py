@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from earl.config import Config
+from earl.dispatch.cost import GIGABIT
 from earl.errors import EarlError
 from earl.parallel.hardware import Cluster
 from earl.parallel.memory import ModelShape
@@ -64,6 +65,11 @@ class Question:
     """Of the engine."""
     software: Software
     network_gbps: float
+
+    @property
+    def network_bandwidth(self) -> float:
+        """Bytes per second of a host's link to the others."""
+        return self.network_gbps * GIGABIT
 
     def engine(self, tp: int) -> Engine:
         """One copy of it. earl gives vLLM `sampler.memory_share` of a GPU; another engine takes what it does by itself,

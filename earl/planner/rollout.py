@@ -58,10 +58,10 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room:
     """
     held = found.weight_bytes + found.reserve_bytes
     if not found.kv_tokens_capacity:
-        may = f"of which the engine may take {room / GIB:.1f}"
-        return f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU, {may}: out of memory"
+        need = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
+        return f"out of memory: {need}, the engine may take {room / GIB:.1f}"
     if not found.fits:
-        return f"{found.why}: out of memory"
+        return f"out of memory: {found.why}"
     if found.waves == 1:
         return found.why
     asked = responses * context

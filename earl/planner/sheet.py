@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from earl.planner.grids import Grid, map_grid, rollout_grid, step_grid, training_grid
+from earl.planner.grids import Grid, dispatch_grid, map_grid, rollout_grid, step_grid, training_grid
 from earl.planner.plan import Plan
 from earl.planner.words import head, switch_lines, uncertain, without_room
 
@@ -18,7 +18,8 @@ class Sheet:
     """Of cells, and of what splits gain."""
     choices: tuple[str, ...]
     """Where the layout changes, by stage and load."""
-    step: Grid
+    step: tuple[Grid, ...]
+    """The recipe's step, and its dispatch."""
 
 
 def sheet(plan: Plan, price: float | None) -> Sheet:
@@ -28,9 +29,11 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
         price: of a GPU-hour; None: no cost is said.
     """
     maps = [map_grid(plan, before, after) for before, after in pairwise(plan.fitting)]
+    moved = any(each.dispatch for each in plan.steps)
+    dispatched = [dispatch_grid(plan.steps, plan.asked.network_gbps)] if moved else []
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),
         choices=(*switch_lines(plan), *without_room(plan), uncertain(plan)),
-        step=step_grid(plan.steps, price),
+        step=(step_grid(plan.steps, price), *dispatched),
     )

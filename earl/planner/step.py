@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from earl.parallel.layout import Layout
 from earl.parallel.throughput.parts import weight_bytes
 from earl.parallel.throughput.rollout import Workload, rollout
 from earl.planner.cell import Cell
-from earl.planner.drain import rollout_seconds
-from earl.planner.passes import host_link, hosts_of
 from earl.planner.question import Question
 
 Lengths = NDArray[np.int64]
@@ -148,12 +147,12 @@ def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int
     copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
     own = np.sort(lengths)[::-1][::copies]
     prompt, reply = asked.tokens.of(context)
-    share, mean = prompt / (prompt + reply), float(own.mean())
-    took = rollout_seconds(asked.engine(tp), own, share)
-    expected = rollout(asked.engine(tp), Workload(share * mean, (1 - share) * mean, len(own))).tokens_per_gpu_s
-    assert expected is not None, "a shorter episode than one that fits"
-    low, high = expected.value / expected.high, expected.value / expected.low
-    return Part("rollout", Estimate(took, took * low, took * high, "predicted"), Layout(copies, tp))
+    written, mean = reply / context, float(own.mean())
+    work = Workload(mean * prompt / context, mean * written, len(own), float(own.max()) * written)
+    fast = rollout(asked.engine(tp), work).tokens_per_gpu_s
+    assert fast is not None, "the longest one fits"
+    took, least, most = (float(own.sum()) * written / (speed * tp) for speed in (fast.value, fast.high, fast.low))
+    return Part("rollout", Estimate(took, least, most, fast.origin), Layout(copies, tp))
 
 
 def _update(asked: Question, cell: Cell, lengths: Lengths) -> Part:
@@ -182,9 +181,9 @@ def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: 
     device = asked.cluster.device
     assert device is not None, "the kinds of GPUs that can be named are listed"
     size = weight_bytes(asked.shape, asked.precision)
-    given, taken = hosts_of(asked.cluster, learner.size), hosts_of(asked.cluster, sampler.size)
+    given, taken = (ceil(layout.size / asked.cluster.gpus_per_host) for layout in (learner, sampler))
     crossing = size * (given - 1) / given if shared else size * max(1.0, taken / given)
-    return crossing / host_link(asked.network_gbps) + size / sampler.tp / device.link_bandwidth
+    return crossing / asked.network_bandwidth + size / sampler.tp / device.link_bandwidth
 
 
 def _tps(cells: Iterable[Cell], stage: str) -> list[int]:

@@ -37,7 +37,7 @@ def switch_lines(plan: Plan) -> list[str]:
 def without_room(plan: Plan) -> list[str]:
     """Splits that fit at no context, with the reason."""
     found = {cell.tp: cell for cell in reversed(plan.cells) if cell.stage == "rollout" and cell.tp not in plan.fitting}
-    return [f"rollout, TP {tp}: out of memory at every context: {found[tp].verdict}" for tp in sorted(found)]
+    return [f"rollout, TP {tp} at every context: {found[tp].verdict}" for tp in sorted(found)]
 
 
 def uncertain(plan: Plan) -> str:

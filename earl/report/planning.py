@@ -58,6 +58,6 @@ def _section(plan: Plan, price: float | None, number: int) -> Section:
         key=f"cluster-{number}",
         title=plan.asked.cluster.where.removeprefix("--gpus "),
         told=told,
-        grids=(told.step, *told.grids),
+        grids=(*told.step, *told.grids),
         figures=(*maps, speed_figure(plan, prefix), step_figure(plan, prefix), *memory),
     )
