@@ -152,7 +152,7 @@ def _speed(cell: Cell, chosen: bool) -> str:
 
 def _trained(cell: Cell, chosen: bool) -> tuple[str, str, str]:
     fast = cell.throughput
-    how = f"{short(cell.micro_batch_tokens or 0)}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
+    how = f"{cell.micro_batch_tokens:,}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
     speed = f"{significant(fast.value)}{' *' if chosen else '  '}" if fast else f"{NO_ROOM}  "
     return f"{cell.memory_bytes / GIB:.1f}", how, speed
 

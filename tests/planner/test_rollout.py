@@ -1,0 +1,46 @@
+"""Cells of the rollout follow from the room for keys and values."""
+
+from earl.parallel.throughput.coefficients import fitted
+from earl.planner.rollout import rollout_cells
+from tests.planner.asked import asked
+
+
+def cells(gpus: str = "16x8xH100", **wish: str) -> dict:
+    question = asked(gpus, **wish)
+    return {(c.tp, c.responses, c.context): c for c in rollout_cells(question, question.cluster.gpus)}
+
+
+def test_tokens_that_fit_waves_and_oversubscription() -> None:
+    question = asked(contexts="8192", responses="8,128", tps="4")
+    room = question.engine(4).kv_tokens(fitted().values)
+    found = cells(contexts="8192", responses="8,128", tps="4")
+    few, many = found[4, 8, 8192], found[4, 128, 8192]
+    assert few.kv_tokens_capacity == many.kv_tokens_capacity == room
+    assert (few.waves, many.waves) == (1, -(-128 // (room // 8192)))
+    assert few.oversubscription == 8 * 8192 / room
+    assert few.dp == 32  # 128 GPUs / 4
+    assert few.memory_bytes < many.memory_bytes <= many.room_bytes
+
+
+def test_every_cell_that_fits_stays_within_its_room() -> None:
+    for cell in cells().values():
+        assert cell.feasible == (cell.memory_bytes <= cell.room_bytes)
+        assert cell.feasible == (cell.throughput is not None)
+
+
+def test_the_more_is_asked_of_it_the_more_an_engine_is_oversubscribed() -> None:
+    found = cells()
+    for (tp, responses, context), cell in found.items():
+        larger = found.get((tp, responses, context * 2))
+        if cell.oversubscription and larger:
+            assert larger.oversubscription == 2 * cell.oversubscription
+            assert larger.waves >= cell.waves
+
+
+def test_half_the_weights_of_each_gpu_leave_more_than_twice_the_room() -> None:
+    found = cells(contexts="1024", responses="8", tps="4,8")
+    assert found[8, 8, 1024].kv_tokens_capacity > 2 * found[4, 8, 1024].kv_tokens_capacity
+
+
+def test_a_split_wider_than_all_gpus_is_left_out() -> None:
+    assert {tp for tp, _, _ in cells("4xH200")} == {1, 2, 4}

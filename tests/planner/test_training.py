@@ -1,0 +1,64 @@
+"""Cells of the learner: what a recipe leaves open is chosen, what it says stays."""
+
+import pytest
+
+from earl.planner.training import training_cells
+from tests.planner.asked import asked
+
+
+def cells(gpus: str = "16x8xH100", recipe: dict | None = None, **wish: str) -> dict:
+    question = asked(gpus, recipe=recipe, **wish)
+    found = training_cells(question, question.cluster.gpus)
+    return {(c.stage, c.tp, c.context): c for c in found}
+
+
+def test_every_split_has_all_gpus() -> None:
+    found = cells(contexts="1024")
+    assert {(stage, tp, cell.dp) for (stage, tp, _), cell in found.items()} == {
+        (stage, tp, 128 // tp) for stage in ("experience", "update") for tp in (1, 2, 4, 8)
+    }
+
+
+def test_memory_grows_with_the_context_or_activations_are_recomputed() -> None:
+    found = cells(contexts="1024,32768", recipe={"learner": {"micro_batch_tokens": 1024}})
+    short, long = found["update", 4, 1024], found["update", 4, 32_768]
+    assert (short.micro_batch_tokens, long.micro_batch_tokens) == (1024, 32_768)  # the longest row is one alone
+    assert (short.recompute, long.recompute) == (False, True)
+    assert short.feasible and long.feasible
+
+
+def test_a_micro_batch_is_no_larger_than_a_rank_s_share() -> None:
+    recipe = {"rollout": {"episodes": 256}, "learner": {"minibatches": 2}}
+    found = cells(contexts="1024", recipe=recipe)
+    for cell in found.values():
+        # 128 rows of a minibatch x 1,024 tokens over dp parts, but at least learner.micro_batch_tokens = 2,048
+        assert cell.micro_batch_tokens <= max(2048, 128 * 1024 // cell.dp)
+
+
+def test_what_the_recipe_says_stays() -> None:
+    recipe = {"learner": {"recompute": False, "offload": False, "micro_batch_tokens": 2048}}
+    for cell in cells(recipe=recipe).values():
+        assert (cell.recompute, cell.offload) == (False, False)
+        assert cell.micro_batch_tokens == max(2048, cell.context)
+    assert not cells(recipe=recipe, contexts="32768")["update", 1, 32_768].feasible
+
+
+def test_moments_leave_only_where_nothing_else_fits() -> None:
+    for cell in cells("4x8xH100").values():
+        others = {"learner": {"offload": False}}
+        if cell.offload and cell.feasible:
+            stays = cells("4x8xH100", recipe=others, contexts=str(cell.context))[cell.stage, cell.tp, cell.context]
+            assert not stays.feasible
+
+
+def test_the_reference_takes_room_beside() -> None:
+    plain = cells(contexts="1024")["experience", 4, 1024]
+    beside = cells(contexts="1024", recipe={"algorithm": {"kl": 0.1}})["experience", 4, 1024]
+    # 72.7 billion parameters x 4 bytes / 128 GPUs = 2.27 GB
+    assert beside.memory_bytes - plain.memory_bytes == pytest.approx(72.7e9 * 4 / 128, rel=0.01)
+
+
+def test_too_few_gpus_for_an_update_but_enough_to_sample() -> None:
+    found = cells("8xH100")
+    assert not any(cell.feasible for (stage, _, _), cell in found.items() if stage == "update")
+    assert all(cell.verdict.startswith("out of memory: ") for cell in found.values() if not cell.feasible)
