@@ -112,7 +112,12 @@ def options(
     prompt_tokens: int | None,
     reply_tokens: int | None,
     network: float,
+    memory_share: float | None,
+    assignments: tuple[str, ...],
     **others: Any,
 ) -> Options:
     """The options of the command, those of the axes together."""
-    return Options(env, wish=Wish(contexts, longest, responses, tps, prompt_tokens, reply_tokens, network), **others)
+    if memory_share is not None:
+        assignments = (f"sampler.memory_share={memory_share}", *assignments)  # --set has the last word
+    wish = Wish(contexts, longest, responses, tps, prompt_tokens, reply_tokens, network)
+    return Options(env, wish=wish, assignments=assignments, **others)

@@ -53,6 +53,12 @@ OPTIONS = (
     click.option("--kv-cache", default="auto", show_default=True, help="The same for keys and values; auto: 16 bits."),
     click.option("--engine", default="vllm", show_default=True, help="vllm, vllm-0.5, tensorrt-llm or triton."),
     click.option(
+        "--memory-share",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        metavar="SHARE",
+        help="Of a GPU, that the engine takes: sets sampler.memory_share.",
+    ),
+    click.option(
         "--network",
         type=float,
         default=200.0,

@@ -61,11 +61,7 @@ def map_figure(plan: Plan, before: int, after: int, prefix: str) -> Figure:
 def speed_figure(plan: Plan, prefix: str) -> Figure:
     """Tokens per GPU and second of the rollout over the context, a line for each split; the reader chooses the load."""
     loads = plan.asked.responses
-    traces = [
-        _speeds(plan, "rollout", load, tp, place, number)
-        for number, load in enumerate(loads)
-        for place, tp in enumerate(plan.fitting)
-    ]
+    traces = [_speeds(plan, load, tp, number) for number, load in enumerate(loads) for tp in plan.fitting]
     told = (
         "Tokens that are written per GPU and second; bars hold the true value in four of five cases. Where a line "
         "drops, responses no longer fit at once and have to wait."
@@ -84,9 +80,9 @@ def memory_figure(plan: Plan, stage: Stage, prefix: str) -> Figure:
     cells = [cell for cell in plan.cells if cell.stage == stage]
     load = max((cell.responses or 0 for cell in cells), default=0)
     traces = []
-    for place, tp in enumerate(dict.fromkeys(cell.tp for cell in cells)):
+    for tp in dict.fromkeys(cell.tp for cell in cells):
         own = [cell for cell in cells if cell.tp == tp and (cell.responses or 0) == load]
-        traces.append(_line(f"TP {tp}", own, [cell.memory_bytes / GIB for cell in own], CYCLE[place]))
+        traces.append(_line(f"TP {tp}", own, [cell.memory_bytes / GIB for cell in own], _color(plan, tp)))
     if cells:
         room = [cells[0].room_bytes / GIB] * len(plan.asked.contexts)
         traces.append({**_line("room", [], room, GREY), "x": list(plan.asked.contexts), "line": {"dash": "dot"}})
@@ -120,12 +116,17 @@ def step_figure(plan: Plan, prefix: str) -> Figure:
     )
 
 
-def _speeds(plan: Plan, stage: Stage, load: int | None, tp: int, place: int, number: int) -> dict[str, Any]:
-    """One line with its intervals."""
+def _color(plan: Plan, tp: int) -> str:
+    """A split has the same colour in every plot."""
+    return CYCLE[sorted({cell.tp for cell in plan.cells}).index(tp) % len(CYCLE)]
+
+
+def _speeds(plan: Plan, load: int, tp: int, number: int) -> dict[str, Any]:
+    """One line of the rollout with its intervals; the reader's choice of that number shows it."""
     own = [
         cell
         for cell in plan.cells
-        if (cell.stage, cell.responses, cell.tp) == (stage, load, tp) and cell.throughput is not None
+        if (cell.stage, cell.responses, cell.tp) == ("rollout", load, tp) and cell.throughput is not None
     ]
     speeds = [cell.throughput for cell in own if cell.throughput is not None]
     bars = {
@@ -135,7 +136,7 @@ def _speeds(plan: Plan, stage: Stage, load: int | None, tp: int, place: int, num
         "arrayminus": finite(speed.value - speed.low for speed in speeds),
         "thickness": 1,
     }
-    line = _line(f"TP {tp}", own, [speed.value for speed in speeds], CYCLE[place])
+    line = _line(f"TP {tp}", own, [speed.value for speed in speeds], _color(plan, tp))
     return {**line, "error_y": bars, "meta": {"choice": number}, "visible": number == 0}
 
 

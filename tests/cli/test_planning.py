@@ -112,6 +112,15 @@ def test_prompt_and_reply_as_published_tables_name_them(earl) -> None:
     assert room[0] > 2 * room[1]  # half the bytes of a token, and more room beside narrower weights
 
 
+def test_the_share_of_memory_that_an_engine_takes(earl) -> None:
+    line = (*LINE, "--json", "--contexts", "1024", "--responses", "8", "--tp", "4")
+    rooms = [
+        earl(*line, *more).json["cells"][0]["kv_tokens_capacity"]
+        for more in ((), ("--memory-share", "0.9"), ("--set", "sampler.memory_share=0.9"))
+    ]
+    assert rooms[0] < rooms[1] == rooms[2]
+
+
 def test_words_for_people(earl) -> None:
     said = earl(*LINE, "--tp", "4,8", "--price", "2")
     assert (said.code, said.err) == (0, "")
@@ -237,6 +246,8 @@ def test_a_folder_with_a_config(earl, tmp_path: Path) -> None:
         ((*LINE, "--weights", "int3"), "unknown kind of number 'int3'. Known: bf16"),
         ((*LINE, "--kv-cache", "half"), "unknown kind of number 'half'"),
         ((*LINE, "--engine", "vlm"), "unknown engine 'vlm'; did you mean 'vllm'?"),
+        ((*LINE, "--memory-share", "1.5"), "Invalid value for '--memory-share'"),
+        ((*LINE, "--memory-share", "nan"), "memory_share"),
         ((*LINE, "--price", "nan"), "--price nan is not a price; give what an hour of one GPU costs, such as 2.5"),
         ((*LINE, "--price", "-1"), "--price -1.0 is not a price"),
         (
