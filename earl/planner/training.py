@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import ceil
 
 from earl.parallel.arrangement import splits
 from earl.parallel.choice import Stage
@@ -11,7 +12,7 @@ from earl.parallel.fits import Verdict, fits
 from earl.parallel.footprint import Training, forward_bytes, learner_bytes
 from earl.parallel.layout import Layout
 from earl.parallel.throughput.room import CONTEXT_BYTES
-from earl.parallel.throughput.stages import Learning, forward_speed, update_speed
+from earl.planner import passes
 from earl.planner.cell import Cell
 from earl.planner.question import Question
 
@@ -112,16 +113,17 @@ def _fits(asked: Question, stage: Stage, way: Way, layout: Layout) -> Verdict:
 def _speed(asked: Question, stage: Stage, way: Way, context: int, layout: Layout) -> Estimate:
     device = asked.cluster.device
     assert device is not None, "the kinds of GPUs that can be named are listed"
-    job = Learning(
+    passing = passes.Passing(
+        shape=asked.shape,
+        device=device,
+        dp=layout.dp,
+        tp=layout.tp,
+        hosts=ceil(layout.size / asked.cluster.gpus_per_host),
+        tokens=way.micro_batch_tokens,
         context=context,
-        micro_batch_tokens=way.micro_batch_tokens,
-        step_tokens=_minibatch_tokens(asked, context),
-        recompute=way.recompute,
-        gpus_per_host=asked.cluster.gpus_per_host,
-        network_bandwidth=asked.network_bandwidth,
+        across=asked.network_bandwidth,
     )
-    speed = update_speed if stage == "update" else forward_speed
-    return speed(asked.shape, device, layout, job)
+    return passes.update(passing, way.recompute) if stage == "update" else passes.reference(passing)
 
 
 def _minibatch_tokens(asked: Question, context: int) -> int:
