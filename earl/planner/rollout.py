@@ -58,8 +58,8 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room:
     """
     held = found.weight_bytes + found.reserve_bytes
     if not found.kv_tokens_capacity:
-        need = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
-        return f"out of memory: {need}, the engine may take {room / GIB:.1f}"
+        alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
+        return f"out of memory: {alone}, the engine may take {room / GIB:.1f}"
     if not found.fits:
         return f"out of memory: {found.why}"
     if found.waves == 1:
