@@ -26,6 +26,8 @@ class Course:
     switches: int
     backs: int
     """The most switches back to what was left within 100 steps, in any 100 steps."""
+    unforced_backs: int
+    """Of those the ones that memory did not force, as far as the way of choosing tells."""
     out_of_memory: int
     decisions: tuple[Decision, ...] = ()
 
@@ -72,7 +74,17 @@ def selected(world: World, settings: Settings | None = None, profiled: bool = Tr
         else:
             selector.measured(choice, world.loads[step], seconds)
 
-    return replace(played(world, choose, told), decisions=tuple(decisions))
+    course = played(world, choose, told)
+    free = [one.step for one in decisions if one.reason == "faster" and _back(one, decisions)]
+    return replace(course, unforced_backs=most_within(free), decisions=tuple(decisions))
+
+
+def _back(decision: Decision, decisions: list[Decision]) -> bool:
+    """Whether it goes back to what was left within 100 steps."""
+    return any(
+        one.switched and one.before == decision.choice and 0 < decision.step - one.step < BACK_STEPS
+        for one in decisions
+    )
 
 
 def by_range(world: World) -> Course:
@@ -130,8 +142,12 @@ def played(
             failures += not done
             total += switch + seconds
             told(step, choice, seconds if done else None, switch)
-    most = max((sum(first <= step < first + BACK_STEPS for step in backs) for first in backs), default=0)
-    return Course(total, len(left), most, failures)
+    return Course(total, len(left), most_within(backs), most_within(backs), failures)
+
+
+def most_within(steps: list[int]) -> int:
+    """How many of them lie in any 100 steps, at most."""
+    return max((sum(first <= step < first + BACK_STEPS for step in steps) for first in steps), default=0)
 
 
 def _profile(selector: Selector, world: World) -> None:

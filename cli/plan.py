@@ -17,6 +17,9 @@ def command(
     columns: str | None,
     price: float | None,
     html: Path | None,
+    replay: str | None,
+    margin: float | None,
+    root: Path,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -35,10 +38,21 @@ def command(
     stages share their GPUs, and rollout.episodes how many rows a step has. On more or fewer GPUs there are more or
     fewer in proportion; these numbers are predicted from bytes alone: no latency, no packing.
 
+    With --replay: the layouts that a run decided for, decided again from the inputs that it recorded, and whether the
+    decisions are the same; with another --margin, which switches there would have been.
+
     Nothing is measured, and nothing is asked of the network.
     """
+    from earl.cli import replayed
     from earl.cli.planning import asking, show
 
+    if replay is not None:
+        return replayed.show(replayed.replayed_run(root, replay, margin), as_json)
+    for name in ("model", "gpus"):
+        if not given[name]:
+            raise click.UsageError(f"Missing option '--{name}'.")
+    if margin is not None:
+        raise click.UsageError("--margin is read with --replay alone; leave it out, or name a run.")
     options = asking.options(env, price=price, **given)
     if dispatch:
         return show.transfers(asking.transfers_of(options, columns), as_json)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from earl.cli.options import json_option, recipe_options
+from earl.cli.options import json_option, recipe_options, runs_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1)
@@ -15,16 +15,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 OPTIONS = (
     click.option(
         "--model",
-        required=True,
         metavar="NAME",
-        help="A well-known model, such as Qwen2.5-72B, its hub id, or a folder.",
+        help="A well-known model, such as Qwen2.5-72B, its hub id, or a folder.  [required]",
     ),
     click.option(
         "--gpus",
         multiple=True,
-        required=True,
         metavar="16x8xH100",
-        help="Hosts x GPUs x kind; 8xH100 is one host. May be repeated, to compare.",
+        help="Hosts x GPUs x kind; 8xH100 is one host. May be repeated, to compare.  [required]",
     ),
     click.option(
         "--hardware",
@@ -74,6 +72,11 @@ OPTIONS = (
         metavar="NAME,NAME",
         help="With --dispatch: columns that are moved; unless given, all that a batch to learn from has.",
     ),
+    click.option("--replay", metavar="RUN", help="Decide again what a run decided; needs neither model nor GPUs."),
+    click.option(
+        "--margin", type=click.FloatRange(min=0), metavar="M", help="With --replay: in place of the run's own."
+    ),
+    runs_option,
     recipe_options,
     json_option,
 )

@@ -17,6 +17,7 @@ from earl.runs.numbers import Numbers
 from earl.runs.storage import storage
 from earl.runs.store import Store
 from earl.runs.summary import database_files
+from earl.runs.tables import RecordedDecision
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ class RunData:
     numbers: Numbers
     contexts: list[ContextTokens]
     """Tokens by step, turn and author; empty for a run of an earl that did not keep them."""
+    decisions: list[RecordedDecision]
+    """Which layout each stage ran in, by step; empty where layouts were fixed."""
     model: ModelFacts | None
     episodes: StoredEpisodes | None
     started: float | None
@@ -73,6 +76,7 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
         config=attempt(_config, None),
         numbers=attempt(_numbers, Numbers()),
         contexts=attempt(_contexts, []) if folder.database.is_file() else [],
+        decisions=attempt(_decisions, []) if folder.database.is_file() else [],
         model=attempt(lambda run: model_facts(run.checkpoints), None),
         episodes=stored_episodes(folder, max_episodes, problems),
         started=_modified(folder.config),
@@ -99,6 +103,11 @@ def _numbers(folder: RunFolder) -> Numbers:
 def _contexts(folder: RunFolder) -> list[ContextTokens]:
     with Store(folder.database, read_only=True) as store:
         return store.contexts()
+
+
+def _decisions(folder: RunFolder) -> list[RecordedDecision]:
+    with Store(folder.database, read_only=True) as store:
+        return store.decisions()
 
 
 def _modified(path: Path) -> float | None:

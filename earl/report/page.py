@@ -10,6 +10,7 @@ from earl.report.browser import browser
 from earl.report.data import RunData
 from earl.report.figures import color_of
 from earl.report.frame import fill
+from earl.report.layouts import changes
 from earl.report.sections import Sections, listed
 from earl.report.summary import summary, time_table
 
@@ -43,6 +44,7 @@ def _single(data: RunData) -> dict[str, Any]:
         "pairings": results.pairings(data),
         "times": time_table(data),
         "events": data.numbers.events[-MAX_EVENTS:],
+        "changes": changes(data),
         "runs": [],
     }
 

@@ -10,6 +10,7 @@ from earl.report.data import RunData
 from earl.report.figures import Figure
 from earl.report.forecast import forecast_figure
 from earl.report.heat import heat_figure
+from earl.report.layouts import layout_figures
 from earl.report.strength import strength_figures
 
 Sections = dict[str, list[Figure]]
@@ -24,6 +25,7 @@ def sections(runs: Sequence[RunData]) -> Sections:
         "training": training_figures(runs),
         "other": other_figures(runs),
         "context": [*context_figures(runs), forecast_figure(runs), *([m for m in maps if m.spec] if several else maps)],
+        "layouts": layout_figures(runs),
         "time": [time_figure(runs)],
     }
 

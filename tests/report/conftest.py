@@ -16,6 +16,7 @@ from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
+from earl.runs.tables import RecordedDecision
 from earl.trajectory import Author, Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
 
 WARM = 10
@@ -174,6 +175,7 @@ class Builder:
                 result = MatchResult("tictactoe", text, 0, False, 40, 0.5, 0.25, 0.25, 0.0, 0.0)
                 store.record_step(number, {text: 1.0, "reward": 0.5}, {text: 0.1}, [result], "train")
                 store.event(number, text, text)
+                store.decision(RecordedDecision(number, "update", text, "dp4 tp1", text, text, text))
         self.checkpoint(folder, 1, byte_tokenizer())
         played = [
             episode(lambda t: byte_tokenizer().encode(t).ids, [(text, text)], opponent=text, error=text)

@@ -21,6 +21,9 @@ from earl.parallel.selector.state import Left, StageState
 CLEARLY = 0.02
 """A choice is clearly the fastest when it takes so much less than the one that was."""
 
+LASTING = 16
+"""Steps for which a choice has to fit to be gone back to."""
+
 
 def decide(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     """What the stage runs in at this step, and the state after.
@@ -54,8 +57,10 @@ def _weighed(
     saved = _saved(inputs, total, costs, present, best if best != present else wanted)
     if best != present:
         return _taken(state, inputs, best, "faster", saved)
-    last = f"the last switch was at step {state.since}"
-    if not _rests(state, inputs):
+    last = "it was left lately, and may not fit for long"
+    if _rests(state, inputs):
+        last = f"the last switch was at step {state.since}"
+    elif state.backs:
         last = f"it was left lately, and step {state.backs[-1]} switched back already"
     return _taken(state, inputs, present, "held", f"{saved}; but {last}")
 
@@ -112,10 +117,20 @@ def _rests(state: StageState, inputs: Inputs) -> bool:
 
 
 def _free(state: StageState, inputs: Inputs) -> NDArray[np.bool_]:
-    """What may be switched to although nothing forces a switch; the present choice always may stay. [C]"""
-    recent = {one.choice for one in state.left} if state.backs else set()
-    rests = _rests(state, inputs)
-    return np.array([one.choice == state.current or not (rests or one.choice in recent) for one in inputs.candidates])
+    """What may be switched to although nothing forces a switch; the present choice always may stay. [C]
+
+    What was left lately is gone back to once, and only if it fits for LASTING steps: else it would soon have to be left
+    again.
+    """
+    recent = {one.choice for one in state.left}
+    lasting = min(sum(steps <= LASTING for steps in AHEAD), max(one.fits for one in inputs.candidates))
+    return np.array(
+        [
+            one.choice == state.current
+            or not (_rests(state, inputs) or (one.choice in recent and (state.backs or one.fits < lasting)))
+            for one in inputs.candidates
+        ]
+    )
 
 
 def _watched(state: StageState, inputs: Inputs) -> StageState:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Settings:
     """Of the decision; the same for all stages."""
 
-    margin: float = 0.25
+    margin: float = 0.5
     """A switch has to save its cost and this share of it beside."""
     dwell_steps: int = 100
     """How long an advantage is expected to last before anything is known: loads change their direction that often."""

@@ -1,0 +1,79 @@
+"""The simulation counts what it says it counts."""
+
+import json
+
+import numpy as np
+import pytest
+
+from earl.benchmarks.courses import by_range, clairvoyant, most_within, played, selected, static, table
+from earl.benchmarks.oscillation import adversary
+from earl.benchmarks.worlds import SHAPES, STEPS, world
+from earl.cli.main import run as command_line
+
+
+def test_worlds_are_the_same_again_and_cross():
+    one, again = world(0, 3), world(0, 3)
+    assert one.loads == again.loads and np.array_equal(table(one), table(again))
+    assert len(one.loads) == STEPS
+    own = world(4, 3)
+    fastest = {int(np.argmin([own.true(n, load.mean_tokens) for n in range(4)])) for load in own.loads}
+    assert len(fastest) >= 2
+    assert {world(number, 0).family for number in range(len(SHAPES))} == set(SHAPES)
+
+
+def test_nobody_beats_the_clairvoyant():
+    for number in (2, 15):
+        own = world(number, 1)
+        best = clairvoyant(own)
+        assert best <= static(own)
+        for course in (selected(own), by_range(own)):
+            # what a switch costs is drawn around what the clairvoyant pays, a tenth to either side
+            assert course.seconds >= best - 0.5 * own.switch_seconds * course.switches
+
+
+def test_a_step_out_of_memory_is_paid_and_done_again():
+    own = world(0, 1)
+    small, large = own.choices[0], own.choices[3]
+    failed = []
+
+    def choose(step):
+        return large if failed and failed[-1] == step else small
+
+    def told(step, choice, seconds, switch):
+        if seconds is None:
+            failed.append(step)
+
+    course = played(own, choose, told)
+    misses = int(np.isinf(table(own)[:, 0]).sum())
+    assert course.out_of_memory == misses == len(failed)
+
+
+def test_switches_back_are_counted_within_any_hundred_steps():
+    assert most_within([]) == 0
+    assert most_within([5, 104, 105, 300]) == 2  # 5 and 104, or 104 and 105; 5 and 105 are a hundred apart
+
+
+def test_an_adversary_does_not_make_it_thrash():
+    for number in range(3):
+        row = adversary(number, seed=1)
+        assert row["unforced_backs"] <= 1
+        assert row["switches"] <= 12  # of 300 steps, in which the load turned against it after each
+        assert row["loss"] < 0.4
+
+
+def test_the_command_prints_json(capsys):
+    assert command_line(["bench", "selector", "--histories", "2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["histories"] == 2
+    assert {"mean", "p95", "worst", "within_3_percent"} == set(result["loss"]["selector"])
+
+
+@pytest.mark.slow
+def test_the_selector_is_close_to_the_clairvoyant():
+    losses = []
+    for number in range(len(SHAPES)):
+        own = world(number, 2)
+        course = selected(own)
+        losses.append(course.seconds / clairvoyant(own) - 1)
+        assert course.unforced_backs <= 1
+    assert np.mean(losses) < 0.015 and np.quantile(losses, 0.9) < 0.03

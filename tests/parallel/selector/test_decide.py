@@ -1,0 +1,144 @@
+"""The pure decision: whatever the inputs, it keeps its rules, and the same inputs give the same decision."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earl.errors import EarlError
+from earl.parallel.choice import Choice, bucket_of
+from earl.parallel.layout import Layout
+from earl.parallel.selector.decide import decide
+from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs
+from earl.parallel.selector.outlook import weights
+from earl.parallel.selector.record import expected_seconds, inputs_of, inputs_text, replayed
+from earl.parallel.selector.settings import Settings
+from earl.parallel.selector.state import StageState
+
+CHOICES = [Choice("rollout", Layout(dp=8 // tp, tp=tp)) for tp in (1, 2, 4, 8)]
+PLACES = len(AHEAD)
+FLAT = (1.0,) * PLACES
+
+
+def candidate(choice, seconds=FLAT, fits=PLACES, cost=2.0):
+    return Candidate(choice, tuple(seconds), "predicted", fits, fits > 0, "" if fits == PLACES else "too small", cost)
+
+
+def inputs(step, candidates, remaining=None, own=None):
+    longest = tuple(range(100, 100 + len(AHEAD)))
+    return Inputs(step, "rollout", 64, FLAT, longest, remaining, tuple(candidates), own or Settings())
+
+
+seconds = st.lists(st.floats(0.1, 100), min_size=len(AHEAD), max_size=len(AHEAD))
+some = st.tuples(seconds, st.integers(0, len(AHEAD)), st.floats(0, 50))
+courses = st.lists(st.lists(some, min_size=4, max_size=4), min_size=1, max_size=30)
+
+
+def candidates_of(rows):
+    return [candidate(choice, *row) for choice, row in zip(CHOICES, rows, strict=True)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(courses)
+def test_it_keeps_its_rules(course):
+    state, unforced = StageState(), []
+    left = {}
+    for step, rows in enumerate(course):
+        given_inputs = inputs(step, candidates_of(rows))
+        fits = {one.choice: one.fits for one in given_inputs.candidates}
+        if not any(fits.values()):
+            with pytest.raises(EarlError, match="nothing fits"):
+                decide(state, given_inputs)
+            continue
+        before = state.current
+        again = decide(state, given_inputs)
+        state, decision = decide(state, given_inputs)
+        assert again == (state, decision)
+        guarded = min(3, max(fits.values()))  # now, in one step and in two; where nothing does, the longest
+        assert fits[decision.choice] >= guarded
+        if before is not None and fits[before] >= guarded and decision.choice != before:
+            assert decision.reason == "faster"
+            if step - left.get(decision.choice, -1000) < 100:
+                unforced.append(step)
+        if decision.switched:
+            left[before] = step
+    assert len(unforced) <= 1  # fewer than a hundred steps
+
+
+@settings(max_examples=30, deadline=None)
+@given(courses)
+def test_what_is_recorded_is_decided_again(course):
+    state, recorded, made = StageState(), [], []
+    for step, rows in enumerate(course):
+        given_inputs = inputs(step, candidates_of(rows))
+        if any(one.fits for one in given_inputs.candidates):
+            state, decision = decide(state, given_inputs)
+            made.append(decision)
+            recorded.append((str(decision.choice), inputs_text(given_inputs)))
+            assert StageState.of(json.loads(json.dumps(state.as_object()))) == state
+            assert inputs_of(recorded[-1][1]) == given_inputs
+    again = replayed(recorded)
+    assert [one.again for one in again] == made
+    assert all(one.same for one in again)
+
+
+def test_a_switch_has_to_save_its_cost_and_more():
+    # 100 steps of dwell: the first of them counts 1, the next 0.99, …; until step 128: 100 * (1 - 0.99 ** 128) = 72.4
+    assert weights(100, None).sum() == pytest.approx(72.4, abs=0.1)
+    slow, fast = (2.0,) * len(AHEAD), (1.9,) * len(AHEAD)  # 0.1 s a step: 7.24 s
+    state = StageState(current=CHOICES[0], since=-50)
+    for cost, reason in ((4.7, "faster"), (4.9, "stays")):  # with a margin of 50 %: 7.05 and 7.35 s
+        _, decision = decide(state, inputs(0, [candidate(CHOICES[0], slow), candidate(CHOICES[1], fast, cost=cost)]))
+        assert decision.reason == reason
+    # Of a run that ends after 20 more steps, 21 steps are left: 0.1 * 100 * (1 - 0.99 ** 21) = 1.9 s
+    near = inputs(0, [candidate(CHOICES[0], slow), candidate(CHOICES[1], fast, cost=2.0)], remaining=20)
+    assert decide(state, near)[1].reason == "stays"
+
+
+def test_it_rests_between_switches_unless_it_has_to_leave():
+    slow = (9.0,) * len(AHEAD)
+    state = StageState(current=CHOICES[0], since=8)
+    _, decision = decide(state, inputs(10, [candidate(CHOICES[0], slow), candidate(CHOICES[1])]))
+    assert (decision.reason, decision.choice) == ("held", CHOICES[0])
+    assert "the last switch was at step 8" in decision.why
+    _, decision = decide(state, inputs(10, [candidate(CHOICES[0], slow, fits=2), candidate(CHOICES[1])]))
+    assert (decision.reason, decision.choice) == ("forced", CHOICES[1])
+    assert decision.why == "8 x tp1 does not fit contexts of 102 tokens, expected in 2 steps: too small"
+
+
+def test_another_margin_switches_otherwise():
+    slow, fast = (2.0,) * len(AHEAD), (1.9,) * len(AHEAD)
+    recorded, state = [], StageState()
+    for step in range(10):
+        better = slow if step == 0 else fast
+        one = inputs(step, [candidate(CHOICES[0], slow), candidate(CHOICES[1], better, cost=4.0)])
+        state, decision = decide(state, one)
+        recorded.append((str(decision.choice), inputs_text(one)))
+    kept, timid = replayed(recorded), replayed(recorded, margin=5.0)
+    assert [one.again.switched for one in kept].count(True) == 1
+    assert not any(one.again.switched for one in timid)
+    # 2 s until the switch at step 5, the first that rest allows, then 4 s for it and 1.9 s a step
+    assert expected_seconds([one.again for one in kept]) == pytest.approx(5 * 2 + 4 + 5 * 1.9)
+    assert expected_seconds([one.again for one in timid]) == pytest.approx(20)
+
+
+def test_other_texts_are_no_inputs():
+    for text in ("{}", "[]", "no json", '{"candidates": 3}'):
+        with pytest.raises(EarlError, match="cannot be read"):
+            inputs_of(text)
+
+
+def test_a_present_choice_that_is_no_candidate_is_left():
+    state = StageState(current=Choice("rollout", Layout(dp=3)))
+    _, decision = decide(state, inputs(0, [candidate(CHOICES[0])]))
+    assert (decision.reason, decision.why) == ("forced", "3 x tp1 is not among the candidates any more")
+
+
+def test_words_and_buckets():
+    update = Choice("update", Layout(2, 2, 2), 8192, recompute=True, offload=True)
+    assert str(update) == "dp2 tp2 cp2, 8192 tokens, recompute, offload"
+    assert Choice.of(json.loads(json.dumps(update.as_object()))) == update
+    assert str(bucket_of(1024, 32)) == "1024 x 32" and str(bucket_of(1025, 33)) == "2048 x 64"
+    assert replace(update, offload=False) != update

@@ -1,0 +1,55 @@
+"""Which layout each stage ran in, on the page."""
+
+from typing import Any
+
+from earl import report
+from earl.report.data import gather
+from earl.report.layouts import changes, layout_figures
+from earl.runs.store import Store
+from earl.runs.tables import RecordedDecision
+
+
+def decided(folder: Any) -> Any:
+    """dp4 tp1 until step 20, which ran out of memory and was done again in dp2 tp2."""
+    with Store(folder.database) as store:
+        before = None
+        for step in range(1, 41):
+            choice = "dp4 tp1" if step <= 20 else "dp2 tp2"
+            reason = "stays" if choice == before else "first"
+            store.decision(RecordedDecision(step, "update", choice, before, reason, "", "{}"))
+            before = choice
+            if step == 20:
+                why = "dp4 tp1 does not fit <b>contexts</b> of 130 tokens: it ran out of memory at step 20"
+                store.decision(RecordedDecision(20, "update", "dp2 tp2", before, "forced", why, "{}"))
+                before = "dp2 tp2"
+    return folder
+
+
+def test_a_timeline_over_contexts(runs: Any) -> None:
+    data = gather(decided(runs.run()))
+    (figure,) = layout_figures([data])
+    chosen, contexts = figure.spec["data"]
+    assert chosen["x"] == list(range(1, 41))
+    assert chosen["text"] == ["dp4 tp1"] * 19 + ["dp2 tp2"] * 21  # of step 20 the one that it ended with
+    assert chosen["y"] == [1] * 19 + [0] * 21 and figure.spec["layout"]["yaxis"]["ticktext"] == ["dp2 tp2", "dp4 tp1"]
+    assert chosen["line"]["shape"] == "hv"
+    assert contexts["yaxis"] == "y2"
+
+
+def test_only_changes_are_told_with_why(runs: Any) -> None:
+    data = gather(decided(runs.run()))
+    assert [(one.step, one.reason) for one in changes(data)] == [(1, "first"), (20, "forced")]
+
+
+def test_the_page_has_the_section_where_something_was_decided(runs: Any) -> None:
+    page = report.write(decided(runs.run())).read_text()
+    assert 'id="layouts"' in page and 'href="#layouts"' in page
+    assert "does not fit &lt;b&gt;contexts&lt;/b&gt; of 130 tokens" in page
+    plain = report.write(runs.run(name="plain")).read_text()
+    assert 'id="layouts"' not in plain
+
+
+def test_several_runs_have_a_timeline_each(runs: Any) -> None:
+    folders = [decided(runs.run(name=name)) for name in ("one", "two")]
+    assert len(layout_figures([gather(folder) for folder in folders])) == 2
+    assert 'id="layouts"' in report.write(*folders).read_text()
