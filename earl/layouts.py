@@ -13,12 +13,14 @@ from earl.errors import EarlError, OutOfMemory
 from earl.parallel.choice import Choice, Stage
 from earl.parallel.load import Load
 from earl.parallel.selector.inputs import Decision
+from earl.parallel.selector.record import text_of
 from earl.parallel.selector.selector import Selector
 from earl.placement.choices import candidates
 from earl.placement.costs import PlacedCosts
 from earl.placement.peers import Lost
 from earl.placement.stages import Stages
 from earl.runs.journal import Clock, Journal
+from earl.runs.tables import RecordedDecision
 
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0
@@ -81,7 +83,7 @@ class Layouts:
             Lost: where that failed: the run goes on from its last checkpoint.
         """
         if self._selector and self._seen and stage in self._laid and self._may_leave(stage):
-            decision = self._selector.decide(stage, step)
+            decision = self._decided(self._selector, stage, step)
             if decision.choice != self._laid[stage]:
                 with clock("switch"):
                     self._lay(decision, None)
@@ -134,12 +136,21 @@ class Layouts:
         if not self._seen:
             self._selector.saw(step, self._load)
         self._selector.out_of_memory(under, self._load, step)
-        decision = self._selector.decide(stage, step)
+        decision = self._decided(self._selector, stage, step)
         if decision.choice == under:
             raise EarlError(f"{error}, with {context}, and {under} is still the best there is; {CURES}")
         self._lay(decision, error)
         if stage == "rollout" and error.stage in PLAYED:
             raise Lost(f"{error}, and what it had played is to be played again")
+
+    def _decided(self, selector: Selector, stage: Stage, step: int) -> Decision:
+        """What the selector decides, once it is kept with all that it was decided from."""
+        made = selector.decide(stage, step)
+        before = None if made.before is None else str(made.before)
+        self._journal.decision(
+            RecordedDecision(step, stage, str(made.choice), before, made.reason, made.why, text_of(made))
+        )
+        return made
 
     def _lay(self, decision: Decision, after: OutOfMemory | None) -> None:
         began, choice = time.perf_counter(), decision.choice

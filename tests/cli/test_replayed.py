@@ -7,7 +7,7 @@ from typing import Any
 from earl.parallel.choice import Choice
 from earl.parallel.layout import Layout
 from earl.parallel.load import Load
-from earl.parallel.selector.record import inputs_text
+from earl.parallel.selector.record import text_of
 from earl.parallel.selector.selector import Selector
 from earl.runs.folder import create
 from earl.runs.store import Store
@@ -36,7 +36,7 @@ def recorded(root: Path) -> None:
             one = selector.decide("update", step)
             before = None if one.before is None else str(one.before)
             store.decision(
-                RecordedDecision(step, one.stage, str(one.choice), before, one.reason, one.why, inputs_text(one.inputs))
+                RecordedDecision(step, one.stage, str(one.choice), before, one.reason, one.why, text_of(one))
             )
 
 

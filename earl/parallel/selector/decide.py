@@ -30,7 +30,11 @@ def decide(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
 
     Raises EarlError when no candidate fits.
     """
-    state = _watched(state, inputs)
+    after, decision = _decided(_watched(state, inputs), inputs)
+    return after, replace(decision, state=state)
+
+
+def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     if not any(one.fits for one in inputs.candidates):
         return _cornered(state, inputs)
     allowed = _allowed(inputs)
@@ -165,7 +169,7 @@ def _dwell(state: StageState, settings: Settings) -> float:
 
 def _taken(state: StageState, inputs: Inputs, number: int, reason: str, why: str) -> tuple[StageState, Decision]:
     choice = inputs.candidates[number].choice
-    decision = Decision(inputs.step, inputs.stage, choice, state.current, reason, why, inputs)
+    decision = Decision(inputs.step, inputs.stage, choice, state.current, reason, why, inputs, state)
     if choice == state.current:
         return state, decision
     left = state.left if state.current is None else (*state.left, Left(state.current, inputs.step))

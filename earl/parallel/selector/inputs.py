@@ -6,6 +6,7 @@ from typing import Any
 from earl.parallel.choice import Choice, Stage
 from earl.parallel.estimate import Origin
 from earl.parallel.selector.settings import Settings
+from earl.parallel.selector.state import StageState
 
 AHEAD = (0, 1, 2, 4, 8, 16, 32, 64)
 """Steps after the present one for which candidates are compared."""
@@ -67,7 +68,7 @@ class Decision:
     """What a stage runs in at a step, and why.
 
     Example:
-        Decision(112, "update", dp2 tp2, before=dp4 tp1, reason="faster", why="saves 14 s over …, costs 2.1 s", inputs)
+        Decision(112, "update", dp2 tp2, before=dp4 tp1, reason="faster", why="dp2 tp2 saves …", inputs, state)
     """
 
     step: int
@@ -80,6 +81,8 @@ class Decision:
     why: str
     """The reason with its numbers."""
     inputs: Inputs
+    state: StageState
+    """What was remembered when it was made."""
 
     @property
     def switched(self) -> bool:

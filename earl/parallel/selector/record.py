@@ -29,16 +29,17 @@ class Replayed:
         return str(self.again.choice) == self.recorded
 
 
-def inputs_text(inputs: Inputs) -> str:
-    """Inputs as JSON: every number comes back to the bit."""
-    return json.dumps(inputs.as_object(), separators=(",", ":"))
+def text_of(decision: Decision) -> str:
+    """What a decision was made from, as JSON: every number comes back to the bit."""
+    made_from = {"inputs": decision.inputs.as_object(), "state": decision.state.as_object()}
+    return json.dumps(made_from, separators=(",", ":"))
 
 
-def inputs_of(text: str) -> Inputs:
-    """What `inputs_text` wrote. Raises EarlError when it is something else."""
+def made_from(text: str) -> tuple[StageState, Inputs]:
+    """What `text_of` wrote. Raises EarlError when it is something else."""
     try:
         fields: dict[str, Any] = json.loads(text)
-        return Inputs.of(fields)
+        return StageState.of(fields["state"]), Inputs.of(fields["inputs"])
     except (ValueError, KeyError, TypeError) as error:
         raise EarlError(
             f"a decision's inputs cannot be read ({error}); the run is of another earl, use that one"
@@ -58,10 +59,10 @@ def replayed(recorded: Sequence[tuple[str, str]], **other: float) -> list[Replay
     states: dict[Stage, StageState] = {}
     result = []
     for choice, text in recorded:
-        inputs = inputs_of(text)
+        begun, inputs = made_from(text)
         settings: Settings = replace(inputs.settings, **other)  # type: ignore[arg-type]
         inputs = replace(inputs, settings=settings)
-        state, again = decide(states.get(inputs.stage, StageState()), inputs)
+        state, again = decide(states.get(inputs.stage, begun), inputs)
         states[inputs.stage] = state
         result.append(Replayed(inputs.step, inputs.stage, choice, again))
     return result

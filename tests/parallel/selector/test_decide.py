@@ -13,7 +13,7 @@ from earl.parallel.layout import Layout
 from earl.parallel.selector.decide import decide
 from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs
 from earl.parallel.selector.outlook import weights
-from earl.parallel.selector.record import expected_seconds, inputs_of, inputs_text, replayed
+from earl.parallel.selector.record import expected_seconds, made_from, replayed, text_of
 from earl.parallel.selector.settings import Settings
 from earl.parallel.selector.state import StageState
 
@@ -76,9 +76,8 @@ def test_what_is_recorded_is_decided_again(course):
         if any(one.fits for one in given_inputs.candidates):
             state, decision = decide(state, given_inputs)
             made.append(decision)
-            recorded.append((str(decision.choice), inputs_text(given_inputs)))
-            assert StageState.of(json.loads(json.dumps(state.as_object()))) == state
-            assert inputs_of(recorded[-1][1]) == given_inputs
+            recorded.append((str(decision.choice), text_of(decision)))
+            assert made_from(recorded[-1][1]) == (decision.state, given_inputs)
     again = replayed(recorded)
     assert [one.again for one in again] == made
     assert all(one.same for one in again)
@@ -115,7 +114,7 @@ def test_another_margin_switches_otherwise():
         better = slow if step == 0 else fast
         one = inputs(step, [candidate(CHOICES[0], slow), candidate(CHOICES[1], better, cost=4.0)])
         state, decision = decide(state, one)
-        recorded.append((str(decision.choice), inputs_text(one)))
+        recorded.append((str(decision.choice), text_of(decision)))
     kept, timid = replayed(recorded), replayed(recorded, margin=5.0)
     assert [one.again.switched for one in kept].count(True) == 1
     assert not any(one.again.switched for one in timid)
@@ -127,7 +126,7 @@ def test_another_margin_switches_otherwise():
 def test_other_texts_are_no_inputs():
     for text in ("{}", "[]", "no json", '{"candidates": 3}'):
         with pytest.raises(EarlError, match="cannot be read"):
-            inputs_of(text)
+            made_from(text)
 
 
 def test_a_present_choice_that_is_no_candidate_is_left():
