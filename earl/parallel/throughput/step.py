@@ -11,6 +11,8 @@ SHARPNESS = 3.0
 """How sharply the roofline bends where reading weights and multiplying them take equally long: 1 adds the two, infinity
 takes the larger. Per-layer times of matrix products near the bend lie 1.2 times above either (2^(1/3.5))."""
 ACTIVATION_BYTES = 2
+EXPERT_TILE_ROWS = 64
+"""Tokens of a tile in the products of experts, which are given few each."""
 MANY_HEADS = 8
 """Of keys and values on a device: as many as are read at full speed."""
 LARGE_BYTES = 1 << 20
@@ -123,10 +125,20 @@ def _weights(engine: Engine, batch: Batch, own: Values) -> float:
     size = part.read(tokens) * precision.weight_bytes + part.head * precision.word_bytes
     reading = size / engine.tp / (device.memory_bandwidth * own["memory"])
     speed = precision.flops(device) * own["compute_8" if precision.narrow(device) else "compute_16"]
-    products = (part.dense + part.experts * part.share / own["experts"]) * tokens / engine.tp
+    products = (part.dense * tokens + _expert_products(engine, tokens) / own["experts"]) / engine.tp
     head = part.head * batch.sequences / engine.tp / (device.bf16_flops * own["compute_16"])
     multiplying = 2 * (products + _idle_products(engine, tokens, own)) / speed + 2 * head
     return float((reading**SHARPNESS + multiplying**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def _expert_products(engine: Engine, tokens: float) -> float:
+    """Of a mixture: each expert that is hit has a product of its own, whose last tile of tokens is half empty."""
+    part = parts(engine.shape)
+    if not part.experts:
+        return 0.0
+    hit = part.read(tokens) - part.dense
+    rows = tokens * part.share * part.experts / hit
+    return hit * (rows + min(rows, EXPERT_TILE_ROWS) / 2)
 
 
 def _idle_products(engine: Engine, tokens: float, own: Values) -> float:
