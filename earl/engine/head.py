@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
-from earl.parallel.memory import LOGITS_AT_ONCE
+from earl.parallel.memory import LOGITS_AT_ONCE, PRODUCT_AT_ONCE
 
 
 def slice_positions(vocab: int) -> int:
@@ -124,10 +124,13 @@ def _chosen(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add_product(total: Tensor, of_logits: Tensor, states: Tensor) -> None:
+    """Add a slice's part of the output layer's gradient; a narrow one by groups of words, as each is widened first."""
     if total.dtype == of_logits.dtype:
         total.addmm_(of_logits.T, states)
-    else:
-        total += of_logits.T @ states
+        return
+    words = max(1, PRODUCT_AT_ONCE // total.shape[1])
+    for part, columns in zip(torch.split(total, words), torch.split(of_logits, words, dim=1), strict=True):
+        part += columns.T @ states
 
 
 def _over(values: Tensor, operation: Any, group: ProcessGroup | None) -> Tensor:

@@ -16,6 +16,9 @@ KERNEL_BYTES = 12 << 20
 LOGITS_AT_ONCE = 1 << 24
 """The learner makes logits in slices of so many numbers: 64 MiB."""
 
+PRODUCT_AT_ONCE = 1 << 22
+"""Of the output layer's gradient, where it is computed in 16 bits, so many numbers: 24 MiB with their 32 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:

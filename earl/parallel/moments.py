@@ -1,6 +1,6 @@
 """An update and a pass without gradients as a row of moments, each with what it holds beside weights and moments.
 
-    forward ─▶ gather ─▶ head ─▶ layer … layer ─▶ words ─▶ exchange ─▶ step        (update)
+    gather ─▶ head ─▶ layer ─▶ send … layer ─▶ send ─▶ words ─▶ exchange ─▶ step   (update)
     gather ─▶ layer ─▶ head                                                        (pass)
 
 Which one is the peak depends on the model, the layout and the tokens, so all are counted. Communication buffers are
@@ -10,7 +10,7 @@ those of FSDP2; gloo adds gradients up in a copy.
 from dataclasses import dataclass
 from math import ceil
 
-from earl.parallel.memory import WIDE_BYTES, ModelShape, logit_bytes
+from earl.parallel.memory import PRODUCT_AT_ONCE, WIDE_BYTES, ModelShape, logit_bytes
 from earl.parallel.passes import Layer, layer
 from earl.parallel.training import Training, adapter_parameters
 
@@ -60,8 +60,9 @@ class Sizes:
     """The stream where log-probs are wanted."""
     slices: int
     """Logits of a slice, in two copies."""
-    logits: int
-    """One of them in the type of the computation."""
+    narrow: int
+    """In 16 bits, of a slice: its gradient in both types, and some of the product that it goes into; or the output
+    layer's gradient as it is handed on."""
 
 
 def sizes(shape: ModelShape, training: Training) -> Sizes:
@@ -72,7 +73,8 @@ def sizes(shape: ModelShape, training: Training) -> Sizes:
     trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
     learned = training.tokens if training.learned is None else training.learned
     root_trained = 0 if rank else tables * head
-    stream = shape.hidden * kind
+    stream, slices = shape.hidden * kind, logit_bytes(shape, learned, tp)
+    narrow = slices // 2 * (WIDE_BYTES + kind) // WIDE_BYTES + min(PRODUCT_AT_ONCE, head) * (WIDE_BYTES + kind)
     return Sizes(
         head=0 if rank else WIDE_BYTES * head,
         root=kind * tables * head,
@@ -84,8 +86,8 @@ def sizes(shape: ModelShape, training: Training) -> Sizes:
         layer=layer(shape, tp, kind, ragged=training.ragged and training.on_host, frozen=rank > 0),
         states=training.tokens * stream,
         learned_states=learned * stream,
-        slices=logit_bytes(shape, learned, tp),
-        logits=logit_bytes(shape, learned, tp) * kind // (2 * WIDE_BYTES),
+        slices=slices,
+        narrow=0 if kind == WIDE_BYTES else max(narrow, kind * head),
     )
 
 
@@ -98,12 +100,11 @@ def of_update(shape: ModelShape, training: Training) -> list[Moment]:
     before = size.shards if training.accumulated else 0
     root, unit = (0, 0) if whole else (size.root, size.unit)
     ahead = unit if shared else 0
-    wide = training.float_bytes == WIDE_BYTES
-    narrow = 0 if wide else size.logits + (size.head // 2)  # of the head's gradient: a slice and a product, rounded
+    freed = tokens * (size.layer.stream if training.recompute else size.layer.kept)  # after the first layer
     closing = 2 * tokens * shape.hidden * WIDE_BYTES + size.learned_states  # of the last norm, of both kinds of states
     waiting = size.head * training.float_bytes // WIDE_BYTES  # the head's gradient, until the embeddings' is there
     copies = 2 if shape.tied and not training.lora_rank else 0  # of that: the embeddings' gradient, and the sum
-    sent = size.root_gradients * (2 if training.on_host or not shared else 1)  # gloo sums up in a copy of its own
+    twice = 2 if training.on_host or not shared else 1  # gloo sums up in a copy; who is alone has one to divide
     layers_done = size.shards * (shape.layers - 1) // shape.layers if not training.accumulated else before
     return [
         Moment("gather", before, root + unit, root + unit if shared else 0),
@@ -113,14 +114,21 @@ def of_update(shape: ModelShape, training: Training) -> list[Moment]:
             root,
             ahead,
             kept + closing + size.learned_states,
-            size.slices + max(0, narrow - size.logits),
+            max(size.slices, size.narrow),
         ),
         Moment(
             "layer",
             before + waiting + (0 if whole else size.unit_gradients),
             root + unit,
-            ahead + (0 if whole else size.unit_sent),
+            ahead + (0 if whole else max(0, size.unit_sent - freed)),
             kept + one + tokens * size.layer.backward,
+        ),
+        Moment(
+            "send",
+            before + waiting,
+            root,
+            0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.dp,
+            kept - freed,
         ),
         Moment(
             "words",
@@ -133,7 +141,7 @@ def of_update(shape: ModelShape, training: Training) -> list[Moment]:
             "exchange",
             (before if training.accumulated else size.shards) + waiting,
             0,
-            0 if whole else sent + size.root_gradients // training.dp,
+            0 if whole else twice * size.root_gradients + size.root_gradients // training.dp,
         ),
         Moment("step", size.shards),
     ]
@@ -153,6 +161,6 @@ def of_pass(shape: ModelShape, training: Training) -> list[Moment]:
             root,
             unit if shared else 0,
             size.states + size.learned_states,
-            size.slices + (0 if training.float_bytes == WIDE_BYTES else size.logits),
+            size.slices,
         ),
     ]

@@ -58,7 +58,7 @@ def test_lengths_are_always_the_same_and_within_the_context() -> None:
 
 
 def test_apart_every_row_crosses_once_into_each_host_that_needs_it() -> None:
-    planned = job(recipe("disaggregated"), QWEN, of_gpus("8x8xH100"), 16_384, 512)
+    planned = job(recipe("disaggregated"), QWEN, of_gpus("6x8xH100"), 12_288, 512)
     assert planned.learned.tp == 2
     transfer = planned.transfer(COLUMNS)
     tokens = int(transfer.lengths.sum())

@@ -39,15 +39,16 @@ def test_a_whole_model_on_one_device() -> None:
 
 
 def test_a_model_shared_by_128_devices() -> None:
-    held = learner_bytes(QWEN, replace(SHARDS, dp=32, tp=4, float_bytes=2))
+    training = replace(SHARDS, dp=32, tp=4, float_bytes=2, recompute=True, tokens=16_384, learned=100)
+    held = learner_bytes(QWEN, training)
     assert held.weights == -(-4 * 72_706_203_648 // 128)
     # A layer of (72,706,203,648 - 2 x 152,064 x 8,192) / 80, embeddings and head, in 16 bits, split over 4. The next
-    # layer has been sent for, and the last one's gradients are on their way in 32 bits.
+    # layer has been sent for, and the last one's gradients are on their way in 32 bits, where its input was.
     words = 2 * 152_064 * 8192
     layer = (72_706_203_648 - words) / 80 / 4
     assert held.moment == "layer"
     assert held.gathered == pytest.approx((layer + words / 4) * 2, abs=100)
-    assert held.buffers == pytest.approx(layer * (2 + 4), abs=100)
+    assert held.buffers == pytest.approx(layer * (2 + 4) - 16_384 * 8192 * 2, abs=100)
 
 
 def test_few_tokens_and_many_words_are_fullest_in_the_exchange() -> None:
