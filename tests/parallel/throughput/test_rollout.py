@@ -31,6 +31,15 @@ def test_two_full_waves_take_twice_as_long() -> None:
     assert two == pytest.approx(one, rel=1e-6)
 
 
+def test_replies_of_unlike_length_wait_for_the_longest() -> None:
+    """100 replies of 1,000 tokens at once, the longest of 4,000: 4,000 steps with 25 on average, not 1,000 with 100."""
+    own = fitted().values
+    engine = Engine(QWEN, H100, 8)
+    alike = tokens_per_second(engine, Workload(0, 1000, 100), own)
+    unlike = tokens_per_second(engine, Workload(0, 1000, 100, longest_reply_tokens=4000), own)
+    assert alike / 4 < unlike < alike / 2
+
+
 def test_what_does_not_fit_says_why() -> None:
     made = rollout(Engine(QWEN, H100, 1), Workload(512, 512, 8))
     assert (made.fits, made.waves, made.tokens_per_gpu_s) == (False, 0, None)
