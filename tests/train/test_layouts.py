@@ -7,6 +7,7 @@ from earl.layouts import Layouts
 from earl.parallel.layout import Layout
 from earl.parallel.load import Load
 from earl.parallel.memory import ModelShape
+from earl.parallel.selector.record import replayed
 from earl.placement.peers import Lost
 from earl.runs.journal import Clock
 
@@ -28,7 +29,10 @@ class Notes:
     """Keeps what is told."""
 
     def __init__(self):
-        self.events = []
+        self.events, self.decisions = [], []
+
+    def decision(self, decision):
+        self.decisions.append(decision)
 
     def event(self, step, kind, message):
         self.events.append((step, kind, message))
@@ -110,3 +114,14 @@ def test_a_run_that_is_resumed_knows_what_was_barred(tiny):
     resumed, placement, _ = made(tiny, state=layouts.state())
     resumed.settle("update", 2, Clock())
     assert placement.laid[0][0].layout == Layout(1, 2)
+
+
+def test_every_decision_is_kept_and_can_be_made_again(tiny):
+    layouts, _, notes = made(tiny)
+    layouts.keep("update", 2, failing(SHORT))
+    layouts.saw(2, LOAD)
+    layouts.settle("update", 3, Clock())
+    assert [one.step for one in notes.decisions] == [2, 3]
+    assert notes.decisions[0].reason == "forced"
+    again = replayed([(one.choice, one.inputs) for one in notes.decisions])
+    assert all(one.same for one in again)
