@@ -8,10 +8,11 @@ import click
 from earl.cli import transfers as tables_of_transfers
 from earl.cli.options import print_json
 from earl.cli.text import clean, console, one_line
-from earl.planner.grids import Grid, comparison_grid
 from earl.planner.plan import Plan, plan
 from earl.planner.question import Question
 from earl.planner.sheet import sheet
+from earl.planner.spoken import Grid
+from earl.planner.step_grids import comparison_grid
 
 
 def transfers(planned: tables_of_transfers.Planned, as_json: bool) -> None:

@@ -12,7 +12,8 @@ from earl.planner.choice import Choice, Switch, choices, switches
 from earl.planner.question import Question
 from earl.planner.rollout import rollout_cells
 from earl.planner.speedup import Speedup, speedups
-from earl.planner.step import Step, step
+from earl.planner.step import Step
+from earl.planner.timing import step
 from earl.planner.training import training_cells
 
 LARGEST_HOST = 8

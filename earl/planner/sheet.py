@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from earl.planner.grids import Grid, dispatch_grid, map_grid, rollout_grid, step_grid, training_grid
+from earl.planner.grids import map_grid, rollout_grid, training_grid
 from earl.planner.plan import Plan
+from earl.planner.spoken import Grid
+from earl.planner.step_grids import dispatch_grid, step_grid
 from earl.planner.words import head, switch_lines, uncertain, without_room
 
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from earl.parallel.choice import STAGES
-from earl.planner.grids import Grid, comparison_grid
 from earl.planner.plan import Plan
 from earl.planner.sheet import Sheet, sheet
+from earl.planner.spoken import Grid
+from earl.planner.step_grids import comparison_grid
 from earl.report.figures import Figure
 from earl.report.frame import fill
 from earl.report.plan_figures import map_figure, memory_figure, speed_figure, step_figure

@@ -1,0 +1,112 @@
+"""The recipe's batch on the whole cluster: how long each stage takes, one after another."""
+
+from collections.abc import Iterable
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from earl.dispatch.columns import columns as named
+from earl.dispatch.job import Job
+from earl.dispatch.outlook import RATES, entry
+from earl.parallel.estimate import Estimate
+from earl.parallel.layout import Layout
+from earl.parallel.throughput.parts import weight_bytes
+from earl.parallel.throughput.rollout import Workload, rollout
+from earl.planner.cell import Cell
+from earl.planner.question import Question
+from earl.planner.step import Part, Step
+
+Lengths = NDArray[np.int64]
+MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
+"""Columns that a run of earl dispatches: its learner makes the others where the rows lie."""
+
+
+def step(asked: Question, context: int, cells: Iterable[Cell], sampling: int) -> Step:
+    """A step whose longest episode has `context` tokens; lengths are those of `Job`, half as long in the median.
+
+    Every stage has the layout that takes it the least time for the recipe's number of episodes.
+    """
+    here = [cell for cell in cells if cell.context == context and cell.feasible]
+    episodes, shared = asked.config.rollout.episodes, asked.config.placement.kind != "disaggregated"
+    job = Job(asked.cluster, asked.shape, context, episodes, Layout(), Layout(), shared, True)
+    lengths = job.lengths
+    sampled = [_rollout(asked, context, tp, lengths, sampling) for tp in _tps(here, "rollout")]
+    updated = [_update(asked, cell, lengths) for cell in here if cell.stage == "update"]
+    tokens = int(lengths.sum())
+    missing = [name for name, found in (("rollout", sampled), ("update", updated)) if not found]
+    if missing:
+        verdict = f"{' and '.join(missing)}: no layout fits"
+        return Step(context, episodes, tokens, asked.cluster.gpus, (), verdict, None)
+    first, last = min(sampled, key=_seconds), min(updated, key=_seconds)
+    assert first.layout and last.layout, "both have one"
+    learned = Layout(last.layout.dp, last.layout.tp)
+    planned = Job(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
+    moved = entry(planned, named(MOVED), (*RATES, asked.network_gbps))
+    forwards = [
+        _experience(asked, cell, lengths) for cell in here if cell.stage == "experience" and cell.tp == learned.tp
+    ]
+    parts = (
+        first,
+        Part("dispatch", _exactly(moved.times[-1].direct_s), None),
+        *forwards,
+        last,
+        Part("weights", _exactly(_weights_seconds(asked, first.layout, learned, shared)), None),
+    )
+    return Step(context, episodes, tokens, asked.cluster.gpus, parts, "", moved)
+
+
+def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int) -> Part:
+    """Episodes are shared by as many copies as there are prompts and GPUs; that with the longest one is the last."""
+    copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
+    own = np.sort(lengths)[::-1][::copies]
+    prompt, reply = asked.tokens.of(context)
+    written, mean = reply / context, float(own.mean())
+    work = Workload(mean * prompt / context, mean * written, len(own), float(own.max()) * written)
+    fast = rollout(asked.engine(tp), work).tokens_per_gpu_s
+    assert fast is not None, "the longest one fits"
+    took, least, most = (float(own.sum()) * written / (speed * tp) for speed in (fast.value, fast.high, fast.low))
+    return Part("rollout", Estimate(took, least, most, fast.origin), Layout(copies, tp))
+
+
+def _update(asked: Question, cell: Cell, lengths: Lengths) -> Part:
+    config = asked.config.learner
+    return _learned("update", cell, lengths, config.minibatches, config.epochs)
+
+
+def _experience(asked: Question, cell: Cell, lengths: Lengths) -> Part:
+    """Log-probs of the reference, the value head's estimates, and the learner's own where they are compared."""
+    config = asked.config.algorithm
+    passes = (config.kl > 0) + (config.name == "ppo") + (config.correction != "none")
+    return _learned("experience", cell, lengths, 1, passes)
+
+
+def _learned(stage: str, cell: Cell, lengths: Lengths, batches: int, times: int) -> Part:
+    """A rank has its share of a batch's tokens, or one long row."""
+    assert cell.throughput is not None, "it fits"
+    own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
+    fast = cell.throughput
+    took, least, most = (own / (speed * cell.tp) for speed in (fast.value, fast.high, fast.low))
+    return Part(stage, Estimate(took, least, most, fast.origin), Layout(cell.dp, cell.tp))
+
+
+def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:
+    """Bytes over links: the whole model once into each host that samples, less what lies there, then to its GPUs."""
+    device = asked.cluster.device
+    assert device is not None, "the kinds of GPUs that can be named are listed"
+    size = weight_bytes(asked.shape, asked.precision)
+    given, taken = (ceil(layout.size / asked.cluster.gpus_per_host) for layout in (learner, sampler))
+    crossing = size * (given - 1) / given if shared else size * max(1.0, taken / given)
+    return crossing / asked.network_bandwidth + size / sampler.tp / device.link_bandwidth
+
+
+def _tps(cells: Iterable[Cell], stage: str) -> list[int]:
+    return list(dict.fromkeys(cell.tp for cell in cells if cell.stage == stage))
+
+
+def _seconds(part: Part) -> float:
+    return part.seconds.value
+
+
+def _exactly(seconds: float) -> Estimate:
+    return Estimate(seconds, seconds, seconds, "predicted")

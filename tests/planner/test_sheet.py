@@ -1,0 +1,69 @@
+"""What a plan is told in: tables of words, lines, numbers."""
+
+import pytest
+
+from earl.planner.plan import plan
+from earl.planner.sheet import sheet
+from earl.planner.spoken import duration, short, significant
+from earl.planner.step_grids import comparison_grid
+from tests.planner.asked import asked
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [short(tokens) for tokens in (512, 2048, 65_536, 422_342, 1_291_715)] == [
+        "512",
+        "2.05K",
+        "65.5K",
+        "422K",
+        "1.29M",
+    ]
+    assert [significant(value) for value in (0.0123, 12.345, 99.9, 1234.5)] == ["0.0123", "12.3", "99.9", "1,234"]
+    spans = (0.0, 0.0004, 0.00173, 41.84, 593.0, 37_250.0)
+    assert [duration(seconds) for seconds in spans] == ["< 1 ms", "< 1 ms", "1.73 ms", "41.8 s", "593 s", "10.3 h"]
+
+
+def test_every_row_is_as_wide_as_its_table_and_every_choice_is_marked() -> None:
+    found = plan(asked(tps="4,8"))
+    told = sheet(found, 2.0)
+    for grid in (*told.grids, *told.step):
+        assert {len(row) for row in grid.rows} == {len(grid.names)}
+    rollout = told.grids[0]
+    marks = sum(value.endswith(" *") for row in rollout.rows for value in row)
+    assert marks == 6 * 5  # contexts x loads
+    for row in rollout.rows:
+        assert float(row[2]) <= 79.6  # GiB of an H100
+
+
+def test_splits_that_fit_nowhere_are_lines_instead_of_rows() -> None:
+    told = sheet(plan(asked()), None)
+    assert {row[1] for row in told.grids[0].rows} == {"4", "8"}
+    assert [grid.title for grid in told.grids if "gains" in grid.title] == [
+        "What TP 8 gains over TP 4, (TGS(8) - TGS(4)) / TGS(4), by responses"
+    ]
+    lines = [line for line in told.choices if "every context: out of memory" in line]
+    assert [line.split(":")[0] for line in lines] == [
+        "rollout, TP 1 at every context",
+        "rollout, TP 2 at every context",
+    ]
+
+
+@pytest.mark.parametrize(("price", "names"), [(None, ("GPU-h",)), (2.0, ("GPU-h", "cost"))])
+def test_a_cost_is_said_where_a_price_is(price: float | None, names: tuple[str, ...]) -> None:
+    told = sheet(plan(asked(contexts="8192")), price)
+    grid = told.step[0]
+    assert grid.names[9 - 1 :] == names
+    if price:
+        hours, cost = (float(value.replace(",", "")) for value in grid.rows[0][-2:])
+        assert cost == pytest.approx(2 * hours, rel=0.01)
+
+
+def test_clusters_side_by_side_by_context() -> None:
+    both = [plan(asked(gpus, contexts="1024,8192")) for gpus in ("16x8xH100", "8xH100")]
+    grid = comparison_grid(both, None)
+    assert [row[:2] for row in grid.rows] == [
+        ("1,024", "16x8xH100"),
+        ("", "8xH100"),
+        ("8,192", "16x8xH100"),
+        ("", "8xH100"),
+    ]
+    assert grid.rows[1][2:] == ("update: no layout fits",)
