@@ -29,7 +29,7 @@ def selector(histories: int, seed: int, processes: int, as_json: bool) -> None:
     families     the selector's loss by shape
     adversary    a load that turns against whatever was chosen: loss against the best
                  static choice
-    decide_ms    median of a decision among 64 candidates
+    decide_ms    processor time of a decision among 64 candidates, the median
     """
     from earl.benchmarks.selector import run
 

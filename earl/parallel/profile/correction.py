@@ -9,6 +9,7 @@ error that all share, choices know nothing of each other: each is a small system
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,14 +57,15 @@ def correction(cells: Cells) -> Correction:
     measured: dict[Choice, list[Cell]] = {}
     for (choice, _), cell in cells.items():
         measured.setdefault(choice, []).append(cell)
-    systems = {choice: _system(own, noise) for choice, own in measured.items()}
+    systems = {choice: _system(tuple(own), noise) for choice, own in measured.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
     shared = sum(float((inverse @ ratios).sum()) for _, ratios, inverse in systems.values()) / precision
     own = {choice: (places, inverse @ (ratios - shared)) for choice, (places, ratios, inverse) in systems.items()}
     return Correction(shared, own)
 
 
-def _system(cells: list[Cell], noise: float) -> tuple[Floats, Floats, Floats]:
+@lru_cache(maxsize=512)
+def _system(cells: tuple[Cell, ...], noise: float) -> tuple[Floats, Floats, Floats]:
     """Of one choice: places [N, 2], ratios [N], and the inverse of their covariance, the shared error apart [N, N]."""
     places = np.array([cell.place for cell in cells])
     counts = np.array([min(cell.count, REMEMBERED) for cell in cells], np.float64)
@@ -78,7 +80,7 @@ def _covariance(places: Floats, others: Floats) -> Floats:
 
 
 def _noise(cells: Cells) -> float:
-    """Variance of one measurement, of all cells together."""
+    """Variance of one measurement, of all cells together, to two digits: a system is solved anew only if it changes."""
     degrees = [min(cell.count, REMEMBERED) - 1 for cell in cells.values()]
     squares = sum(count * cell.spread**2 for count, cell in zip(degrees, cells.values(), strict=True))
-    return (NOISE_POINTS * NOISE**2 + squares) / (NOISE_POINTS + sum(degrees))
+    return float(f"{(NOISE_POINTS * NOISE**2 + squares) / (NOISE_POINTS + sum(degrees)):.1e}")

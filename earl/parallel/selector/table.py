@@ -11,8 +11,8 @@ from earl.parallel.selector.costs import Costs
 
 NODES = 8
 """Contexts per doubling."""
-KEPT = 50_000
-"""Predictions; then it begins anew."""
+KEPT = 5_000
+"""Choices by number of sequences; then it begins anew."""
 
 
 class Table:
@@ -20,26 +20,24 @@ class Table:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._known: dict[tuple[Choice, int, int], float] = {}
+        self._known: dict[tuple[Choice, int], dict[int, float]] = {}
 
     def logarithms(self, choices: Sequence[Choice], tokens: Sequence[float], sequences: int) -> NDArray[np.float64]:
         """Logarithm of the seconds of a step. [C, P]"""
         places = [NODES * log2(max(1.0, one)) for one in tokens]
-        result = np.empty((len(choices), len(places)))
-        for row, choice in enumerate(choices):
-            for column, place in enumerate(places):
-                low, share = floor(place), place - floor(place)
-                value = self._at(choice, low, sequences)
-                if share:
-                    value += share * (self._at(choice, ceil(place), sequences) - value)
-                result[row, column] = value
+        lows = [floor(place) for place in places]
+        nodes = sorted({*lows, *map(ceil, places)})
+        values = np.array([self._row(choice, sequences, nodes) for choice in choices])
+        low = values[:, [nodes.index(node) for node in lows]]
+        high = values[:, [nodes.index(ceil(place)) for place in places]]
+        result: NDArray[np.float64] = low + (np.array(places) - np.array(lows)) * (high - low)
         return result
 
-    def _at(self, choice: Choice, node: int, sequences: int) -> float:
-        key = choice, node, sequences
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= KEPT:
-                self._known.clear()
-            known = self._known[key] = log(self._costs.seconds(choice, 2.0 ** (node / NODES), sequences))
-        return known
+    def _row(self, choice: Choice, sequences: int, nodes: Sequence[int]) -> list[float]:
+        if len(self._known) >= KEPT:
+            self._known.clear()
+        known = self._known.setdefault((choice, sequences), {})
+        for node in nodes:
+            if node not in known:
+                known[node] = log(self._costs.seconds(choice, 2.0 ** (node / NODES), sequences))
+        return [known[node] for node in nodes]
