@@ -12,7 +12,7 @@ from earl.parallel.choice import Choice, Stage
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import GIB, of_gpus
 from earl.parallel.load import Load
-from earl.parallel.memory import ModelShape
+from earl.parallel.memory import ModelShape, activation_bytes
 
 FLOPS = 2e10
 """Operations a second of one CPU core in 32 bits, about; where there are GPUs, ratios are alike."""
@@ -110,7 +110,9 @@ class PlacedCosts:
         # Slots and their lengths grow by doubling, and what was held is copied.
         slots, length = (_doubled(count) for count in (load.sequences / choice.layout.dp, load.longest_tokens))
         size = sampler_bytes(self.shape, choice.layout.tp, 4, length, slots)
-        return size.least if self.config.sampler.kv_cache_gib is not None else size.wanted
+        read = ceil(self.config.rollout.prompts / choice.layout.dp) * load.longest_tokens
+        passed = activation_bytes(self.shape, read, choice.layout.tp, recompute=True)
+        return passed + (size.least if self.config.sampler.kv_cache_gib is not None else size.wanted)
 
 
 def _doubled(count: float) -> int:

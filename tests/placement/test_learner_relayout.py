@@ -66,7 +66,7 @@ def test_losses_are_those_of_a_learner_that_keeps_its_layout(stages, left_alone)
     numbers = []
     for step in range(1, 6):
         if step in layouts:
-            stages.relayout(layouts[step])
+            stages.learner.relayout(layouts[step])
         numbers.append(learned(stages, step))
     assert [member.process for member in stages.learner._crew.members] == processes
     assert np.abs(np.array(numbers) - np.array(left_alone)).max() < 1e-4
@@ -85,7 +85,7 @@ def test_a_learner_that_has_no_memory_left_goes_on_under_another_layout(stages, 
     assert not caught.value.stuck
     for member in stages.learner._crew.members:
         ray.get(member.actor.__ray_call__.remote(lambda self: setattr(self._budget, "_most", 4 << 30)))
-    stages.relayout(recipe(1, 2), caught.value)
+    stages.learner.relayout(recipe(1, 2), caught.value)
     numbers = [first, learned(stages, 2, groups), learned(stages, 3)]
     assert np.abs(np.array(numbers) - np.array(left_alone[:3])).max() < 1e-4
 
