@@ -1,6 +1,6 @@
 """What the stages of a run take under a layout, as far as can be told before it was tried: memory, and time.
 
-Memory is the lower bound of earl.parallel.footprint against what a process may take. Time counts operations and the
+Memory is what earl.parallel.footprint and slots expect against what a process may take. Time counts operations and the
 bytes that ranks exchange; only its ratios are meant, until the first step has told how fast these machines are.
 """
 
@@ -12,7 +12,8 @@ from earl.parallel.choice import Choice, Stage
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import GIB, of_gpus
 from earl.parallel.load import Load
-from earl.parallel.memory import ModelShape, activation_bytes
+from earl.parallel.memory import ModelShape
+from earl.parallel.slots import Sampling, slot_bytes
 
 FLOPS = 2e10
 """Operations a second of one CPU core in 32 bits, about; where there are GPUs, ratios are alike."""
@@ -20,8 +21,8 @@ LINK = 1e9
 """Bytes a second that one process exchanges with its neighbours through gloo on one host, about."""
 LAYER_SECONDS = 4e-4
 """Of one exchange, however little is exchanged."""
-PROCESS_BYTES = 16 << 20
-"""That allocator, autograd and gloo keep of one process, about."""
+MARGIN = 1.15
+"""Times what is expected: rows, Python and the allocator take their part too."""
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -55,7 +56,7 @@ class PlacedCosts:
         if budget is None:
             return ""
         needed = self._sampler_bytes(choice, load) if choice.stage == "rollout" else self._learner_bytes(choice, load)
-        needed += PROCESS_BYTES if self.config.placement.memory_bytes is not None else 0
+        needed = int(needed * MARGIN)
         return f"{needed / GIB:.2f} GiB of {budget / GIB:.2f} GiB" if needed > budget else ""
 
     @property
@@ -103,17 +104,28 @@ class PlacedCosts:
             offload=choice.offload,
             lora_rank=learner.lora_rank,
             reference=self.config.algorithm.kl > 0,
+            on_host=self.config.placement.memory_bytes is not None,
         )
         return learner_bytes(self.shape, training).peak
 
     def _sampler_bytes(self, choice: Choice, load: Load) -> int:
-        # Slots and their lengths grow by doubling, and what was held is copied.
-        slots, length = (_doubled(count) for count in (load.sequences / choice.layout.dp, load.longest_tokens))
-        size = sampler_bytes(self.shape, choice.layout.tp, 4, length, slots)
-        read = ceil(self.config.rollout.prompts / choice.layout.dp) * load.longest_tokens
-        passed = activation_bytes(self.shape, read, choice.layout.tp, recompute=True)
-        return passed + (size.least if self.config.sampler.kv_cache_gib is not None else size.wanted)
+        copies, tp = choice.layout.dp, choice.layout.tp
+        held = sampler_bytes(self.shape, tp, 4, load.longest_tokens, ceil(load.sequences / copies))
+        if self.config.placement.memory_bytes is None:
+            return held.least if self.config.sampler.kv_cache_gib is not None else held.wanted
+        # Episodes of a group have slots of their own, and read one prompt together.
+        counts = (ceil(number / copies) for number in (load.sequences, self.config.rollout.prompts))
+        share, longest = _share(self.shape, tp), load.longest_tokens
+        own, prompts = (slot_bytes(share, Sampling(count, longest, longest)) for count in counts)
+        return own.peak - own.activations + prompts.activations
 
 
-def _doubled(count: float) -> int:
-    return max(16, 1 << (ceil(count) - 1).bit_length())
+def _share(shape: ModelShape, tp: int) -> ModelShape:
+    """What one process has of a model that is split."""
+    return replace(
+        shape,
+        parameters=ceil(shape.parameters / tp),
+        heads=ceil(shape.heads / tp),
+        kv_heads=ceil(shape.kv_heads / tp),
+        intermediate=ceil(shape.intermediate / tp),
+    )
