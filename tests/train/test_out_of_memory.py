@@ -24,27 +24,35 @@ RECIPE = {
     "selector": {"kind": "auto"},
 }
 PLACE = {"kind": "colocated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0, "memory_gib": 4.0}
-SPARE = 1 << 20
+SPARE = 2 << 20
 """Bytes that a starved process is left with."""
-BEFORE = {"preparation": "dispatch", "update": "preparation", "weights": "update"}
+BEFORE = {"preparation": "values", "update": "preparation", "weights": "update"}
 """The stage of a rank after which it is starved, to run out in the next."""
 
 
 class Famine:
-    """Starves one process before a stage, once, until it is laid out anew."""
+    """Starves one process of a role, once, until it is laid out anew.
+
+    Args:
+        after: the role and the stage of the call behind which it comes.
+        at: how many such calls are let pass, with that one.
+    """
 
     def __init__(self, role, after, at):
         self.role, self.after, self.calls = role, after, at
+        self.known = {}
 
     def asked(self, stage, members):
         """A call was made; what is called here comes behind it."""
+        role = members[0].name.rpartition(" ")[0]
+        self.known[role] = members[-1]
         if stage in ("leaving", "start"):
             for member in members:
                 member.actor.__ray_call__.remote(_fed)
-        if (members[0].name.rpartition(" ")[0], stage) == (self.role, self.after):
+        if (role, stage) == self.after:
             self.calls -= 1
             if self.calls == 0:
-                members[-1].actor.__ray_call__.remote(_starved)
+                self.known[self.role].actor.__ray_call__.remote(_starved)
 
 
 def _starved(self):
@@ -74,7 +82,9 @@ def left_alone(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["rollout", "weights"])
 def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone, stage):
-    famine = Famine("rollout worker", {"rollout": "weights", "weights": "dispatch"}[stage], at=2)
+    # Weights are given before the first step too, as the run begins and as it is measured; step 2 is the second update.
+    after = {"rollout": (("rollout worker", "weights"), 3), "weights": (("learner rank", "update"), 2)}[stage]
+    famine = Famine("rollout worker", *after)
     metrics, events = finished(tmp_path, stage, famine.asked)
     told = {event.kind: event for event in events}
     assert f"rollout worker 1 ran out of memory during {stage}" in told["out_of_memory"].message
@@ -91,7 +101,7 @@ def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone, sta
 @pytest.mark.parametrize("stage", BEFORE)
 def test_a_run_whose_learner_runs_out_of_memory_goes_on(tmp_path, left_alone, stage):
     # Of one minibatch and one epoch, so that nobody has learned of a batch that another one could not hold.
-    famine = Famine("learner rank", BEFORE[stage], at=2)
+    famine = Famine("learner rank", ("learner rank", BEFORE[stage]), at=2)
     metrics, events = finished(tmp_path, stage, famine.asked)
     told = {event.kind: event for event in events}
     assert f"learner rank 1 ran out of memory during {stage}" in told["out_of_memory"].message
