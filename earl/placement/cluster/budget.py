@@ -18,6 +18,10 @@ from earl.errors import OutOfMemory
 
 SAID = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
 """In what torch raises where there is no memory; only CUDA has a class of errors for it."""
+STACK_BYTES = 1 << 20
+"""Of a thread, instead of 8 MiB."""
+ATTRIBUTES_BYTES = 64
+"""What glibc keeps of a thread's attributes, at most."""
 OWN = Path("/proc/self")
 RESET_PEAK = "5"
 """Written to clear_refs: the peak is what is resident now."""
@@ -37,6 +41,7 @@ class Budget:
         self._most = None if self._cuda else most
         if self._most is not None:
             give_back_pieces(PIECE_BYTES)
+            _thin_threads()
         _trim()
         self._data = _status("VmData")
         self._resident = _status("RssAnon")
@@ -109,3 +114,14 @@ def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def _thin_threads() -> None:
+    """Give threads that begin from now on less stack: the kernel counts all of it, and Ray ends the process when it
+    cannot begin one. It copies a large object by several."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "pthread_attr_setdefault_np"):
+        attributes = ctypes.create_string_buffer(ATTRIBUTES_BYTES)
+        library.pthread_attr_init(attributes)
+        library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(STACK_BYTES))
+        library.pthread_attr_setdefault_np(attributes)
