@@ -16,6 +16,7 @@ from earl.config import Config, PlacementConfig
 from earl.dispatch.balance import Work
 from earl.parallel.layout import Layout
 from earl.placement.cluster.actors import Plays, RankActor
+from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.carry import Given
 from earl.placement.cluster.crew import Crew
 from earl.placement.cluster.dispatcher import Dispatcher
@@ -46,8 +47,16 @@ class Source(Plays):
         numbers = random.integers(0, 50_000, total).astype(np.int32)
         turns = np.repeat(np.arange(count, dtype=np.int32), lengths)
         rows = Rows(offsets, numbers, ~first, numbers, random.random(total, np.float32), turns, first)
-        self._holdings = Holdings(True)
+        self._holdings, self._budget = Holdings(True), Budget(None)
         return self._holdings.pack(rows, np.arange(count))
+
+
+class Rank(RankActor):
+    """A rank without a model."""
+
+    def ready(self) -> None:
+        """Take as much memory as there is."""
+        self._budget = Budget(None)
 
 
 class Quiet:
@@ -90,9 +99,10 @@ class Bench:
 
     def __init__(self, workers: int, ranks: int) -> None:
         keeper, bounds = Quiet(), (60.0, 600.0)
-        self._ranks = Crew("learner rank", ranks, lambda _: _actor(RankActor), *bounds, ranks)
+        self._ranks = Crew("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
         self._crew = Crew("rollout worker", workers, lambda _: _actor(Source), *bounds)
         assert not self._ranks.introduce(), "ranks answer"
+        ray.get([member.actor.ready.remote() for member in self._ranks.members])
         players = Workers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
         self._learners = {way: self._learner(way, players, keeper) for way in ("objects", "peers", "auto")}
 

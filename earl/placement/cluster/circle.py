@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from earl.dispatch.transports.choice import Link
-from earl.errors import EarlError, OutOfMemory
+from earl.errors import EarlError
 from earl.placement.cluster.crew import Answers, Crew
 from earl.placement.cluster.manifest import Moved
 from earl.placement.cluster.meeting import Said
@@ -77,7 +77,7 @@ class Circle:
 
     def _together(self, call: Callable[[Any, int], Any]) -> list[Any]:
         """Every process's result, by number; all of them are asked at once, for they wait for each other."""
-        first = len(self._ranks)
+        first, met, self._met = len(self._ranks), self._met, ()
         with ThreadPoolExecutor(2) as pool:
             asked = [
                 pool.submit(self._ask, crew, call, begin, numbers)
@@ -86,13 +86,7 @@ class Circle:
                     (self._workers.crew, first, self._workers.numbers),
                 )
             ]
-            try:
-                ranks, workers = (one.result() for one in asked)
-            except OutOfMemory:
-                self._met = ()
-                raise
-        if ranks.lost or workers.lost:
-            self._met = ()
+            ranks, workers = (one.result() for one in asked)
         if ranks.lost:
             raise Lost(f"{'; '.join(ranks.lost.values())} during {STAGE}")
         if workers.lost:
@@ -100,8 +94,8 @@ class Circle:
             raise Torn(f"{'; '.join(workers.lost.values())} during {STAGE}")
         said: list[Said] = [crew.results[number] for crew in (ranks, workers) for number in sorted(crew.results)]
         if faults := sorted({own.fault for own in said if own.fault}):
-            self._met = ()
             raise Torn(f"{faults[0]} (during {STAGE})")
+        self._met = met  # after anything else, some may have left the group
         return [own.result for own in said]
 
     def _ask(self, crew: Crew, call: Callable[[Any, int], Any], begin: int, numbers: Sequence[int]) -> Answers:

@@ -19,6 +19,7 @@ from earl.dispatch.transports.choice import Link
 from earl.dispatch.transports.probe import all_seconds, waiting_seconds
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
+from earl.placement.cluster.budget import of_memory
 from earl.placement.holdings import Counts
 
 PROBE_BYTES = 1 << 20
@@ -49,6 +50,12 @@ class Meets:
         self._book = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, self._book.port
 
+    def depart(self) -> None:
+        """Let go of the group, if it is in one."""
+        if self._close_group:
+            self._close_group()
+        self._transport = self._close_group = None
+
     def enter(self, where: tuple[str, int], process: int, hosts: Counts, seconds: float) -> Said:
         """Join the others; what is known of the links between them then."""
         from torch._C._distributed_c10d import TCPStore
@@ -56,9 +63,7 @@ class Meets:
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
-        if self._close_group:
-            self._close_group()
-            self._transport = self._close_group = None
+        self.depart()
         try:
             address = ray.util.get_node_ip_address()
             store = TCPStore(*where, is_master=False, wait_for_workers=False)
@@ -75,8 +80,11 @@ class Meets:
         assert self._transport is not None, "all have met"
         try:
             return Said(result=execute(through, process, held, self._transport, checksums))
-        except (EarlError, RuntimeError) as error:
-            return Said(_line(error))
+        except (EarlError, RuntimeError, MemoryError) as error:
+            if not of_memory(error):
+                return Said(_line(error))
+            self.depart()  # the others need not wait for it
+            raise
 
 
 def _line(error: Exception) -> str:

@@ -1,0 +1,18 @@
+"""Every way moves the same rows; which one is fastest is not asserted."""
+
+import numpy as np
+import pytest
+
+from earl.benchmarks.ways import ROW_TOKENS, run
+
+
+@pytest.mark.slow
+def test_every_way_moves_what_the_ranks_lack():
+    result = run(workers=2, ranks=1, repeats=1, tokens=(1000,))
+    assert (result["workers"], result["ranks"]) == (2, 1)
+    (row,) = result["rows"]
+    # Two rows of each worker, as `fill` draws their lengths; 14 bytes a token: 4 + 1 + 4 + 4 + 1.
+    lengths = [np.random.default_rng(seed).integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, 2) for seed in range(2)]
+    assert row["bytes"] == 14 * int(np.sum(lengths))
+    assert all(row[way]["median"] > 0 for way in ("objects", "peers", "auto"))
+    assert row["auto_takes"] in ("objects", "peers") and row["auto_loss"] >= 0
