@@ -18,6 +18,8 @@ BACKWARD = 2.0
 """Forward passes that a backward pass takes as long as: gradients of inputs and of weights."""
 FLOAT_BYTES = 2
 GRADIENT_BYTES = 4
+SPEED = 0.7
+"""Of a learner's arithmetic relative to that of an engine that reads prompts: believed, not fitted."""
 SPREAD = 0.35
 """Half of the 80 % interval, as a logarithm: the coefficients were fitted to engines that serve, not to learners."""
 
@@ -59,7 +61,7 @@ def _forward_seconds(passing: Passing) -> float:
     engine = Engine(passing.shape, passing.device, passing.tp)
     own = fitted().values
     batch = Batch(sequences=0, context=0, prompt_tokens=passing.tokens, prompt_context=passing.context / 2)
-    return step_seconds(engine, batch, own).total + _head_seconds(passing, own)
+    return (step_seconds(engine, batch, own).total + _head_seconds(passing, own)) / SPEED
 
 
 def _head_seconds(passing: Passing, own: Values) -> float:
