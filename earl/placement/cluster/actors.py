@@ -29,7 +29,7 @@ from earl.engine.split import SplitSampler
 from earl.evaluate import Match
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
-from earl.placement.cluster.budget import Budget
+from earl.placement.cluster.budget import Budget, thin_threads
 from earl.placement.cluster.carry import Carried, Given, give
 from earl.placement.cluster.guarded import Alive, Lines, bounded, losing_others, together
 from earl.placement.cluster.manifest import Manifest, Moved
@@ -44,6 +44,9 @@ from earl.recipe import build
 from earl.runs.records import matches_to_bytes
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.trajectory import GroupOf, Outline, Task
+
+WARM_BYTES = 1 << 23
+"""Of an object that Ray copies by several threads."""
 
 
 class Plays(Meets, Alive):
@@ -135,7 +138,7 @@ class WorkerActor(Plays):
         config = build(recipe)
         policy = self._policy = self._policy or outline_of(config, source)
         self._leave()
-        self._budget = self._budget or Budget(config.placement.memory_bytes)
+        self._budget = self._budget or begun(config)
         with Lines() as self._lines:
             band = joined_band(config, meeting, self._meets)
         sampler = make_sampler(config, policy, band)
@@ -226,7 +229,7 @@ class RankActor(Meets, Alive):
         self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
         with Lines() as self._lines:
             mesh = joined(config, rank, meeting)
-        self._budget = self._budget or Budget(config.placement.memory_bytes, f"learner rank {rank}")
+        self._budget = self._budget or begun(config, f"learner rank {rank}")
         with self._budget.stage("start"):
             path = Path(source) if source else None
             self._learner = sharded_learner(config, mesh, path, Carried(carried) if carried is not None else None)
@@ -355,6 +358,14 @@ def show(devices: Sequence[str]) -> None:
     """Let this process compute on these GPUs; none: on those that Ray gave it."""
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+
+
+def begun(config: Config, who: str = "") -> Budget:
+    """The budget of a process that has begun: what Ray needs to copy large objects is there already."""
+    if config.placement.memory_bytes is not None:
+        thin_threads()
+        ray.put(np.zeros(WARM_BYTES, np.uint8))
+    return Budget(config.placement.memory_bytes, who)
 
 
 def joined_band(config: Config, meeting: Meeting | None, place: Any) -> Band | None:

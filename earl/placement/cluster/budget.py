@@ -41,7 +41,6 @@ class Budget:
         self._most = None if self._cuda else most
         if self._most is not None:
             give_back_pieces(PIECE_BYTES)
-            _thin_threads()
         _trim()
         self._data = _status("VmData")
         self._resident = _status("RssAnon")
@@ -116,7 +115,7 @@ def _trim() -> None:
         trim(0)
 
 
-def _thin_threads() -> None:
+def thin_threads() -> None:
     """Give threads that begin from now on less stack: the kernel counts all of it, and Ray ends the process when it
     cannot begin one. It copies a large object by several."""
     library = ctypes.CDLL(None)
