@@ -46,6 +46,7 @@ class Layouts:
         limit = config.context.first_limit
         self._load = Load(config.rollout.episodes, float(limit), limit, limit)
         self._seen = False
+        self._barred: list[tuple[int, str]] = []
         self._played: float | None = None
         self._selector: Selector | None = None
         if config.selector.kind == "auto":
@@ -59,8 +60,14 @@ class Layouts:
         """What a checkpoint holds of it."""
         return {"scale": dict(self._costs.scale), "selector": self._selector.state()} if self._selector else {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what a checkpoint holds; what was seen since by this very process is known better."""
+    def restore(self, state: dict[str, Any], step: int) -> None:
+        """Go on from what the checkpoint of a step holds; what was seen since by this very process is known better.
+
+        What ran out of memory in steps that are done again is told at the step before them.
+        """
+        for at, said in self._barred:
+            if at > step:
+                self._journal.event(step, "out_of_memory", f"at step {at}: {said}")
         if self._selector and state and not self._seen:
             self._costs = replace(self._costs, scale=tuple(state["scale"].items()))
             self._selector = self._made()
@@ -132,7 +139,9 @@ class Layouts:
         context = f"contexts of up to {self._load.longest_tokens} tokens"
         if self._selector is None or under is None:
             raise EarlError(f"{error}, with {context}; {CURES}, or selector.kind = 'auto'; then continue with --resume")
-        self._journal.event(step, "out_of_memory", f"{error}, under {under} with {context}: it is not taken again")
+        said = f"{error}, under {under} with {context}: it is not taken again"
+        self._barred.append((step, said))
+        self._journal.event(step, "out_of_memory", said)
         if not self._seen:
             self._selector.saw(step, self._load)
         self._selector.out_of_memory(under, self._load, step)

@@ -153,7 +153,7 @@ def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
     run.journal.forget_after(saved.step)
     run.journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
     progress = Progress.restored(saved.state)
-    run.layouts.restore(progress.layouts)
+    run.layouts.restore(progress.layouts, saved.step)
     return progress
 
 

@@ -46,7 +46,7 @@ def made(tiny, kind="auto", state=None, **place):
     )
     placement, notes = Placement(config), Notes()
     layouts = Layouts(placement, notes)
-    layouts.restore(state or {})
+    layouts.restore(state or {}, 0)
     layouts.saw(1, LOAD)
     return layouts, placement, notes
 
@@ -102,10 +102,15 @@ def test_without_a_selector_the_run_ends_with_the_cure(tiny):
 
 
 def test_players_who_are_replaced_have_to_play_again(tiny):
-    layouts, placement, _ = made(tiny)
+    layouts, placement, notes = made(tiny)
     with pytest.raises(Lost, match="is to be played again"):
         layouts.keep("update", 1, failing(OutOfMemory("rows", "rollout worker 0", "nothing is left")))
     assert placement.laid[0][0].stage == "rollout"
+    notes.events.clear()  # a run that goes back to its checkpoint forgets what was told since
+    layouts.restore({}, 0)
+    [(step, kind, message)] = notes.events
+    assert (step, kind) == (0, "out_of_memory")
+    assert message.startswith("at step 1: rollout worker 0 ran out of memory during rows")
 
 
 def test_a_run_that_is_resumed_knows_what_was_barred(tiny):

@@ -222,14 +222,15 @@ class Crew:
         """
         rest = {reference: number for reference, number in waiting.items() if number not in lost}
         stuck = False
-        soon, ends = (time.monotonic() + seconds for seconds in (POLL_SECONDS * 4, self._longest))
+        bounds = (POLL_SECONDS * 4, self._patience, self._longest)
+        soon, patient, ends = (time.monotonic() + seconds for seconds in bounds)
         while rest and time.monotonic() < ends:
             done, _ = ray.wait([*rest], num_returns=len(rest), timeout=POLL_SECONDS)
             for reference in done:
                 self._take(reference, rest.pop(reference), results, lost, short)
             lost |= self._silent({number: pulses[number] for number in rest.values() if number not in lost})
             self.meanwhile()
-            late = time.monotonic() > soon
+            late = time.monotonic() > (patient if short else soon)
             struck = {mate for number in lost for mate in self.mates(number, group)} if late else lost
             stuck |= bool({*rest.values()} & {*struck} - lost.keys())
             rest = {reference: number for reference, number in rest.items() if number not in struck}
