@@ -5,7 +5,7 @@ import pytest
 import ray
 
 from earl.errors import OutOfMemory
-from earl.placement.cluster.budget import Budget, _status
+from earl.placement.cluster.budget import RESERVED_BYTES, Budget, _status
 from earl.placement.place import on_cluster
 from earl.recipe import build
 
@@ -40,7 +40,7 @@ def starve(actor):
 
 
 def _starved(self):
-    self._budget._most = _status("VmData") - self._budget._data + SPARE
+    self._budget._most = _status("VmData") - self._budget._data + SPARE - RESERVED_BYTES
 
 
 @pytest.fixture
@@ -96,10 +96,10 @@ def test_a_process_may_take_so_much_and_no_more():
     with budget.stage("small"):
         np.ones(32 << 17)  # 8 bytes each: 32 MiB
     with pytest.raises(OutOfMemory), budget.stage("large"):
-        np.ones(128 << 17)  # 128 MiB
+        np.ones(256 << 17)  # 256 MiB: more than the budget and what may be reserved
     with budget.stage("after"):
         np.ones(32 << 17)
     peaks = budget.peaks()
-    assert 32 << 20 <= peaks["small"] < 40 << 20
+    assert 31 << 20 <= peaks["small"] < 40 << 20  # the kernel counts pages in batches
     assert peaks["large"] < 64 << 20
     assert budget.peaks() == {}

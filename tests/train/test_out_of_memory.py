@@ -5,7 +5,7 @@ The kernel refuses what the process asks for: its budget is lowered to what it h
 
 import pytest
 
-from earl.placement.cluster.budget import _status
+from earl.placement.cluster.budget import RESERVED_BYTES, _status
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
 from earl.recipe import build, dump
@@ -56,7 +56,7 @@ class Famine:
 
 
 def _starved(self):
-    self._budget._most = _status("VmData") - self._budget._data + SPARE
+    self._budget._most = _status("VmData") - self._budget._data + SPARE - RESERVED_BYTES
 
 
 def _fed(self):

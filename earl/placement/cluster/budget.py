@@ -18,6 +18,9 @@ from earl.errors import OutOfMemory
 
 SAID = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
 """In what torch raises where there is no memory; only CUDA has a class of errors for it."""
+RESERVED_BYTES = 64 << 20
+"""That a process may reserve without ever touching it: stacks, and what allocators keep in advance; the kernel counts
+it all the same."""
 STACK_BYTES = 1 << 20
 """Of a thread, instead of 8 MiB."""
 ATTRIBUTES_BYTES = 64
@@ -57,7 +60,7 @@ class Budget:
         said = None
         try:
             if self._most is not None:
-                resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._most, hard))
+                resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._most + RESERVED_BYTES, hard))
             yield
         except (MemoryError, RuntimeError) as error:
             resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
@@ -90,6 +93,17 @@ class Budget:
         if self._cuda:
             return torch.cuda.max_memory_allocated()
         return max(0, _status("VmHWM") - shared - self._resident)
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Let Ray do its own part of a stage: it copies into shared memory, by threads that it must be able to begin."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def of_memory(error: BaseException | None) -> bool:

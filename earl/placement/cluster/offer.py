@@ -25,6 +25,7 @@ from earl.dispatch.tensors import Tensors
 from earl.dispatch.weights import Move, WeightPlan, plan_weights
 from earl.engine.keeping import Held
 from earl.parallel.layout import Box, Layout, whole
+from earl.placement.cluster.budget import aside
 
 BUCKET_BYTES = 1 << 28
 """What a rank packs at a time."""
@@ -62,7 +63,12 @@ def offer(held: Held, rank: int, bucket_bytes: int = BUCKET_BYTES) -> list[Refer
     plan = described(held, bucket_bytes).plan
     shelf = Tensors({name: part.numbers for name, part in held.parts.items()})
     hand, reader = Hand(plan, rank, shelf, Tensors()), held.layout.size
-    return [ray.put(hand.pack(moves)[reader]) if moves else None for moves in plan.of(rank)]
+    return [_put(hand.pack(moves)[reader]) if moves else None for moves in plan.of(rank)]
+
+
+def _put(message: Bytes) -> Reference:
+    with aside():
+        return ray.put(message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from earl.dispatch.carry import Hand
 from earl.dispatch.messages import Bytes
 from earl.dispatch.tensors import Tensors
 from earl.engine.keeping import Held
+from earl.placement.cluster.budget import aside
 from earl.placement.cluster.offer import Described, Fetched, Reference
 
 KEPT = 8
@@ -56,7 +57,8 @@ class Stock:
     def _packed(self, number: int) -> Reference:
         shelf = Tensors({name: part.numbers for name, part in self._held().parts.items()})
         packed = Hand(self._plan, self._rank, shelf, Tensors()).pack(self._moves[number])
-        return ray.put(packed[self._reader])
+        with aside():
+            return ray.put(packed[self._reader])
 
 
 @dataclass(frozen=True, slots=True)
