@@ -47,6 +47,8 @@ from earl.trajectory import GroupOf, Outline, Task
 
 WARM_BYTES = 1 << 23
 """Of an object that Ray copies by several threads."""
+WARM_WIDTH = 256
+"""Of a product for which libraries take their buffers."""
 
 
 class Plays(Meets, Alive):
@@ -361,10 +363,13 @@ def show(devices: Sequence[str]) -> None:
 
 
 def begun(config: Config, who: str = "") -> Budget:
-    """The budget of a process that has begun: what Ray needs to copy large objects is there already."""
+    """The budget of a process that has begun: what Ray needs to copy large objects is there already, and the buffers
+    that numpy and torch reserve for products."""
     if config.placement.memory_bytes is not None:
         thin_threads()
         ray.put(np.zeros(WARM_BYTES, np.uint8))
+        square = np.ones((WARM_WIDTH, WARM_WIDTH), np.float32)
+        torch.from_numpy(square @ square).mm(torch.from_numpy(square))
     return Budget(config.placement.memory_bytes, who)
 
 
