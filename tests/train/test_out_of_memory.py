@@ -17,7 +17,7 @@ from earl.train import train
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
     "model": {"hidden": 64, "layers": 2, "heads": 4, "head_dim": 16, "intermediate": 2048},
-    "rollout": {"episodes": 32, "group_size": 4},
+    "rollout": {"episodes": 256, "group_size": 4},
     "algorithm": {"name": "ppo", "kl": 0.01},
     "evaluate": {"every": 10, "opponents": ["random"], "episodes": 4, "final_episodes": 4},
     "run": {"steps": 4, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 10},
@@ -91,7 +91,7 @@ def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone, sta
     assert "rollout: from 2 x tp1 to 1 x tp2" in told["layout"].message
     assert "recovered" not in told
     assert [step for step, _ in metrics["episodes"]] == [1, 2, 3, 4]
-    assert {count for _, count in metrics["episodes"]} == {32.0}
+    assert {count for _, count in metrics["episodes"]} == {256.0}
     for name in ("loss", "value_loss", "reward/mean"):
         expected = [number for _, number in left_alone[name]]
         assert [number for _, number in metrics[name]] == pytest.approx(expected, abs=1e-4), name
