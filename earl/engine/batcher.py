@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from torch import Tensor
 
 from earl.engine.probe import Probe
-from earl.engine.sampler import InWaves, Sampler
+from earl.engine.sampler import Closes, InWaves, Sampler
 from earl.errors import boundary
 from earl.rollout.prompt import Completion, Prompt
 
@@ -49,6 +49,12 @@ class Batcher:
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights between two batches; replies to come are sampled with these."""
         self._thread.submit(self.within.load, weights, version, probe).result()
+
+    def close(self) -> None:
+        """End; nothing is asked any more."""
+        if isinstance(self.within, Closes):
+            self._thread.submit(self.within.close).result()
+        self._thread.shutdown()
 
     def most_waves(self) -> int | None:
         """See `InWaves`."""

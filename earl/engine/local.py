@@ -116,6 +116,12 @@ class LocalSampler:
     def wake(self) -> None:
         """Nothing was freed."""
 
+    def close(self) -> None:
+        """Let go of weights, keys and values at once; the sampler is of no use any more."""
+        for tensor in self._model.parameters():
+            tensor.data = tensor.data.new_empty(0)  # modules and their hooks know each other, and go later
+        self._forget()
+
     def release(self, sessions: Sequence[int]) -> None:
         """Forget ended episodes; a slot that is nobody's any more is used again."""
         for session in sessions:

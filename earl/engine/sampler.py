@@ -48,3 +48,11 @@ class InWaves(Protocol):
 
     def most_waves(self) -> int | None:
         """The most batches that one call took since this was last asked; None where room is not bounded."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A sampler that holds memory in this process."""
+
+    def close(self) -> None:
+        """Let go of it at once; nothing is asked any more."""

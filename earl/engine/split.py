@@ -69,9 +69,10 @@ class SplitSampler(LocalSampler):
         """Forget ended episodes, when something is asked next."""
         self._released += sessions
 
-    def leave(self) -> None:
-        """Let the process join others. The sampler is of no use any more."""
+    def close(self) -> None:
+        """Let go of everything, also of the other processes, so that this one can join others."""
         self._band.leave()
+        super().close()
 
     def _follow(self, released: Sequence[int], prompts: Sequence[Prompt]) -> list[Completion]:
         super().release(released)

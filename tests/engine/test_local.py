@@ -199,3 +199,14 @@ def test_a_session_that_stays_away_finds_its_context_again(small, monkeypatch):
     fed.clear()
     sampler.generate([Prompt(session, [*long, 20 + session, 7, 8], seed=9, max_tokens=1) for session in range(4)])
     assert fed == [[2, 2, 2, 2]]  # what was new since, and nothing of the 53 tokens before
+
+
+def test_a_sampler_that_is_closed_holds_nothing(small, episodes):
+    policy = small()
+    sampler = LocalSampler(policy)
+    play(episodes(policy, 4), sampler)
+    assert min(sampler.held_bytes) > 0
+    model = sampler._model  # whoever else knows it does not keep the memory
+    sampler.close()
+    assert sampler.held_bytes == (0, 0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 0

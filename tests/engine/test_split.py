@@ -51,7 +51,7 @@ def fragment(policy, sampler):
 def played(own):
     """A step's episodes: tokens, and log-probs."""
     drawn = draw(own.config, 11)
-    groups = own.play(dict(enumerate(drawn.tasks)), drawn.seed)
+    groups = own.play(drawn.step, dict(enumerate(drawn.tasks)), drawn.seed)
     return [(t.tokens.tolist(), t.logprobs.tolist()) for group in groups for t in group.trajectories]
 
 

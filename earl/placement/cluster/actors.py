@@ -22,6 +22,7 @@ from earl.engine.learner import Update
 from earl.engine.model import Policy, outline
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import join, sharded_learner
+from earl.engine.sampler import Closes
 from earl.engine.samplers import make_sampler, split_of
 from earl.engine.sharding.band import Band, Meeting, listening
 from earl.engine.sharding.mesh import Mesh
@@ -150,12 +151,11 @@ class WorkerActor(Plays):
 
     def _leave(self) -> None:
         """Let go of a sampler, before there is memory for another one."""
-        if self._split:
-            self._split.leave()
-            self._split = None
+        self._split = None
         if hasattr(self, "_fragment"):
+            if isinstance(self._fragment.sampler, Closes):
+                self._fragment.sampler.close()
             del self._fragment
-            gc.collect()  # a split model's layers and what was put around them know each other
 
     @losing_others
     @bounded("weights")
