@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "Step through a stored episode.",
     "runs": "List the runs.",
     "export": "Write a run's model as a plain Hugging Face folder.",
+    "profile": "Measure what the layouts of a recipe take here, for the runs to come.",
     "plan": "Say what a job would take on a cluster, without it.",
     "envs": "List, check or show environments.",
     "cluster": "Rehearse a Ray cluster of several hosts on this machine.",

@@ -19,6 +19,7 @@ from earl.placement.choices import candidates
 from earl.placement.costs import PlacedCosts
 from earl.placement.peers import Lost
 from earl.placement.stages import Stages
+from earl.profiling.kept import Profile
 from earl.runs.journal import Clock, Journal
 from earl.runs.tables import RecordedDecision
 
@@ -74,13 +75,24 @@ class Layouts:
             self._selector.restore(state["selector"])
             self._seen = bool(state["selector"]["loads"])
 
+    def take(self, profile: Profile) -> None:
+        """Take in what was measured before the run, each as one measurement: what the run itself takes soon outweighs
+        episodes that nobody played."""
+        if self._selector is None:
+            return
+        for point, timing in profile.timings.items():
+            if point.choice in self._offered.get(point.choice.stage, ()):
+                self._measured(point.choice, point.load, timing.seconds)
+        for choice, seconds in profile.switches.items():
+            self._selector.switched(choice, seconds)
+
     def saw(self, step: int, load: Load) -> None:
         """Take in the contexts of a step."""
         self._load, self._seen = load, True
         if self._selector:
             self._selector.saw(step, load)
         if self._played is not None:  # only now it is known what was played in that time
-            self._measured("rollout", self._played)
+            self._measured(self._laid.get("rollout"), load, self._played)
             self._played = None
 
     def settle(self, stage: Stage, step: int, clock: Clock) -> None:
@@ -117,7 +129,7 @@ class Layouts:
                 if stage == "rollout":
                     self._played = seconds
                 elif stage:
-                    self._measured(stage, seconds)
+                    self._measured(self._laid.get(stage), self._load, seconds)
                 return done
 
     def once(self, step: int, work: Callable[[], Result]) -> Result | None:
@@ -171,11 +183,11 @@ class Layouts:
         message = f"{choice.stage}: from {before} to {choice} in {seconds:.1f} s: {decision.why}"
         self._journal.event(decision.step, "layout", message)
 
-    def _measured(self, stage: Stage, seconds: float) -> None:
-        """Take in what a stage took; its first time tells how fast these machines are."""
-        if self._selector is None or stage not in self._laid:
+    def _measured(self, choice: Choice | None, load: Load, seconds: float) -> None:
+        """Take in what a choice took; the first time of its stage tells how fast these machines are."""
+        if self._selector is None or choice is None:
             return
-        choice, load = self._laid[stage], self._load
+        stage = choice.stage
         if stage not in dict(self._costs.scale):
             self._costs = self._costs.scaled(choice, load.mean_tokens, load.sequences, seconds)
             known = self._selector.state()

@@ -22,6 +22,7 @@ from earl.placement import peers as peer_processes
 from earl.placement.peers import Lost, Peers
 from earl.placement.place import Here, Place, on_cluster
 from earl.placement.stages import Stages
+from earl.profiling.beginning import known_to, measured_first
 from earl.progress import NEVER, Progress, due, phase_of
 from earl.recipe import build, load_toml
 from earl.runs import checkpoint
@@ -148,6 +149,7 @@ def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
     if saved is None:
         run.journal.forget_after(-1)
         run.journal.event(0, "start", f"started with {processes} processes")
+        known_to(run.layouts, run.placement, run.journal)
         return Progress(context=_context_watch(run.placement))
     run.placement.resume(saved.path)
     run.journal.forget_after(saved.step)
@@ -169,6 +171,8 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
     """Train where the recipe says; the caller holds the run's lock."""
     with stopping_on_signals(observer) as stop:
         if config.placement.kind in ("colocated", "disaggregated"):
+            if checkpoint.latest(folder.checkpoints) is None:
+                measured_first(config, stop, observer)
             with on_cluster(config) as place:
                 return train(folder, config, place, Peers(), stop, observer)
         command = ["-m", "earl.train", str(folder.path)]

@@ -82,4 +82,7 @@ class SelectorConfig(Section):
 
     kind: Literal["off", "auto"] = "off"
     """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner dp × tp
-    over as many ranks, with and without recompute; of rollout copies × tp over as many devices. `off`: as set."""
+    over as many ranks, with and without recompute; of rollout copies × tp over as many devices. `off`: as set. What
+    `earl profile` has measured here is known from the first step on."""
+    profile: bool = False
+    """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""

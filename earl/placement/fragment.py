@@ -20,6 +20,7 @@ from earl.engine.sampler import InWaves, Sampler
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.world import world_of
+from earl.rollout.invented import Invention, rows_of, sample
 from earl.rollout.lockstep import Greedy, play
 from earl.rollout.pack import num_rows, pack
 from earl.rollout.tasks import World, group_episodes
@@ -58,6 +59,14 @@ class RolloutFragment:
         played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
+
+    def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
+        """Sample the replies of episodes that nobody plays; nothing is kept of them."""
+        sample(invention, self.sampler, numbers, self.config.rollout.group_size, seed)
+
+    def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> tuple[Rows, NDArray[np.int64]]:
+        """Rows that nobody has played, and the number of each [N]."""
+        return rows_of(invention, numbers, seed), np.array(numbers, np.int64)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, played by the most likely tokens."""

@@ -14,6 +14,7 @@ from earl.matches import MatchResult
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
+from earl.rollout.invented import Invention
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes, matches_to_bytes
@@ -53,6 +54,12 @@ class Players(Protocol):
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Held:
         """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
+
+    def sample(self, invention: Invention, count: int, seed: int) -> None:
+        """Sample the replies of so many episodes that nobody plays, to see what that takes."""
+
+    def invent(self, invention: Invention, count: int, seed: int) -> Held:
+        """Rows of so many episodes that nobody played, in place of the step's."""
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
@@ -111,6 +118,15 @@ class PeerPlayers:
         """The teacher's rows, all processes' together."""
         rows, order = self.fragment.demonstrate(self._share(tasks), seed, limit)
         return joined([rows_from_bytes(data) for data in self._peers.gather(rows_to_bytes(rows, order))])
+
+    def sample(self, invention: Invention, count: int, seed: int) -> None:
+        """Each process its share."""
+        self.fragment.sample(invention, [*self._share(range(count))], seed)
+        self._peers.gather(b"")
+
+    def invent(self, invention: Invention, count: int, seed: int) -> Rows:
+        """All of them in every process."""
+        return self.fragment.invent(invention, range(count), seed)[0]
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """Each process measures its share of the matches."""

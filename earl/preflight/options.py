@@ -68,6 +68,10 @@ OPTIONS: Mapping[str, Read] = {
         "changes layouts between steps, where learner and samplers are processes of their own and take turns: leave it "
         "out, or set placement.kind to colocated, without placement.environments and placement.max_staleness",
     ),
+    "selector.profile": Read(
+        lambda config, _: config.selector.kind == "auto",
+        "measures what a selector chooses from: leave it out, or set selector.kind to auto",
+    ),
     "sampler.tp": Read(
         lambda _, site: site.engine == "vllm" or site.kind != "embedded",
         "splits earl's own sampler over processes of a placement on Ray: leave it out, or set placement.kind to "

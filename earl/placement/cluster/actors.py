@@ -42,6 +42,7 @@ from earl.placement.continuous import ContinuousFragment
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings, RowTable
 from earl.recipe import build
+from earl.rollout.invented import Invention
 from earl.runs.records import matches_to_bytes
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.trajectory import GroupOf, Outline, Task
@@ -80,6 +81,16 @@ class Plays(Meets, Alive):
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
         """Play the teacher's episodes, and keep their rows."""
         return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
+
+    @together("rollout")
+    def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
+        """Sample the replies of episodes that nobody plays."""
+        self._fragment.sample(invention, numbers, seed)
+
+    @together("rows")
+    def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> RowTable:
+        """Keep rows that nobody has played."""
+        return self._holdings.pack(*self._fragment.invent(invention, numbers, seed))
 
     @together("rows")
     def table(self, step: int) -> RowTable:

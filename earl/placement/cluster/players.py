@@ -14,6 +14,7 @@ from earl.placement.cluster.crew import Call, Crew, Keeper, Member
 from earl.placement.cluster.manifest import LEARNED, TAUGHT, Table
 from earl.placement.cluster.team import Setup, Team
 from earl.placement.players import in_order, most, share
+from earl.rollout.invented import Invention
 from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes
 from earl.runs.storage import void
@@ -71,6 +72,19 @@ class Workers(Team):
             "demonstrations", lambda actor, number: actor.demonstrate.remote(share(tasks, number, size), seed, limit)
         )
         return Table.joined(tables, TAUGHT)
+
+    def sample(self, invention: Invention, count: int, seed: int) -> None:
+        """Sample the replies of so many episodes that nobody plays."""
+        size = self.copies
+        self._all("rollout", lambda actor, n: actor.sample.remote(invention, [*share(range(count), n, size)], seed))
+
+    def invent(self, invention: Invention, count: int, seed: int) -> Table:
+        """Rows of so many episodes that nobody played, which stay with the workers in place of the step's."""
+        size = self.copies
+        tables = self._hold(
+            "rows", lambda actor, number: actor.invent.remote(invention, [*share(range(count), number, size)], seed)
+        )
+        return Table.joined(tables, LEARNED)
 
     def relayout(self, copies: int, tp: int) -> float:
         """Let the same processes be other copies between two steps; see `Team.relayout`."""

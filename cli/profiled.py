@@ -1,0 +1,134 @@
+"""How `earl profile` is carried out, and what it shows: what was measured beside what was expected, each marked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from earl import preflight
+from earl.cli.options import print_json
+from earl.cli.recipes import resolve
+from earl.cli.text import clean, console, one_line
+from earl.config import Config
+from earl.engine.model import shape
+from earl.errors import EarlError
+from earl.parallel.profile.timings import Skipped, Timing
+from earl.profiling.campaign import Outcome, campaign, grid_of
+from earl.profiling.kept import Profile, path_of, read
+from earl.profiling.key import key_of
+from earl.stopping import stopping_on_signals
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+STOPPED = 130
+STAGES = {"rollout": "rollout", "update": "experience, update"}
+"""What is measured together: the learner's ranks prepare what they learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says of the points."""
+
+    contexts: Sequence[int]
+    loads: Sequence[int]
+    seconds: float
+    again: bool
+
+
+def numbers(option: str, text: str | None) -> list[int]:
+    """Whole numbers between commas; none where nothing was given. Raises EarlError for anything else."""
+    if text is None:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise EarlError(f"{option} {text!r} are not whole numbers; write them with commas, such as 128,256") from error
+
+
+def carry_out(
+    env: str,
+    file: Path | None,
+    flags: Mapping[str, object],
+    assignments: Sequence[str],
+    asked: Asked,
+    as_json: bool,
+) -> int:
+    """Measure, keep and show. Returns the exit code."""
+    config = _checked(resolve(env, file, flags, assignments))
+    key = key_of(config, shape(config.model))
+    profile = Profile(key) if asked.again else read(key)
+    grid = grid_of(config, asked.contexts, asked.loads, asked.seconds)
+    with stopping_on_signals(None) as stop:
+        outcome = campaign(config, grid, profile, stop, lambda one: click.echo(one_line(line(one)), err=True))
+    if as_json:
+        print_json(_object(outcome))
+    else:
+        console().print(table(outcome))
+        click.echo(clean(path_of(key)))
+    return STOPPED if outcome.stopped else 0
+
+
+def _checked(config: Config) -> Config:
+    """The recipe as a run would have it. Raises EarlError where its layouts cannot change."""
+    config = preflight.settled(config, preflight.preflight(config, Path()))
+    place = config.placement
+    if place.kind == "embedded":
+        raise EarlError(
+            "placement.kind = 'embedded' has one layout: every process has all of the model, and nothing is to be "
+            "chosen; set --placement to colocated or disaggregated"
+        )
+    for name in ("environments", "max_staleness"):
+        if value := getattr(place, name):
+            raise EarlError(
+                f"placement.{name} = {value} has one layout: there is no time between steps to change it; set it to 0"
+            )
+    return config
+
+
+def line(one: Timing | Skipped) -> str:
+    """What came of a point, as it comes.
+
+    Example:
+        "rollout 2 x tp1, 8 episodes of 120 tokens: measured 0.31 s, 4 times"
+    """
+    point = one.point
+    where = f"{STAGES[point.choice.stage]} {point.choice}, {point.sequences} episodes of {point.tokens} tokens"
+    if isinstance(one, Skipped):
+        return f"{where}: not tried, {one.why}"
+    times = "once" if one.count == 1 else f"{one.count} times"
+    return f"{where}: measured {one.seconds:.3g} s, {times}"
+
+
+def table(outcome: Outcome) -> "Table":
+    """Stage, layout, context and load down; measured beside what was expected before."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("stage")
+    shown.add_column("layout")
+    for name in ("context", "episodes", "measured", "times", "expected before"):
+        shown.add_column(name, justify="right")
+    for one in outcome.profile.timings.values():
+        point, spread = one.point, f" ± {one.spread:.2g}" if one.count > 1 else ""
+        before = f"{one.expected.seconds:.3g} s ({one.expected.origin})" if one.expected else "nothing known"
+        where = (STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences))
+        shown.add_row(*where, f"{one.seconds:.3g} s{spread}", str(one.count), before)
+    for left in outcome.skipped:
+        point = left.point
+        where = (STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences))
+        shown.add_row(*where, "not tried", "", one_line(left.why))
+    return shown
+
+
+def _object(outcome: Outcome) -> dict[str, object]:
+    return {
+        "path": str(path_of(outcome.profile.key)),
+        **outcome.profile.as_object(),
+        "skipped": [one.as_object() for one in outcome.skipped],
+        "measured_now": outcome.measured,
+        "stopped": outcome.stopped,
+    }

@@ -1,0 +1,89 @@
+"""Episodes that nobody plays: contexts of any length, shaped as real ones are, to measure what they take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from earl.batch import Rows, offsets_of
+from earl.rollout.lockstep import Completes
+from earl.rollout.prompt import Prompt
+from earl.seeds import derive
+from earl.trajectory import Played
+
+
+@dataclass(frozen=True, slots=True)
+class Invention:
+    """How long an episode gets, and how it gets there.
+
+    Example:
+        Invention(tokens=100, turns=4, sampled=0.2)   # 4 turns of 20 tokens that are read and 5 that are sampled
+    """
+
+    tokens: int
+    turns: int
+    sampled: float
+    """Share of the tokens that the policy samples."""
+    vocab: int
+    """Token ids are below."""
+
+    def ends(self) -> list[tuple[int, int]]:
+        """Where each turn's reply begins and ends. Every turn has a token that is read and one that is sampled."""
+        turns = max(1, min(self.turns, self.tokens // 2))
+        bounds = [round(number * self.tokens / turns) for number in range(turns + 1)]
+        replies = [min(max(1, round((b - a) * self.sampled)), b - a - 1) for a, b in pairwise(bounds)]
+        return [(end - reply, end) for end, reply in zip(bounds[1:], replies, strict=True)]
+
+
+def invention_of(episodes: Sequence[Played], tokens: int, vocab: int) -> Invention:
+    """Episodes as long as is asked for, with turns and shares as in those that were played."""
+    turns = round(sum(len(one.turns) for one in episodes) / len(episodes))
+    sampled = sum(one.num_sampled for one in episodes) / sum(one.num_tokens for one in episodes)
+    return Invention(tokens, max(1, turns), sampled, vocab)
+
+
+def rows_of(invention: Invention, numbers: Sequence[int], seed: int) -> Rows:
+    """One row for each number, no two alike: what is learned of are their replies."""
+    ends, length, count = invention.ends(), invention.tokens, len(numbers)
+    mask, value_mask, turns = np.zeros(length, bool), np.zeros(length, bool), np.full(length, -1, np.int32)
+    for turn, (start, end) in enumerate(ends):
+        mask[start:end], value_mask[start - 1], turns[start - 1 : end] = True, True, turn
+    tokens = np.concatenate([_tokens(invention, seed, number) for number in numbers] or [np.zeros(0, np.int32)])
+    numbered = np.repeat(np.arange(count, dtype=np.int32) * len(ends), length)
+    every = np.tile(turns, count)
+    return Rows(
+        offsets=offsets_of([length] * count),
+        tokens=tokens,
+        mask=np.tile(mask, count),
+        targets=tokens,
+        logprobs=np.full(count * length, -np.log(invention.vocab), np.float32),
+        turns=np.where(every >= 0, every + numbered, -1).astype(np.int32),
+        value_mask=np.tile(value_mask, count),
+    )
+
+
+def sample(invention: Invention, sampler: Completes, numbers: Sequence[int], group_size: int, seed: int) -> None:
+    """Sample the replies of an episode for each number, turn after turn; those of a group read the same.
+
+    A reply that ends early goes on until it is as long as is asked for.
+    """
+    held = {number: list[int]() for number in numbers}
+    read = {number: _tokens(invention, seed, number // group_size).tolist() for number in numbers}
+    for turn, (start, end) in enumerate(invention.ends()):
+        for number, tokens in held.items():
+            tokens.extend(read[number][len(tokens) : start])
+        while waiting := [number for number, tokens in held.items() if len(tokens) < end]:
+            prompts = [
+                Prompt(number, tuple(held[number]), derive(seed, "reply", number, turn), end - len(held[number]))
+                for number in waiting
+            ]
+            for number, completion in zip(waiting, sampler.generate(prompts), strict=True):
+                held[number].extend(completion.tokens)
+    sampler.release(list(numbers))
+
+
+def _tokens(invention: Invention, seed: int, number: int) -> NDArray[np.int32]:
+    random = np.random.default_rng(derive(seed, "tokens", number))
+    return random.integers(0, invention.vocab, invention.tokens).astype(np.int32)

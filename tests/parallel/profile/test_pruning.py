@@ -1,0 +1,81 @@
+"""Which points are tried: by memory, and by what the model expects once one point was measured."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from earl.parallel.choice import Choice
+from earl.parallel.layout import Layout
+from earl.parallel.load import Load
+from earl.parallel.profile.pruning import Expectation, contexts_of, loads_of
+from earl.parallel.profile.timings import Expected, Point, Timing, spread_of
+
+SMALL, LARGE, HUGE = (Choice("rollout", Layout(4 // tp, tp)) for tp in (1, 2, 4))
+
+
+@dataclass
+class Model:
+    """A token takes as many seconds as the split is wide; only the small one is short of memory."""
+
+    def seconds(self, choice, tokens, sequences):
+        return float(tokens * choice.layout.tp)
+
+    def obstacle(self, choice, load: Load):
+        return "2 GiB of 1 GiB" if choice == SMALL and load.longest_tokens > 100 else ""
+
+
+def timing(choice, seconds, tokens=100):
+    return Timing(Point(choice, tokens, 8), seconds, 0.0, 1, "2026-11-21T03:00:00+00:00")
+
+
+def test_nothing_is_expected_before_something_was_measured():
+    assert Expectation(Model()).of(Point(SMALL, 100, 8)) is None
+    assert Expectation(Model()).obstacle(Point(HUGE, 100, 8)) == ""
+
+
+def test_the_first_measurement_says_how_fast_the_machines_are():
+    known = Expectation(Model())
+    known.learn(timing(SMALL, 0.5))  # 100 predicted: 0.005 s for each
+    assert known.of(Point(LARGE, 100, 8)) == Expected(pytest.approx(1.0), "corrected")  # 200 x 0.005
+    assert known.of(Point(LARGE, 50, 8)).seconds == pytest.approx(0.5)
+
+
+def test_a_layout_that_would_be_slower_even_if_it_surprised_is_left():
+    known = Expectation(Model())
+    known.learn(timing(SMALL, 0.5))
+    assert known.obstacle(Point(LARGE, 100, 8)) == ""  # 1.0 s is 2.0 times 0.5 s, below e^0.7 = 2.01
+    said = known.obstacle(Point(HUGE, 100, 8))  # 2.0 s is 4 times 0.5 s
+    assert said == "expected to take 2 s (corrected), more than 2.0 times the 0.5 s of 4 x tp1 (measured)"
+    assert known.obstacle(Point(HUGE, 50, 8)) == ""  # nothing was measured at this context
+
+
+def test_a_measurement_of_a_layout_moves_what_is_expected_of_it_elsewhere():
+    known = Expectation(Model())
+    known.learn(timing(SMALL, 0.5))
+    before = known.of(Point(LARGE, 50, 8)).seconds
+    known.learn(timing(LARGE, 1.5))  # half as slow again as expected
+    assert before < known.of(Point(LARGE, 50, 8)).seconds < before * 1.5
+
+
+def test_what_does_not_fit_is_not_tried():
+    assert Expectation(Model()).obstacle(Point(SMALL, 101, 8)) == "does not fit: 2 GiB of 1 GiB"
+
+
+def test_contexts_and_loads_follow_from_the_recipe():
+    assert contexts_of(1024) == [128, 256, 512, 1024]
+    assert contexts_of(40) == [20, 40]  # 10 is below 16
+    assert contexts_of(10) == [10]
+    assert loads_of(384) == [96, 384]
+    assert loads_of(1) == [1]
+
+
+def test_a_timing_is_json_and_comes_back():
+    one = replace(timing(LARGE, 1.5), expected=Expected(1.2, "corrected"), count=3, spread=0.1)
+    assert one.as_object()["origin"] == "measured"
+    assert Timing.of(one.as_object()) == one
+    assert Timing.of(timing(SMALL, 0.5).as_object()) == timing(SMALL, 0.5)
+
+
+def test_the_spread_is_that_of_a_sample():
+    assert spread_of([1.0, 2.0, 3.0]) == (2.0, 1.0)  # (1 + 0 + 1) / (3 - 1)
+    assert spread_of([0.25]) == (0.25, 0.0)
