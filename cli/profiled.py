@@ -11,7 +11,7 @@ from earl import preflight
 from earl.cli.options import print_json
 from earl.cli.recipes import resolve
 from earl.cli.text import clean, console, one_line
-from earl.config import Config
+from earl.config import Config, PlacementConfig
 from earl.engine.model import shape
 from earl.errors import EarlError
 from earl.parallel.profile.timings import Skipped, Timing
@@ -73,8 +73,13 @@ def carry_out(
 
 def _checked(config: Config) -> Config:
     """The recipe as a run would have it. Raises EarlError where its layouts cannot change."""
+    _check_layouts(config.placement)
     config = preflight.settled(config, preflight.preflight(config, Path()))
-    place = config.placement
+    _check_layouts(config.placement)  # what was left open is decided now
+    return config
+
+
+def _check_layouts(place: PlacementConfig) -> None:
     if place.kind == "embedded":
         raise EarlError(
             "placement.kind = 'embedded' has one layout: every process has all of the model, and nothing is to be "
@@ -85,7 +90,6 @@ def _checked(config: Config) -> Config:
             raise EarlError(
                 f"placement.{name} = {value} has one layout: there is no time between steps to change it; set it to 0"
             )
-    return config
 
 
 def line(one: Timing | Skipped) -> str:

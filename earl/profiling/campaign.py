@@ -24,7 +24,7 @@ from earl.profiling.kept import Profile, write
 from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
 from earl.stopping import StopRequest
-from earl.trajectory import Outline
+from earl.trajectory import Played
 
 LARGEST_LOAD = 1 << 20
 SECONDS = 2.0
@@ -92,7 +92,7 @@ class _Campaign:
         self._stages = place.open(None)
         self._stages.limit(config.context.first_limit)
         self._stages.sync(0)
-        played: list[Outline] = trajectories_of(self._stages.rollout(1))
+        played: list[Played] = trajectories_of(self._stages.rollout(1))
         self._played = played
         self._trials = Trials(self._stages, config.run.seed)
         self._costs = PlacedCosts(config, self._stages.shape)
