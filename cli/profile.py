@@ -46,10 +46,10 @@ def command(
     """Measure what the layouts of a recipe take here, for the runs to come.
 
     Every layout that the recipe's processes can take, of rollout and of what follows it, does its part of a step with
-    made-up episodes, at several contexts and loads. Left out is what does not fit, and what is expected to take more
-    than twice as long as the best that was measured. The numbers are kept in the user's cache folder, for this model,
-    these machines, these versions and this placement; `earl train` reads them where selector.kind is auto. What an
-    environment needs to answer is not in them: it is the same under every layout.
+    made-up episodes, at several contexts and loads. Left out is what does not fit, and of layouts that were tried once
+    where they are expected to take more than twice as long as the best that was measured. The numbers are kept in the
+    user's cache folder, for this model, these machines, these versions and this placement; `earl train` reads them
+    where selector.kind is auto. What an environment needs to answer is not in them: it is the same under every layout.
 
     Ctrl-C keeps what was measured, and the next call goes on from there.
     """

@@ -114,18 +114,24 @@ def table(outcome: Outcome) -> "Table":
     shown = Table(box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column("stage")
     shown.add_column("layout")
-    for name in ("context", "episodes", "measured", "times", "expected before"):
+    for name in ("context", "episodes", "measured", "times"):
         shown.add_column(name, justify="right")
-    for one in outcome.profile.timings.values():
+    shown.add_column("expected before, or why it was not tried")
+    for one in sorted(outcome.profile.timings.values(), key=_place):
         point, spread = one.point, f" ± {one.spread:.2g}" if one.count > 1 else ""
         before = f"{one.expected.seconds:.3g} s ({one.expected.origin})" if one.expected else "nothing known"
         where = (STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences))
         shown.add_row(*where, f"{one.seconds:.3g} s{spread}", str(one.count), before)
-    for left in outcome.skipped:
+    for left in sorted(outcome.skipped, key=_place):
         point = left.point
         where = (STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences))
         shown.add_row(*where, "not tried", "", one_line(left.why))
     return shown
+
+
+def _place(one: Timing | Skipped) -> tuple[str, int, int]:
+    """Of what is to be compared, one below the other."""
+    return one.point.choice.stage, one.point.sequences, one.point.tokens
 
 
 def _object(outcome: Outcome) -> dict[str, object]:

@@ -26,6 +26,8 @@ from earl.runs.tables import RecordedDecision
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0
 """What a switch is taken to cost until one is measured."""
+TRUSTED = 4
+"""What was measured before the run counts as so many measurements of a step at most."""
 PLAYED = ("rows", "dispatch", "recording")
 """In which players give what they have played: laid out anew, they have it no more."""
 CURES = (
@@ -76,13 +78,14 @@ class Layouts:
             self._seen = bool(state["selector"]["loads"])
 
     def take(self, profile: Profile) -> None:
-        """Take in what was measured before the run, each as one measurement: what the run itself takes soon outweighs
-        episodes that nobody played."""
+        """Take in what was measured before the run, as a few measurements each: nobody played those episodes, so that
+        what the run itself takes soon outweighs them."""
         if self._selector is None:
             return
         for point, timing in profile.timings.items():
             if point.choice in self._offered.get(point.choice.stage, ()):
-                self._measured(point.choice, point.load, timing.seconds)
+                for _ in range(min(timing.count, TRUSTED)):
+                    self._measured(point.choice, point.load, timing.seconds)
         for choice, seconds in profile.switches.items():
             self._selector.switched(choice, seconds)
 

@@ -4,11 +4,14 @@ import pytest
 
 from earl.errors import EarlError, OutOfMemory
 from earl.layouts import Layouts
+from earl.parallel.choice import Choice
 from earl.parallel.layout import Layout
 from earl.parallel.load import Load
 from earl.parallel.memory import ModelShape
+from earl.parallel.profile.timings import Point, Timing
 from earl.parallel.selector.record import replayed
 from earl.placement.peers import Lost
+from earl.profiling.kept import Profile
 from earl.runs.journal import Clock
 
 SHAPE = ModelShape(100_000, 2, 64, 4, 4, 16, 256, 100, 4096)
@@ -130,3 +133,22 @@ def test_every_decision_is_kept_and_can_be_made_again(tiny):
     assert notes.decisions[0].reason == "forced"
     again = replayed([(one.choice, one.inputs) for one in notes.decisions])
     assert all(one.same for one in again)
+
+
+def test_a_run_that_knows_a_profile_takes_the_layout_that_was_measured_faster(tiny):
+    layouts, placement, _ = made(tiny)
+    before, after = (Choice("update", Layout(*split), 2048, recompute=True) for split in ((2, 1), (1, 2)))
+    seconds = {before: 20.0, after: 10.0}  # counted alone, dp1 tp2 would be the slower one
+    points = {choice: Point(choice, 90, 8) for choice in seconds}
+    timings = {points[c]: Timing(points[c], own, 0.1, 4, "2026-11-21T03:00:00+00:00") for c, own in seconds.items()}
+    layouts.take(Profile({}, timings, {after: 0.5}))
+    layouts.settle("update", 5, Clock())  # the earliest that it switches
+    assert placement.laid == [(after, None)]
+
+
+def test_what_a_profile_knows_of_other_layouts_is_left(tiny):
+    layouts, placement, _ = made(tiny)
+    point = Point(Choice("update", Layout(8, 1), 2048), 90, 8)
+    layouts.take(Profile({}, {point: Timing(point, 1.0, 0.0, 4, "2026-11-21T03:00:00+00:00")}))
+    layouts.settle("update", 5, Clock())
+    assert not placement.laid

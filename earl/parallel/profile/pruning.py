@@ -2,11 +2,8 @@
 
 from math import exp
 
-import numpy as np
-
-from earl.parallel.choice import Choice, Stage
-from earl.parallel.profile.cells import SURPRISING, Cells, measured, place_of
-from earl.parallel.profile.correction import correction
+from earl.parallel.choice import Stage
+from earl.parallel.profile.cells import SURPRISING, place_of
 from earl.parallel.profile.timings import Expected, Point, Timing
 from earl.parallel.selector.costs import Costs
 
@@ -15,47 +12,62 @@ HOPELESS = exp(SURPRISING)
 
 
 class Expectation:
-    """What points are expected to take, from the model's ratios and what other points took."""
+    """What points are expected to take, from the model's ratios and what other points took.
+
+    Of a layout that was measured, the model says only how its time changes with contexts and load. One that was not is
+    compared with others by the model alone, which is too little to leave it out: every layout is tried once.
+    """
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._scale: dict[Stage, float] = {}
-        self._cells: dict[Stage, Cells] = {}
-        self._best: dict[tuple[Stage, int, int], tuple[float, Choice]] = {}
+        self._known: dict[Stage, list[Timing]] = {}
 
     def learn(self, timing: Timing) -> None:
-        """Take in a measurement; the first one of a stage says how fast the machines are."""
-        point, stage = timing.point, timing.point.choice.stage
-        predicted = self._costs.seconds(point.choice, point.tokens, point.sequences)
-        scale = self._scale.setdefault(stage, timing.seconds / predicted)
-        known = self._cells.get(stage, {})
-        self._cells[stage] = measured(known, point.choice, point.load, timing.seconds, predicted * scale)
-        key = (stage, point.tokens, point.sequences)
-        if key not in self._best or timing.seconds < self._best[key][0]:
-            self._best[key] = timing.seconds, point.choice
+        """Take in a measurement."""
+        self._known.setdefault(timing.point.choice.stage, []).append(timing)
 
     def of(self, point: Point) -> Expected | None:
         """What is expected of a point; None while nothing of its stage was measured."""
-        stage = point.choice.stage
-        if stage not in self._scale:
+        known = self._known.get(point.choice.stage, [])
+        own = [timing for timing in known if timing.point.choice == point.choice]
+        if not known:
             return None
-        predicted = self._costs.seconds(point.choice, point.tokens, point.sequences) * self._scale[stage]
-        places = np.array([place_of(point.tokens, point.sequences)])
-        shift = float(correction(self._cells[stage]).at([point.choice], places)[0, 0])
-        return Expected(predicted * exp(shift), "corrected")
+        nearest = min(own or known, key=lambda timing: _distance(timing.point, point))
+        seconds = nearest.seconds * self._counted(point) / self._counted(nearest.point)
+        return Expected(seconds, "corrected" if own else "predicted")
 
     def obstacle(self, point: Point) -> str:
         """Why a point is not to be tried; empty when it is."""
         needed = self._costs.obstacle(point.choice, point.load)
         if needed:
             return f"does not fit: {needed}"
-        expected, best = self.of(point), self._best.get((point.choice.stage, point.tokens, point.sequences))
-        if expected is None or best is None or expected.seconds <= HOPELESS * best[0]:
+        expected, best = self.of(point), self._best(point)
+        if best is None or expected is None or expected.origin == "predicted":
+            return ""
+        if expected.seconds <= HOPELESS * best.seconds:
             return ""
         return (
             f"expected to take {expected.seconds:.3g} s ({expected.origin}), more than {HOPELESS:.1f} times the "
-            f"{best[0]:.3g} s of {best[1]} (measured)"
+            f"{best.seconds:.3g} s of {best.point.choice} (measured)"
         )
+
+    def _best(self, point: Point) -> Timing | None:
+        """The fastest that was measured at the same context and load."""
+        alike = [
+            timing
+            for timing in self._known.get(point.choice.stage, [])
+            if (timing.point.tokens, timing.point.sequences) == (point.tokens, point.sequences)
+        ]
+        return min(alike, key=lambda timing: timing.seconds, default=None)
+
+    def _counted(self, point: Point) -> float:
+        return self._costs.seconds(point.choice, point.tokens, point.sequences)
+
+
+def _distance(one: Point, other: Point) -> float:
+    """Doublings between two points."""
+    places = zip(place_of(one.tokens, one.sequences), place_of(other.tokens, other.sequences), strict=True)
+    return sum(abs(a - b) for a, b in places)
 
 
 def contexts_of(longest: int, count: int = 4) -> list[int]:

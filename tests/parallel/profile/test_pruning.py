@@ -36,25 +36,29 @@ def test_nothing_is_expected_before_something_was_measured():
 def test_the_first_measurement_says_how_fast_the_machines_are():
     known = Expectation(Model())
     known.learn(timing(SMALL, 0.5))  # 100 predicted: 0.005 s for each
-    assert known.of(Point(LARGE, 100, 8)) == Expected(pytest.approx(1.0), "corrected")  # 200 x 0.005
-    assert known.of(Point(LARGE, 50, 8)).seconds == pytest.approx(0.5)
+    assert known.of(Point(LARGE, 100, 8)) == Expected(pytest.approx(1.0), "predicted")  # 200 x 0.005
+    assert known.of(Point(SMALL, 50, 8)) == Expected(pytest.approx(0.25), "corrected")
 
 
-def test_a_layout_that_would_be_slower_even_if_it_surprised_is_left():
+def test_a_layout_that_would_be_slower_even_if_it_surprised_is_left_once_it_was_tried():
     known = Expectation(Model())
+    known.learn(timing(SMALL, 0.25, tokens=50))
     known.learn(timing(SMALL, 0.5))
-    assert known.obstacle(Point(LARGE, 100, 8)) == ""  # 1.0 s is 2.0 times 0.5 s, below e^0.7 = 2.01
-    said = known.obstacle(Point(HUGE, 100, 8))  # 2.0 s is 4 times 0.5 s
-    assert said == "expected to take 2 s (corrected), more than 2.0 times the 0.5 s of 4 x tp1 (measured)"
-    assert known.obstacle(Point(HUGE, 50, 8)) == ""  # nothing was measured at this context
+    assert known.obstacle(Point(HUGE, 100, 8)) == ""  # by the model alone 4 times as slow
+    known.learn(timing(HUGE, 0.8, tokens=50))
+    said = known.obstacle(Point(HUGE, 100, 8))  # 1.6 s is 3.2 times 0.5 s, above e^0.7 = 2.01
+    assert said == "expected to take 1.6 s (corrected), more than 2.0 times the 0.5 s of 4 x tp1 (measured)"
+    assert known.obstacle(Point(HUGE, 25, 8)) == ""  # nothing was measured at this context
+    known.learn(timing(LARGE, 0.5, tokens=50))
+    assert known.obstacle(Point(LARGE, 100, 8)) == ""  # 1.0 s is 2.0 times 0.5 s
 
 
-def test_a_measurement_of_a_layout_moves_what_is_expected_of_it_elsewhere():
+def test_the_nearest_measurement_of_a_layout_counts():
     known = Expectation(Model())
-    known.learn(timing(SMALL, 0.5))
-    before = known.of(Point(LARGE, 50, 8)).seconds
-    known.learn(timing(LARGE, 1.5))  # half as slow again as expected
-    assert before < known.of(Point(LARGE, 50, 8)).seconds < before * 1.5
+    known.learn(timing(SMALL, 0.25, tokens=50))
+    known.learn(timing(SMALL, 1.0, tokens=100))
+    assert known.of(Point(SMALL, 25, 8)).seconds == pytest.approx(0.125)  # half of 0.25
+    assert known.of(Point(SMALL, 90, 8)).seconds == pytest.approx(0.9)  # 0.9 of 1.0
 
 
 def test_what_does_not_fit_is_not_tried():
