@@ -6,6 +6,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared: how long an example takes says nothing.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 if "RAY_AUTH_MODE" not in os.environ:
     # Ray reads how it is opened once in a process, when it is imported: one token for all clusters of these tests.

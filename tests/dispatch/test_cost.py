@@ -55,7 +55,7 @@ def test_the_papers_formulas() -> None:
     assert volume_model(1e12, 8, 128, 25 * GIGABIT) == (2880.0, 20.0)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(transfers())
 def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     # A process that neither has nor needs anything, alone on its host, as process 0. Gathered: S. Scattered: S x r.
@@ -69,7 +69,7 @@ def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     assert took.bound <= took.direct
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(transfers())
 def test_it_is_what_the_baseline_sends(transfer) -> None:
     _, log = carried_out(transfer, way=gather_and_scatter)

@@ -38,7 +38,7 @@ def test_a_plan_of_nothing_is_told_too() -> None:
     assert told.lines[-1] == "no link between hosts carries anything"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(transfers())
 def test_shares_add_up(transfer) -> None:
     told, moved = explain(transfer), volume(transfer)

@@ -10,7 +10,7 @@ from earl.dispatch.volume import volume
 from tests.dispatch.simulated import filled, transfers
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(transfers())
 def test_one_message_per_producer_and_host_serves_all_consumers_there(transfer):
     direct, hosts = from_origins(transfer), transfer.hosts

@@ -37,7 +37,7 @@ def needs(transfer):
         yield leg, held, wanted
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(transfers())
 def test_everybody_gets_what_it_lacks_once_and_nothing_else(transfer):
     pieces = transfer.pieces
@@ -56,7 +56,7 @@ def test_everybody_gets_what_it_lacks_once_and_nothing_else(transfer):
         assert {cell for cell, _ in came.items()} == {(p, cell) for p, tokens in enumerate(wanted) for cell in tokens}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(transfers())
 def test_bytes_are_at_the_lower_bound(transfer):
     moved = volume(transfer)
@@ -84,7 +84,7 @@ def test_what_only_one_host_has_sets_the_bound_too():
     assert moved.bound == moved.busiest == 1200
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(transfers())
 def test_the_result_is_that_of_gathering_and_scattering(transfer):
     results, log = carried_out(transfer, checksums=False)

@@ -30,7 +30,7 @@ def needs(transfer):
         yield weight, having, [cells(weight, weight.wanted, transfer.target, process) for process in processes]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(transfers())
 def test_every_box_is_filled_once_and_nothing_else_is_sent(transfer):
     came = [Counter() for _ in transfer.weights]
@@ -47,7 +47,7 @@ def test_every_box_is_filled_once_and_nothing_else_is_sent(transfer):
         assert got == Counter((process, cell) for process, cells in enumerate(wanted) for cell in cells)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(transfers())
 def test_bytes_are_at_the_lower_bound(transfer):
     moved, hosts = transfer.volume(), transfer.hosts.tolist()
@@ -63,7 +63,7 @@ def test_bytes_are_at_the_lower_bound(transfer):
     assert moved.across + int(moved.inside.sum()) == lacking
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(transfers())
 def test_numbers_arrive_bit_for_bit_within_a_bucket_of_memory(transfer):
     results, log = carried_out(transfer)
@@ -78,7 +78,7 @@ def test_numbers_arrive_bit_for_bit_within_a_bucket_of_memory(transfer):
     assert (extra_bytes(transfer) <= transfer.bucket_bytes).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(transfers())
 def test_what_was_swapped_out_is_all_there_and_the_peak_is_the_stated_one(transfer):
     results, _ = carried_out(transfer, hosted=True)

@@ -28,7 +28,6 @@ def test_parts_are_those_of_torch(length, parts):
     assert ours == theirs + [[]] * (parts - len(theirs))
 
 
-@settings(deadline=None)
 @given(LAYOUTS, LAYOUTS, SHAPES)
 def test_what_two_layouts_have_in_common_puts_a_tensor_together_again(old, new, shape):
     numbers = torch.arange(whole(shape).numbers).view(shape)

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.batch import Rows
@@ -132,7 +132,6 @@ def test_what_was_learned_from_is_forgotten(groups):
     assert not len(holdings.table(1).lengths)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 5))
 def test_every_minibatch_is_shared_evenly(lengths, parts, count):
     counts = np.array(lengths, np.int32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.benchmarks.faults import RECIPE, _signal
@@ -50,7 +50,6 @@ def manifest(random, rows, workers, layout, hosts):
     return Manifest(table, part, layout, random.integers(0, hosts, layout.size + workers).astype(np.int32))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 4), st.sampled_from([(1, 1), (2, 1), (2, 2), (1, 4)]))
 def test_traffic_is_that_of_the_plan(seed, rows, workers, shape):
     made = manifest(np.random.default_rng(seed), rows, workers, Layout(*shape), hosts=3)

@@ -71,6 +71,9 @@ class Crew:
     def introduce(self):
         return {}
 
+    def mates(self, number):
+        return range(number, number + 1)
+
 
 @dataclass
 class Copied:
@@ -98,7 +101,7 @@ class Place:
         )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
         here.learner.take = self.take
-        setup = lambda actor, _: actor.setup.remote(self.crew.recipe, source, ())  # noqa: E731
+        setup = lambda actor, _, meeting: actor.setup.remote(self.crew.recipe, source, (), meeting)  # noqa: E731
         self.players = AheadWorkers(self.crew, setup, self, self.config)
         return Stages(self.config, here.world, here.shape, here.learner, self.players)
 

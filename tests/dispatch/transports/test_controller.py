@@ -12,7 +12,7 @@ from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(transfers())
 def test_the_result_is_that_of_the_direct_way(transfer):
     direct, _ = carried_out(transfer)
