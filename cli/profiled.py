@@ -16,7 +16,7 @@ from earl.engine.model import shape
 from earl.errors import EarlError
 from earl.parallel.profile.timings import Skipped, Timing
 from earl.profiling.campaign import Outcome, campaign, grid_of
-from earl.profiling.kept import Profile, path_of, read
+from earl.profiling.kept import path_of, read
 from earl.profiling.key import key_of
 from earl.stopping import stopping_on_signals
 
@@ -59,8 +59,7 @@ def carry_out(
     """Measure, keep and show. Returns the exit code."""
     config = _checked(resolve(env, file, flags, assignments))
     key = key_of(config, shape(config.model))
-    profile = Profile(key) if asked.again else read(key)
-    grid = grid_of(config, asked.contexts, asked.loads, asked.seconds)
+    profile, grid = read(key), grid_of(config, asked.contexts, asked.loads, asked.seconds, asked.again)
     with stopping_on_signals(None) as stop:
         outcome = campaign(config, grid, profile, stop, lambda one: click.echo(one_line(line(one)), err=True))
     if as_json:

@@ -40,6 +40,8 @@ class Grid:
     loads: Sequence[int]
     seconds: float
     """Of each point, at least."""
+    again: bool = False
+    """Whether points that are known are measured anew; what was known of them is no guide then."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Outcome:
     stopped: bool = False
 
 
-def grid_of(config: Config, contexts: Sequence[int], loads: Sequence[int], seconds: float) -> Grid:
+def grid_of(config: Config, contexts: Sequence[int], loads: Sequence[int], seconds: float, again: bool = False) -> Grid:
     """The grid that is asked for; what is not named follows from the recipe.
 
     Raises:
@@ -70,7 +72,7 @@ def grid_of(config: Config, contexts: Sequence[int], loads: Sequence[int], secon
         if not 1 <= load <= LARGEST_LOAD:
             raise EarlError(f"a load of {load} episodes cannot be measured: name 1 to {LARGEST_LOAD}")
     own = sorted({*contexts}) or contexts_of(longest)
-    return Grid(own, sorted({*loads}) or loads_of(config.rollout.episodes), seconds)
+    return Grid(own, sorted({*loads}) or loads_of(config.rollout.episodes), seconds, again)
 
 
 def campaign(config: Config, grid: Grid, profile: Profile, stop: StopRequest, told: Told) -> Outcome:
@@ -97,7 +99,8 @@ class _Campaign:
         self._trials = Trials(self._stages, config.run.seed)
         self._costs = PlacedCosts(config, self._stages.shape)
         self._expectation = Expectation(self._costs)
-        for timing in outcome.profile.timings.values():
+        self._known = {} if grid.again else dict(outcome.profile.timings)
+        for timing in self._known.values():
             self._expectation.learn(timing)
         self._laid = {stage: own[0] for stage, own in self._candidates.items()}
 
@@ -119,11 +122,10 @@ class _Campaign:
         return self._costs.seconds(choice, self._grid.contexts[-1], self._grid.loads[-1])
 
     def _points(self, choice: Choice) -> Iterator[Point]:
-        known = self.outcome.profile.timings
         for sequences in self._grid.loads:
             for tokens in self._grid.contexts:
                 point = Point(choice, tokens, sequences)
-                if point not in known:
+                if point not in self._known:
                     yield point
 
     def _visit(self, stage: Stage, point: Point) -> None:
