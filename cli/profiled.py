@@ -15,9 +15,10 @@ from earl.config import Config, PlacementConfig
 from earl.engine.model import shape
 from earl.errors import EarlError
 from earl.parallel.profile.timings import Skipped, Timing
-from earl.profiling.campaign import Outcome, campaign, grid_of
+from earl.profiling.campaign import Outcome, campaign
 from earl.profiling.kept import path_of, read
 from earl.profiling.key import key_of
+from earl.profiling.points import grid_of
 from earl.stopping import stopping_on_signals
 
 if TYPE_CHECKING:

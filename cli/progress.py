@@ -17,7 +17,7 @@ from earl.runs.summary import FINAL
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
 """The metrics in the bar and how they read."""
-SAID = ("limit", "forecast")
+SAID = ("limit", "forecast", "profile")
 """The kinds of events that are told as they happen; the others are told elsewhere or can wait for the report."""
 
 

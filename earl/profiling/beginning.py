@@ -5,9 +5,10 @@ from earl.engine.model import shape
 from earl.layouts import Layouts
 from earl.observer import Observer
 from earl.placement.stages import Stages
-from earl.profiling.campaign import SECONDS, campaign, grid_of
+from earl.profiling.campaign import campaign
 from earl.profiling.kept import read
 from earl.profiling.key import key_of
+from earl.profiling.points import SECONDS, grid_of
 from earl.runs.journal import Journal
 from earl.stopping import StopRequest
 

@@ -71,6 +71,10 @@ def test_what_was_measured_is_taken_up_and_known_to_a_run(earl, recipe, tmp_path
     assert len(second["cells"]) + len(second["skipped"]) == 12
     assert all("more than 2.0 times" in one["why"] for one in second["skipped"])
 
+    third = profiled(earl, recipe, "--contexts", "60,120")
+    assert third["measured_now"] == 0
+    assert third["cells"] == second["cells"]
+
     assert earl("train", "tictactoe", "--config", recipe, "--runs", str(tmp_path), "--name", "knows").code == 0
     with Store(tmp_path / "knows" / "run.db") as store:
         told = [event.message for event in store.events() if event.kind == "profile"]

@@ -9,9 +9,9 @@ from earl.errors import EarlError
 from earl.parallel.choice import Choice
 from earl.parallel.layout import Layout
 from earl.parallel.profile.timings import Point, Timing
-from earl.profiling.campaign import grid_of
 from earl.profiling.kept import Profile, path_of, read, write
 from earl.profiling.key import key_of
+from earl.profiling.points import grid_of
 from earl.recipe import build
 
 POINT = Point(Choice("update", Layout(2, 1), 2048), 120, 8)
