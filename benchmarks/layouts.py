@@ -4,12 +4,14 @@ parent ─┬─ the same updates in one process, without any exchange
         └─ rank 0 … 3 (started here, joined by gloo): every layout in turn, then one run handed from layout to layout
 """
 
+import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -40,6 +42,7 @@ HANDED = ((4, 1), (2, 2), (1, 4), (1, 1), (4, 1), (1, 4), (2, 2))
 """A run's layouts in turn: six times it is resumed under another one."""
 STAGE = 3
 """Updates between two resumes."""
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +161,16 @@ def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
 @contextmanager
 def _ranks(folder: Path, updates: int, variants: Sequence[str]) -> Iterator[Any]:
     """Start four processes; the context's value waits for what they measured."""
-    jobs = len(variants) * len(LAYOUTS) + len(HANDED)
-    plan = {"updates": updates, "variants": [*variants], "ports": free_ports(jobs)}
+    plan = {"updates": updates, "variants": [*variants]}
     (folder / "plan.json").write_text(json.dumps(plan))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "earl.benchmarks.layouts", str(folder)]
     ranks = [subprocess.Popen([*command, str(rank)], env=environment, stdout=2) for rank in range(4)]
 
     def results() -> Any:
-        ended = [rank.wait() for rank in ranks]
+        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+            time.sleep(POLL_SECONDS)  # those whom one has left would wait for it for long
+        ended = [rank.poll() or 0 for rank in ranks]
         if any(ended):
             raise RuntimeError(f"a process of the benchmark ended with {max(ended, key=abs)}; its message stands above")
         return json.loads((folder / "results.json").read_text())
@@ -180,7 +184,7 @@ def _ranks(folder: Path, updates: int, variants: Sequence[str]) -> Iterator[Any]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at."""
+    """Ports of this machine that nobody listens at now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for taken in sockets:
@@ -188,30 +192,41 @@ def free_ports(count: int) -> list[int]:
         return [taken.getsockname()[1] for taken in sockets]
 
 
+def _port(folder: Path, rank: int, number: int) -> int:
+    """Where the processes of layout number `number` meet: rank 0 says it when it is about to listen there."""
+    said = folder / f"port-{number}"
+    if rank == 0:
+        said.with_suffix(".new").write_text(str(free_ports(1)[0]))
+        said.with_suffix(".new").rename(said)
+    while not said.exists():
+        time.sleep(POLL_SECONDS)
+    return int(said.read_text())
+
+
 def _rank(folder: Path, rank: int) -> None:
     """One process: it takes part in every layout that is large enough for it."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     plan = json.loads((folder / "plan.json").read_text())
-    ports = iter(plan["ports"])
+    numbers = itertools.count()
     results: dict[str, list[Any]] = {"losses": [], "handed": []}
     for variant in plan["variants"]:
-        for layout, port in zip([Layout(*shape) for shape in LAYOUTS], ports, strict=False):
+        for layout, number in zip([Layout(*shape) for shape in LAYOUTS], numbers, strict=False):
             if rank < layout.size:
-                with joined_mesh(rank, layout, "127.0.0.1", port) as mesh:
+                with joined_mesh(rank, layout, "127.0.0.1", _port(folder, rank, number)) as mesh:
                     losses = trained(_learner(VARIANTS[variant], Shards(mesh)), range(plan["updates"]))
                 results["losses"].append({"case": {"variant": variant, **asdict(layout)}, "losses": losses.tolist()})
-    for stage, (shape, port) in enumerate(zip(HANDED, ports, strict=False)):
-        results["handed"].append(_stage(folder, rank, Layout(*shape), port, stage))
+    for stage, (shape, number) in enumerate(zip(HANDED, numbers, strict=False)):
+        results["handed"].append(_stage(folder, rank, Layout(*shape), number, stage))
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
 
 
-def _stage(folder: Path, rank: int, layout: Layout, port: int, stage: int) -> Any:
+def _stage(folder: Path, rank: int, layout: Layout, number: int, stage: int) -> Any:
     """Go on from the last stage's checkpoint and write the next one. A process that is not needed waits in the next."""
     if rank >= layout.size:
         return None
-    with joined_mesh(rank, layout, "127.0.0.1", port) as mesh:
+    with joined_mesh(rank, layout, "127.0.0.1", _port(folder, rank, number)) as mesh:
         learner = _learner(Case(), Shards(mesh))
         if stage:
             learner.restore(folder / str(stage - 1))
