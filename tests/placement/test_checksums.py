@@ -7,6 +7,7 @@ from earl.config import PlacementConfig
 from earl.dispatch.balance import Work
 from earl.parallel.layout import Layout
 from earl.placement.cluster.actors import RankActor
+from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.crew import Crew
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.manifest import LEARNED
@@ -54,6 +55,7 @@ def sent(ray, groups, damaged, checksums=True):
     """Send rows of which a bit flips on the way the first so many times: what the rank has, and what was told."""
     (holdings,), table = held(groups, 1)
     rank, notes, times = RankActor(), Notes(), []
+    rank._budget = Budget(None)
 
     def take(known, references, checked):
         times.append(1)
@@ -66,7 +68,7 @@ def sent(ray, groups, damaged, checksums=True):
         return rank.take(ray.get(known), 0, by_source, checked)
 
     settings = PlacementConfig(transport="objects", checksums=checksums)
-    nobody = Crew("nobody", 0, lambda _: None, 1.0, 1.0, bound=False)
+    nobody = Crew("nobody", 0, lambda _: None, 1.0, 1.0)
     dispatcher = Dispatcher(Worker(holdings), nobody, Layout(), Work(), settings, notes)
     dispatcher._circle.hosts = lambda: np.array([0, 1], np.int32)
     dispatcher.send(table, 7, 2, take)

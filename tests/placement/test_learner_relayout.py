@@ -73,14 +73,14 @@ def test_losses_are_those_of_a_learner_that_keeps_its_layout(stages, left_alone)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["preparation", "update"])
-def test_a_learner_that_has_no_memory_left_goes_on_under_another_layout(stages, left_alone, stage):
+@pytest.mark.parametrize(("stage", "during"), [("preparation", "(values|preparation)"), ("update", "update")])
+def test_a_learner_that_has_no_memory_left_goes_on_under_another_layout(stages, left_alone, stage, during):
     first = learned(stages, 1)
     groups = stages.rollout(2)
     rows = stages.dispatch(groups, 2)
     batch = stages.prepare(groups, rows) if stage == "update" else None
     starve(stages.learner._crew.members[1].actor)
-    with pytest.raises(OutOfMemory, match=f"learner rank 1 ran out of memory during {stage}") as caught:
+    with pytest.raises(OutOfMemory, match=f"learner rank 1 ran out of memory during {during}") as caught:
         stages.update(batch, 2) if batch else stages.prepare(groups, rows)
     assert not caught.value.stuck
     for member in stages.learner._crew.members:
