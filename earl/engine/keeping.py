@@ -53,6 +53,7 @@ class Kept:
             fused=True,
         )
         self.frozen: Scorer | None = None
+        self._frozen_named: dict[str, nn.Parameter] = {}
         self.steps = 0
         """That the optimizer has begun."""
 
@@ -60,6 +61,8 @@ class Kept:
         """The model as it was when this was first called."""
         if self.frozen is None:
             self.frozen = self._ranks.twin(self._scorer)
+            # Named now: a pass that breaks off leaves gathered tensors in their place.
+            self._frozen_named = dict(self.frozen.model.named_parameters())
         return self.frozen
 
     def step(self) -> None:
@@ -119,7 +122,7 @@ class Kept:
                 yield from self._given(f"{key}/{name}", name, state[key])
             if self._ranks.saver and state:
                 yield f"{STEP}/{name}", Part(state[STEP], whole(()), ())
-        for name, parameter in self.frozen.model.named_parameters() if self.frozen else ():
+        for name, parameter in self._frozen_named.items():
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
 
     def take(self, carried: Source) -> None:
@@ -140,7 +143,8 @@ class Kept:
             if f"{STEP}/{name}" in state.shapes:
                 self.optimizer.state[parameter] = self._moments(name, parameter, state)
         if reference is not None:
-            for name, parameter in self.reference().model.named_parameters():
+            self.reference()
+            for name, parameter in self._frozen_named.items():
                 self._fill(name, parameter, reference, prefix + name)
 
     def move(self, device: torch.device) -> None:
