@@ -20,7 +20,7 @@ from earl.rehearsal.faults import fail, heal
 from earl.rehearsal.plan import Cluster
 
 if TYPE_CHECKING:
-    from earl.placement.cluster.crew import Member
+    from earl.placement.cluster.pulse import Member
 
 RECIPE: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},

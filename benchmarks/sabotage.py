@@ -18,7 +18,7 @@ from earl.stopping import StopRequest
 from earl.train import train
 
 if TYPE_CHECKING:
-    from earl.placement.cluster.crew import Member
+    from earl.placement.cluster.pulse import Member
 
 
 @dataclass(frozen=True, slots=True)

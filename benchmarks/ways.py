@@ -15,7 +15,6 @@ from earl.benchmarks.rollout import spread
 from earl.config import Config, PlacementConfig
 from earl.dispatch.balance import Work
 from earl.parallel.layout import Layout
-from earl.placement.cluster.actors import Plays, RankActor
 from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.carry import Given
 from earl.placement.cluster.crew import Crew
@@ -23,6 +22,8 @@ from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.learner import Ranks
 from earl.placement.cluster.manifest import LEARNED, Table
 from earl.placement.cluster.players import Workers
+from earl.placement.cluster.plays import Plays
+from earl.placement.cluster.ranks import RankActor
 from earl.placement.cluster.session import connected
 from earl.placement.holdings import Holdings, RowTable
 

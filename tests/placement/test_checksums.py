@@ -6,11 +6,11 @@ import pytest
 from earl.config import PlacementConfig
 from earl.dispatch.balance import Work
 from earl.parallel.layout import Layout
-from earl.placement.cluster.actors import RankActor
 from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.crew import Crew
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.manifest import LEARNED
+from earl.placement.cluster.ranks import RankActor
 from earl.placement.embedded import embedded
 from earl.placement.peers import Lost, Peers
 from tests.placement.test_dispatch import held

@@ -18,10 +18,10 @@ from earl.engine.part import Part, minibatches, order_of
 from earl.engine.probe import Probe
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
-from earl.placement.cluster.actors import WorkerActor
-from earl.placement.cluster.crew import Answers
+from earl.placement.cluster.answers import Answers
 from earl.placement.cluster.manifest import LEARNED, Manifest, Table, shares
 from earl.placement.cluster.players import Workers
+from earl.placement.cluster.workers import WorkerActor
 from earl.placement.embedded import embedded
 from earl.placement.holdings import Holdings, RowTable
 from earl.placement.peers import Peers

@@ -15,10 +15,10 @@ from earl.engine.model import load
 from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.parallel.layout import Layout
 from earl.placement import buffer
-from earl.placement.cluster.actors import ContinuousActor
 from earl.placement.cluster.ahead import AheadWorkers
-from earl.placement.cluster.crew import Answers
+from earl.placement.cluster.answers import Answers
 from earl.placement.cluster.manifest import Manifest
+from earl.placement.cluster.workers import ContinuousActor
 from earl.placement.embedded import embedded
 from earl.placement.peers import Lost, Peers
 from earl.placement.stages import Stages

@@ -15,7 +15,8 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.placement import buffer
 from earl.placement.ahead import Ahead, Ticket
-from earl.placement.cluster.crew import Crew, Keeper
+from earl.placement.cluster.crew import Crew
+from earl.placement.cluster.keeper import Keeper
 from earl.placement.cluster.players import Workers
 from earl.placement.cluster.team import Setup
 from earl.placement.peers import Lost

@@ -15,7 +15,8 @@ import numpy as np
 
 from earl.dispatch.transports.choice import Link
 from earl.errors import EarlError
-from earl.placement.cluster.crew import Answers, Crew
+from earl.placement.cluster.answers import Answers
+from earl.placement.cluster.crew import Crew
 from earl.placement.cluster.manifest import Moved
 from earl.placement.cluster.meeting import Said
 from earl.placement.cluster.players import Workers

@@ -3,67 +3,23 @@
 Two threads may ask at a time. None may while members are replaced.
 """
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from earl.config import Config
 from earl.errors import OutOfMemory
-from earl.placement.cluster.budget import of_memory
-from earl.placement.cluster.carry import Given
-from earl.placement.peers import Lost
+from earl.placement.cluster.answers import LEFT, Answers, take
+from earl.placement.cluster.pulse import Member, Pulse, silent_of
+from earl.placement.cluster.roster import Roster
 
 POLL_SECONDS = 0.5
 Call = Callable[[Any, int], Any]
-LEFT = "has lost its connection to another"
-SHORT = "has no memory left"
-START_SECONDS = 180
-"""The longest that an actor may take to be scheduled and to answer for the first time."""
-
-
-@dataclass(slots=True)
-class Pulse:
-    """What is heard of a member by one of those who wait for it."""
-
-    heard: float = field(default_factory=time.monotonic)
-    """When it last answered, or was asked."""
-    ping: Any = None
-    """The question that it has not answered yet."""
-
-
-@dataclass(slots=True)
-class Member:
-    """An actor, and what is known of its process."""
-
-    name: str
-    actor: Any
-    process: int = 0
-    node: str = ""
-    pulse: Pulse = field(default_factory=Pulse)
-    """As `watch` hears it; every call has its own."""
-
-
 Asked = Callable[[str, Sequence[Member]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What came of one call to several members, by their numbers."""
-
-    results: Mapping[int, Any]
-    lost: Mapping[int, str]
-    """Why, of those that did not answer."""
-
-
-class Crew:
+class Crew(Roster):
     """The actors of one fragment.
 
     Args:
@@ -88,14 +44,9 @@ class Crew:
         group: int = 1,
         asked: Asked | None = None,
     ) -> None:
-        self._name, self._make, self.group, self._asked = name, make, group, asked
-        self._patience, self._longest = patience, longest
+        super().__init__(name, size, make, patience)
+        self.group, self._asked, self._longest = group, asked, longest
         self.meanwhile: Callable[[], None] = lambda: None
-        self._parked: dict[int, list[Member]] = {}
-        self.members = [self._start(number) for number in range(size)]
-
-    def __len__(self) -> int:
-        return len(self.members)
 
     def ask(self, stage: str, call: Call, numbers: Iterable[int], bound: bool = False) -> Answers:
         """Call members; wait until each has answered or is lost.
@@ -148,65 +99,6 @@ class Crew:
     def _named(self, lost: Mapping[int, str]) -> dict[int, str]:
         return {number: f"{self.members[number].name} {why}" for number, why in lost.items()}
 
-    def replace(self, number: int) -> None:
-        """End a member's process, however it hangs, and start a new one in its place."""
-        self.end(self.members[number])
-        self.members[number] = self._start(number)
-
-    def replace_all(self) -> None:
-        """Replace every member."""
-        self.end_all()
-        self.members = [self._start(number) for number in range(len(self.members))]
-
-    def resize(self, size: int, park: bool) -> bool:
-        """Be other members, `size` of them.
-
-        Args:
-            park: whether those that there are wait until there shall be as many as they are again; else they end.
-
-        Returns:
-            whether they are ones that have waited.
-        """
-        if park:
-            self._parked[len(self.members)] = self.members
-        else:
-            self.end_all()
-        waited = self._parked.pop(size, None)
-        self.members = waited or [self._start(number) for number in range(size)]
-        return waited is not None
-
-    def end_all(self) -> None:
-        """End every member, also those that wait."""
-        for member in (*self.members, *(member for waiting in self._parked.values() for member in waiting)):
-            self.end(member)
-        self._parked = {}
-
-    def end(self, member: Member) -> None:
-        """End a member, also one that is stopped and hears nothing."""
-        ray.kill(member.actor, no_restart=True)
-        if member.process:
-            strategy = NodeAffinitySchedulingStrategy(node_id=member.node, soft=False)
-            killed = _kill_process.options(scheduling_strategy=strategy).remote(member.process)
-            ray.wait([killed], timeout=self._patience)  # its node may be gone with it
-
-    def _start(self, number: int) -> Member:
-        return Member(f"{self._name} {number}", self._make(number))
-
-    def introduce(self) -> Mapping[int, str]:
-        """Wait until every new member answers; those that do not, and why."""
-        new = [number for number, member in enumerate(self.members) if not member.process]
-        questions = {self.members[number].actor.whereabouts.remote(): number for number in new}
-        lost: dict[int, str] = {}
-        if not questions:
-            return lost
-        done, late = ray.wait([*questions], num_returns=len(questions), timeout=START_SECONDS)
-        for question in done:
-            results: dict[int, Any] = {}
-            self._take(question, questions[question], results, lost, [])
-            for number, (process, node) in results.items():
-                self.members[number].process, self.members[number].node = process, node
-        return lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
-
     def _collect(
         self,
         waiting: Mapping[Any, int],
@@ -239,75 +131,7 @@ class Crew:
     def _take(
         self, reference: Any, number: int, results: dict[int, Any], lost: dict[int, str], short: list[OutOfMemory]
     ) -> None:
-        try:
-            results[number] = ray.get(reference)
-        except RayActorError:
-            lost[number] = "has died"
-        except ObjectLostError as error:
-            raise Lost("what one process held for another is gone with it") from error
-        except RayTaskError as error:
-            if isinstance(error.cause, OutOfMemory) or of_memory(error.cause):
-                short.append(_short(error.cause, self.members[number].name))
-                lost[number] = SHORT
-                return
-            if isinstance(error.cause, ObjectLostError | RayActorError):
-                raise Lost("what one process held for another is gone with it") from error
-            if not isinstance(error.cause, ConnectionError | Lost):
-                raise error.cause from None
-            lost[number] = LEFT
+        take(reference, number, self.members[number].name, results, lost, short)
 
     def _silent(self, pulses: Mapping[int, Pulse]) -> dict[int, str]:
-        """Ask members for a sign of life; those that have given none for too long."""
-        now, silent = time.monotonic(), {}
-        for number, pulse in pulses.items():
-            if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
-                try:
-                    ray.get(pulse.ping)
-                    pulse.heard = now
-                except (RayActorError, GetTimeoutError):
-                    silent[number] = "has died"
-                pulse.ping = None
-            if pulse.ping is None and number not in silent:
-                pulse.ping, pulse.heard = self.members[number].actor.ping.remote(), now
-            if now - pulse.heard > self._patience:
-                silent[number] = f"has given no sign of life for {self._patience:.0f} s"
-        return silent
-
-
-def _short(error: BaseException, name: str) -> OutOfMemory:
-    """Who ran out of memory: a member, or another process whose error the member passes on."""
-    if isinstance(error, OutOfMemory):
-        return OutOfMemory(error.stage, error.who or name, error.said)
-    return OutOfMemory("", name, str(error))
-
-
-class Keeper(Protocol):
-    """Who holds the crews of a run, as far as these need to know."""
-
-    def turn(self, crew: Crew) -> None:
-        """A crew is about to be called: where it shares its devices, they are made free for it."""
-
-    def keep(self, config: Config) -> None:
-        """Whoever is started from now on follows this recipe."""
-
-    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Ranks that have left each other meet under another layout. Raises Lost when one is gone."""
-
-    def failed(self, message: str) -> None:
-        """Somebody was lost. Raises EarlError when there were too many."""
-
-    def mended(self, message: str) -> None:
-        """Somebody was replaced."""
-
-    def note(self, kind: str, message: str) -> None:
-        """Something is to stand among the run's events."""
-
-
-@ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]
-def _kill_process(process: int) -> None:
-    """Kill a worker process of Ray's on this node; a stopped one does not hear Ray's own request."""
-    try:
-        if b"ray::" in Path(f"/proc/{process}/cmdline").read_bytes():
-            os.kill(process, signal.SIGKILL)
-    except OSError:
-        pass  # it has ended by itself
+        return silent_of(self.members, pulses, self._patience)

@@ -18,8 +18,9 @@ from earl.dispatch.transports.objects import references_for
 from earl.dispatch.transports.pace import Pace
 from earl.parallel.layout import Layout
 from earl.placement.cluster.circle import Circle, Torn
-from earl.placement.cluster.crew import Crew, Keeper
+from earl.placement.cluster.crew import Crew
 from earl.placement.cluster.given import given
+from earl.placement.cluster.keeper import Keeper
 from earl.placement.cluster.manifest import Manifest, Moved, Table, shares
 from earl.placement.cluster.offer import Described
 from earl.placement.cluster.players import Workers

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from earl.placement.cluster.crew import Crew, Keeper
+from earl.placement.cluster.crew import Crew
+from earl.placement.cluster.keeper import Keeper
 from earl.placement.cluster.players import Workers
 from earl.placement.cluster.team import Setup
 

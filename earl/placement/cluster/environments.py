@@ -19,10 +19,11 @@ from earl.engine.probe import Probe
 from earl.engine.router import Router, VersionsDiffer
 from earl.engine.samplers import make_sampler
 from earl.engine.sharding.band import Meeting
-from earl.placement.cluster.actors import Plays, outline_of, show
+from earl.placement.cluster.begin import outline_of, show
 from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.guarded import Alive
 from earl.placement.cluster.offer import Offered
+from earl.placement.cluster.plays import Plays
 from earl.placement.cluster.stock import Drawn
 from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings

@@ -17,8 +17,9 @@ from earl.engine.probe import Probe
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.cluster.carry import Given
-from earl.placement.cluster.crew import Call, Crew, Keeper
+from earl.placement.cluster.crew import Call, Crew
 from earl.placement.cluster.dispatcher import Dispatcher
+from earl.placement.cluster.keeper import Keeper
 from earl.placement.cluster.manifest import Moved, Table
 from earl.placement.cluster.offer import Offered
 from earl.placement.cluster.stock import Drawn

@@ -10,8 +10,10 @@ from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.matches import MatchResult
 from earl.placement.ahead import Ticket
-from earl.placement.cluster.crew import Call, Crew, Keeper, Member
+from earl.placement.cluster.crew import Call, Crew
+from earl.placement.cluster.keeper import Keeper
 from earl.placement.cluster.manifest import LEARNED, TAUGHT, Table
+from earl.placement.cluster.pulse import Member
 from earl.placement.cluster.team import Setup, Team
 from earl.placement.players import in_order, most, share
 from earl.rollout.invented import Invention

@@ -22,7 +22,6 @@ from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
 from earl.engine.sharding.band import Meeting
 from earl.errors import EarlError
-from earl.placement.cluster.actors import ContinuousActor, RankActor, WorkerActor
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.carry import Given
 from earl.placement.cluster.crew import Asked, Crew
@@ -32,7 +31,9 @@ from earl.placement.cluster.environments import EnvironmentActor, SamplerActor
 from earl.placement.cluster.learner import Ranks, ask_all, layout_of
 from earl.placement.cluster.players import Environments, Workers
 from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
+from earl.placement.cluster.ranks import RankActor
 from earl.placement.cluster.team import Team
+from earl.placement.cluster.workers import ContinuousActor, WorkerActor
 from earl.placement.peers import Lost
 from earl.placement.stages import Stages
 from earl.placement.world import world_of

@@ -7,7 +7,9 @@ from typing import Any
 
 from earl.engine.sharding.band import Meeting
 from earl.errors import EarlError
-from earl.placement.cluster.crew import Call, Crew, Keeper, Member
+from earl.placement.cluster.crew import Call, Crew
+from earl.placement.cluster.keeper import Keeper
+from earl.placement.cluster.pulse import Member
 
 Setup = Callable[[Any, int, Meeting | None], Any]
 
