@@ -57,8 +57,8 @@ def test_an_adversary_does_not_make_it_thrash():
     for number in range(3):
         row = adversary(number, seed=1)
         assert row["unforced_backs"] <= 1
-        assert row["switches"] <= 15  # one in twenty of 300 steps, in which the load turned against it after each
-        assert row["loss"] < 0.4
+        assert row["switches"] <= 12  # one in 25 of 300 steps, in which the load turned against it after each
+        assert row["loss"] < 0.25
 
 
 def test_the_command_prints_json(capsys):

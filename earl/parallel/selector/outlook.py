@@ -24,16 +24,18 @@ def weights(dwell_steps: float, remaining: int | None) -> Floats:
     return np.diff(counted, prepend=0.0)
 
 
-def totals(candidates: Sequence[Candidate], counts: Floats, margin: float) -> tuple[Floats, Floats]:
+def totals(candidates: Sequence[Candidate], counts: Floats, costs: Floats) -> Floats:
     """Expected seconds until the end of what is looked at, when a candidate is taken now and changed where that pays.
 
+    Args:
+        costs: what a switch to each is weighed with. [C]
+
     Returns:
-        of each candidate [C], inf: it does not fit now; and what a switch to each is weighed with [C].
+        of each candidate [C], inf: it does not fit now.
     """
-    costs = (1 + margin) * np.array([one.cost_seconds for one in candidates])
     reach = max(one.fits for one in candidates)  # at what lies further ahead nothing fits: it says nothing
     total: Floats = np.zeros(len(candidates))
     for place in reversed(range(reach)):
         taken = [one.seconds[place] if place < one.fits else np.inf for one in candidates]
         total = np.array(taken) * max(counts[place], 1e-9) + np.minimum(total, (total + costs).min())
-    return total if reach else np.full(len(candidates), np.inf), costs
+    return total if reach else np.full(len(candidates), np.inf)

@@ -12,6 +12,8 @@ class Left:
 
     choice: Choice
     step: int
+    lost_seconds: float = 0.0
+    """Of a step: what it took more than what it was left for, as expected then; 0 where memory forced it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +21,10 @@ class StageState:
     """Where one stage stands."""
 
     current: Choice | None = None
-    since: int = 0
-    """The step at which it was taken."""
+    since: int | None = None
+    """The step of the last switch; None: there was none."""
     left: tuple[Left, ...] = ()
-    """What was left, the latest last; as far back as switches back are counted."""
+    """What was left, each once, the latest last."""
     backs: tuple[int, ...] = ()
     """Steps of switches back."""
     steps: int = 0
@@ -42,7 +44,7 @@ class StageState:
         return cls(
             current=fields["current"] and Choice.of(fields["current"]),
             since=fields["since"],
-            left=tuple(Left(Choice.of(one["choice"]), one["step"]) for one in fields["left"]),
+            left=tuple(Left(**{**one, "choice": Choice.of(one["choice"])}) for one in fields["left"]),
             backs=tuple(fields["backs"]),
             steps=fields["steps"],
             fastest=tuple(map(Choice.of, fields["fastest"])),

@@ -15,7 +15,7 @@ from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs
 from earl.parallel.selector.outlook import weights
 from earl.parallel.selector.record import expected_seconds, made_from, replayed, text_of
 from earl.parallel.selector.settings import Settings
-from earl.parallel.selector.state import StageState
+from earl.parallel.selector.state import Left, StageState
 
 CHOICES = [Choice("rollout", Layout(dp=8 // tp, tp=tp)) for tp in (1, 2, 4, 8)]
 PLACES = len(AHEAD)
@@ -96,15 +96,50 @@ def test_a_switch_has_to_save_its_cost_and_more():
     assert decide(state, near)[1].reason == "stays"
 
 
-def test_it_rests_between_switches_unless_it_has_to_leave():
-    slow = (9.0,) * len(AHEAD)
+def test_it_rests_between_switches_unless_it_has_to_leave_or_waiting_costs_more():
+    slow = (1.9,) * len(AHEAD)
     state = StageState(current=CHOICES[0], since=8)
     _, decision = decide(state, inputs(10, [candidate(CHOICES[0], slow), candidate(CHOICES[1])]))
-    assert (decision.reason, decision.choice) == ("held", CHOICES[0])
+    assert (decision.reason, decision.choice) == ("held", CHOICES[0])  # 3 steps more lose 2.7 s, the switch costs 3 s
     assert "the last switch was at step 8" in decision.why
+    _, decision = decide(state, inputs(10, [candidate(CHOICES[0], (2.1,) * len(AHEAD)), candidate(CHOICES[1])]))
+    assert decision.reason == "faster"  # 3.3 s
     _, decision = decide(state, inputs(10, [candidate(CHOICES[0], slow, fits=2), candidate(CHOICES[1])]))
     assert (decision.reason, decision.choice) == ("forced", CHOICES[1])
     assert decision.why == "8 x tp1 does not fit contexts of 102 tokens, expected in 2 steps: too small"
+
+
+def test_going_back_is_weighed_with_what_was_lost_there():
+    # 0.1 s a step: 7.24 s in all, as above, of which the switch takes 3 s. No other switch back is free for 100 steps,
+    # of which the load will have turned for 100 - 100 * (1 - 0.99 ** 100) = 36.6: of 0.1 s 3.66 s, of 0.5 s 18.3 s.
+    both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.9,) * len(AHEAD))]
+    for lost, reason in ((0.0, "faster"), (0.1, "faster"), (0.5, "held")):
+        state = StageState(current=CHOICES[0], since=10, left=(Left(CHOICES[1], 10, lost),), steps=-1)
+        _, decision = decide(state, inputs(50, both))
+        assert decision.reason == reason, lost
+    assert "the load may turn again" in decision.why
+    # Left long ago, it may be left again as soon as the run has rested: 5 steps, of which 0.1 have turned.
+    assert decide(replace(state, left=(Left(CHOICES[1], -60, 0.5),)), inputs(50, both))[1].reason == "faster"
+
+
+def test_none_is_taken_for_one_that_may_not_be():
+    three = [
+        candidate(choice, (seconds,) * len(AHEAD)) for choice, seconds in zip(CHOICES, (5.0, 1.0, 2.0), strict=False)
+    ]
+    state = StageState(current=CHOICES[0], since=20, left=(Left(CHOICES[1], 20),), backs=(20,))
+    _, decision = decide(state, inputs(50, three))
+    assert (decision.reason, decision.choice) == ("held", CHOICES[0])
+    assert "step 20 switched back already" in decision.why
+    assert decide(state, inputs(121, three))[1].choice == CHOICES[1]
+
+
+def test_what_is_left_is_remembered_with_what_it_lost():
+    both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.5,) * len(AHEAD))]
+    state = decide(StageState(current=CHOICES[0]), inputs(7, both))[0]
+    assert (state.left, state.since) == ((Left(CHOICES[0], 7, 0.5),), 7)
+    state = decide(state, inputs(30, [both[0], replace(both[1], fits=1)]))[0]
+    assert (state.left[-1], state.backs) == (Left(CHOICES[1], 30), (30,))  # memory forced it
+    assert StageState.of(json.loads(json.dumps(state.as_object()))) == state
 
 
 def test_another_margin_switches_otherwise():
@@ -118,8 +153,8 @@ def test_another_margin_switches_otherwise():
     kept, timid = replayed(recorded), replayed(recorded, margin=5.0)
     assert [one.again.switched for one in kept].count(True) == 1
     assert not any(one.again.switched for one in timid)
-    # 2 s until the switch at step 5, the first that rest allows, then 4 s for it and 1.9 s a step
-    assert expected_seconds([one.again for one in kept]) == pytest.approx(5 * 2 + 4 + 5 * 1.9)
+    # 2 s at the first step, then 4 s for the switch and 1.9 s a step: nobody rests from a switch that was not made
+    assert expected_seconds([one.again for one in kept]) == pytest.approx(1 * 2 + 4 + 9 * 1.9)
     assert expected_seconds([one.again for one in timid]) == pytest.approx(20)
 
 
