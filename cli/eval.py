@@ -53,14 +53,7 @@ def command(
     from earl.cli.tables import as_objects, match_table
     from earl.cli.text import console
 
-    if len(set(opponents)) < len(opponents):
-        raise click.UsageError("--opponent names somebody twice; name each opponent once.")
-    if exact and episodes is not None:
-        raise click.UsageError("--exact plays every game there is; leave out --episodes.")
-    if server is None and model is not None:
-        raise click.UsageError("--model names what a server serves; add --server.")
-    if server is not None and checkpoint is not None:
-        raise click.UsageError("--checkpoint is of a run, and a server has none; leave it out.")
+    _refuse(opponents, exact and episodes is not None, server, model, checkpoint)
     rules = None if config is None and not assignments else (config, assignments)
     if server is None:
         config_, judge = contestant(root, player, env, checkpoint, rules)
@@ -73,3 +66,17 @@ def command(
         print_json(objects[0] if len(objects) == 1 else objects)
     else:
         console().print(match_table(results))
+
+
+def _refuse(
+    opponents: tuple[str, ...], counted: bool, server: str | None, model: str | None, checkpoint: str | None
+) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if len(set(opponents)) < len(opponents):
+        raise click.UsageError("--opponent names somebody twice; name each opponent once.")
+    if counted:
+        raise click.UsageError("--exact plays every game there is; leave out --episodes.")
+    if server is None and model is not None:
+        raise click.UsageError("--model names what a server serves; add --server.")
+    if server is not None and checkpoint is not None:
+        raise click.UsageError("--checkpoint is of a run, and a server has none; leave it out.")

@@ -93,64 +93,57 @@ def sizes(shape: ModelShape, training: Training) -> Sizes:
 
 def of_update(shape: ModelShape, training: Training) -> list[Moment]:
     """Those of an update's last micro-batch."""
-    size, tokens, whole = sizes(shape, training), training.tokens, training.whole
-    shared = training.dp > 1 and not whole
+    size = sizes(shape, training)
+    waiting = size.head * training.float_bytes // WIDE_BYTES  # the head's gradient, until the embeddings' is there
+    twice = 2 if training.on_host or not _shared(training) else 1  # gloo sums up in a copy; alone it is one to divide
+    return [*_backward(shape, training, size, waiting, twice), *_ending(shape, training, size, waiting, twice)]
+
+
+def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[Moment]:
+    """From the gathering of the first layer to the gradients of the last."""
+    tokens, whole = training.tokens, training.whole
     kept = tokens * (shape.layers * (size.layer.stream if training.recompute else size.layer.kept))
     one = tokens * size.layer.kept if training.recompute else 0
     before = size.shards if training.accumulated else 0
     root, unit = (0, 0) if whole else (size.root, size.unit)
-    ahead = unit if shared else 0
+    ahead = unit if _shared(training) else 0
     freed = tokens * (size.layer.stream if training.recompute else size.layer.kept)  # after the first layer
     closing = 2 * tokens * shape.hidden * WIDE_BYTES + size.learned_states  # of the last norm, of both kinds of states
-    waiting = size.head * training.float_bytes // WIDE_BYTES  # the head's gradient, until the embeddings' is there
-    copies = 2 if shape.tied and not training.lora_rank else 0  # of that: the embeddings' gradient, and the sum
-    twice = 2 if training.on_host or not shared else 1  # gloo sums up in a copy; who is alone has one to divide
-    layers_done = size.shards * (shape.layers - 1) // shape.layers if not training.accumulated else before
+    logits = max(size.slices, size.narrow)
+    unsent = 0 if whole else max(0, size.unit_sent - freed)
+    sent = 0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.dp
+    own = before + waiting + (0 if whole else size.unit_gradients)
     return [
-        Moment("gather", before, root + unit, root + unit if shared else 0),
-        Moment(
-            "head",
-            before + size.head,
-            root,
-            ahead,
-            kept + closing + size.learned_states,
-            max(size.slices, size.narrow),
-        ),
-        Moment(
-            "layer",
-            before + waiting + (0 if whole else size.unit_gradients),
-            root + unit,
-            ahead + (0 if whole else max(0, size.unit_sent - freed)),
-            kept + one + tokens * size.layer.backward,
-        ),
-        Moment(
-            "send",
-            before + waiting,
-            root,
-            0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.dp,
-            kept - freed,
-        ),
-        Moment(
-            "words",
-            layers_done + waiting * (1 + copies) + (0 if shape.tied else waiting),
-            root,
-            0 if whole else size.unit_sent,
-            size.states,
-        ),
-        Moment(
-            "exchange",
-            (before if training.accumulated else size.shards) + waiting,
-            0,
-            0 if whole else twice * size.root_gradients + size.root_gradients // training.dp,
-        ),
+        Moment("gather", before, root + unit, root + unit if _shared(training) else 0),
+        Moment("head", before + size.head, root, ahead, kept + closing + size.learned_states, logits),
+        Moment("layer", own, root + unit, ahead + unsent, kept + one + tokens * size.layer.backward),
+        Moment("send", before + waiting, root, sent, kept - freed),
+    ]
+
+
+def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[Moment]:
+    """From the embeddings' gradient to the step."""
+    whole, root = training.whole, 0 if training.whole else size.root
+    copies = 2 if shape.tied and not training.lora_rank else 0  # the embeddings' gradient, and the sum with the head's
+    layers_done = size.shards if training.accumulated else size.shards * (shape.layers - 1) // shape.layers
+    words = layers_done + waiting * (1 + copies) + (0 if shape.tied else waiting)
+    exchanged = 0 if whole else twice * size.root_gradients + size.root_gradients // training.dp
+    return [
+        Moment("words", words, root, 0 if whole else size.unit_sent, size.states),
+        Moment("exchange", size.shards + waiting, 0, exchanged),
         Moment("step", size.shards),
     ]
+
+
+def _shared(training: Training) -> bool:
+    """Whether several ranks have a shard each of the same weights."""
+    return training.dp > 1 and not training.whole
 
 
 def of_pass(shape: ModelShape, training: Training) -> list[Moment]:
     """Those of a pass without gradients, by the model or by its reference."""
     size, tokens, whole = sizes(shape, training), training.tokens, training.whole
-    shared = training.dp > 1 and not whole
+    shared = _shared(training)
     root, unit = (0, 0) if whole else (size.root, size.unit)
     return [
         Moment("gather", 0, root + unit, root + unit if shared else 0, 2 * size.states),

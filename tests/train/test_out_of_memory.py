@@ -5,7 +5,7 @@ The kernel refuses what the process asks for: its budget is lowered to what it h
 
 import pytest
 
-from earl.placement.cluster.budget import RESERVED_BYTES, _status
+from earl.placement.cluster.budget import RESERVED_BYTES, _status, _trim
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
 from earl.recipe import build, dump
@@ -27,6 +27,9 @@ RECIPE = {
 PLACE = {"kind": "colocated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0, "memory_gib": 4.0}
 SPARE = 2 << 20
 """Bytes that a starved process is left with."""
+WIDE = {"model": {**RECIPE["model"], "intermediate": 16_384}, "rollout": {"episodes": 32, "group_size": 4}}
+"""A tensor of it takes twice what a starved process is left with, so that weights cannot be sent: 64 * 16384 * 4 bytes.
+Smaller ones lie where memory has been freed before, and ask the kernel for nothing."""
 BEFORE = {"preparation": "values", "update": "preparation"}
 """The stage of a rank after which it is starved, to run out in the next."""
 
@@ -57,6 +60,7 @@ class Famine:
 
 
 def _starved(self):
+    _trim()  # what is given back later would be room
     self._budget._most = _status("VmData") - self._budget._data + SPARE - RESERVED_BYTES
 
 
@@ -113,3 +117,28 @@ def test_a_run_whose_learner_runs_out_of_memory_goes_on(tmp_path, left_alone, st
         assert numbers == pytest.approx([number for _, number in left_alone[name]], abs=1e-4), name
     peaks = dict(metrics["memory/peak_bytes"])
     assert all(0 < peaks[step] < 4 << 30 for step in (1, 2, 3, 4))
+
+
+@pytest.fixture(scope="module")
+def wide_left_alone(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("runs"), "wide", selector={"kind": "off"}, **WIDE)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("role", "who", "stage"),
+    [("rollout worker", "rollout worker 1", "rollout"), ("learner rank", "learner rank 1", "update")],
+)
+def test_a_run_that_runs_out_of_memory_while_weights_are_sent_goes_on(tmp_path, wide_left_alone, role, who, stage):
+    # A rank packs a bucket of them, a sampler makes one tensor after the other, after the update of step 2.
+    famine = Famine(role, ("learner rank", "update"), at=2)
+    metrics, events = finished(tmp_path, stage, famine.asked, **WIDE)
+    told = {event.kind: event for event in events}
+    assert f"{who} ran out of memory during weights" in told["out_of_memory"].message
+    assert f"{stage}: from " in told["layout"].message
+    assert told["out_of_memory"].step == told["layout"].step == 2
+    assert "recovered" not in told
+    for name in ("loss", "value_loss", "kl_to_reference", "reward", "episodes"):
+        steps, numbers = zip(*metrics[name], strict=True)
+        assert steps == (1, 2, 3, 4)
+        assert numbers == pytest.approx([number for _, number in wide_left_alone[name]], abs=1e-4), name
