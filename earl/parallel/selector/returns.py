@@ -14,6 +14,9 @@ from earl.parallel.selector.state import Left, StageState
 LASTING = 16
 """Steps for which a choice has to fit to be gone back to."""
 
+FALLEN = 0.9
+"""What memory forced out is gone back to once the longest contexts of those steps are so much of what did not fit."""
+
 
 def recent(state: StageState, inputs: Inputs) -> set[Choice]:
     """What was left lately: to take it again is a switch back."""
@@ -56,7 +59,12 @@ def hindrance(state: StageState, inputs: Inputs, wanted: int, saved_seconds: flo
     if state.backs:
         return f"it was left lately, and step {state.backs[-1]} switched back already"
     lasting = min(sum(steps <= LASTING for steps in AHEAD), max(own.fits for own in inputs.candidates))
-    return "it was left lately, and may not fit for long" if one.fits < lasting else ""
+    if one.fits < lasting:
+        return "it was left lately, and may not fit for long"
+    unfit = next(own.unfit_tokens for own in state.left if own.choice == one.choice)
+    if unfit is not None and inputs.longest_tokens[lasting - 1] > FALLEN * unfit:
+        return f"it was left lately, as contexts of {unfit} tokens were expected, and they have hardly fallen"
+    return ""
 
 
 def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[Left, ...]:
@@ -65,5 +73,6 @@ def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[L
     if state.current is None:
         return state.left
     lost = own.seconds[0] - inputs.candidates[taken].seconds[0] if own and freely else 0.0
+    unfit = inputs.longest_tokens[own.fits] if own and not freely and own.fits < len(AHEAD) else None
     before = tuple(one for one in state.left if one.choice != state.current)
-    return (*before, Left(state.current, inputs.step, max(0.0, lost)))
+    return (*before, Left(state.current, inputs.step, max(0.0, lost), unfit))

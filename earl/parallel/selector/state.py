@@ -14,6 +14,8 @@ class Left:
     step: int
     lost_seconds: float = 0.0
     """Of a step: what it took more than what it was left for, as expected then; 0 where memory forced it."""
+    unfit_tokens: int | None = None
+    """Where memory forced it: the longest context expected soon, which it did not fit."""
 
 
 @dataclass(frozen=True, slots=True)

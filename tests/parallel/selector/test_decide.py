@@ -133,12 +133,22 @@ def test_none_is_taken_for_one_that_may_not_be():
     assert decide(state, inputs(121, three))[1].choice == CHOICES[1]
 
 
+def test_what_memory_forced_out_is_taken_again_once_contexts_have_fallen():
+    # Left for 120 tokens; in 16 steps 105 are expected (the longest of 100, 101, …): below 0.9 * 120 = 108.
+    both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.0,) * len(AHEAD))]
+    for unfit, reason in ((120, "faster"), (110, "held")):  # 0.9 * 110 = 99
+        state = StageState(current=CHOICES[0], since=10, left=(Left(CHOICES[1], 10, 0.0, unfit),))
+        _, decision = decide(state, inputs(50, both))
+        assert decision.reason == reason
+    assert "as contexts of 110 tokens were expected, and they have hardly fallen" in decision.why
+
+
 def test_what_is_left_is_remembered_with_what_it_lost():
     both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.5,) * len(AHEAD))]
     state = decide(StageState(current=CHOICES[0]), inputs(7, both))[0]
     assert (state.left, state.since) == ((Left(CHOICES[0], 7, 0.5),), 7)
     state = decide(state, inputs(30, [both[0], replace(both[1], fits=1)]))[0]
-    assert (state.left[-1], state.backs) == (Left(CHOICES[1], 30), (30,))  # memory forced it
+    assert (state.left[-1], state.backs) == (Left(CHOICES[1], 30, 0.0, 101), (30,))  # memory forced it, one step ahead
     assert StageState.of(json.loads(json.dumps(state.as_object()))) == state
 
 
