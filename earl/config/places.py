@@ -60,7 +60,7 @@ class PlacementConfig(Section):
     """How rows get to where they are learned from. `objects`: by Ray's object store. `peers`: from process to process,
     in one group that lasts. `auto`: by the one that is expected to take less time, and then by what both took."""
     checksums: bool = False
-    """Whether rows are checked when they arrive; what is damaged is sent again."""
+    """Whether rows and weights are checked when they arrive; what is damaged is sent again."""
     memory_gib: float | None = Field(None, gt=0)
     """Colocated and disaggregated on CPUs: what each process may take of memory above what it has at its start. A GPU
     is its own budget."""

@@ -15,7 +15,8 @@ from earl.engine.ranks import Replicas
 from earl.engine.sharding.tensor_parallel import split
 from earl.engine.stored import Part
 from earl.parallel.layout import Layout
-from earl.placement.cluster.offer import Offered, described, offer
+from earl.placement.cluster.described import described
+from earl.placement.cluster.offer import Offered, offer
 from earl.placement.peers import Peers
 
 MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)

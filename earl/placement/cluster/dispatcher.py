@@ -19,10 +19,10 @@ from earl.dispatch.transports.pace import Pace
 from earl.parallel.layout import Layout
 from earl.placement.cluster.circle import Circle, Torn
 from earl.placement.cluster.crew import Crew
+from earl.placement.cluster.described import Described
 from earl.placement.cluster.given import given
 from earl.placement.cluster.keeper import Keeper
 from earl.placement.cluster.manifest import Manifest, Moved, Table, shares
-from earl.placement.cluster.offer import Described
 from earl.placement.cluster.players import Workers
 from earl.placement.cluster.traffic import Traffic
 from earl.placement.peers import Lost
@@ -79,6 +79,11 @@ class Dispatcher:
     def readers(self) -> int:
         """How many processes load weights."""
         return self._workers.readers
+
+    @property
+    def checksums(self) -> bool:
+        """Whether what arrives is checked."""
+        return self._settings.checksums
 
     def given(self, described: Described) -> Mapping[str, float]:
         """What it takes to give weights to all samplers; see `given`."""

@@ -52,9 +52,11 @@ class SamplerActor(Alive):
         assert isinstance(self._sampler, Streams), "environments ask at any time"
         self._streams: Streams = self._sampler
 
-    def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> None:
-        """Sample with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
-        self._sampler.load(weights.taken(), version, probe)
+    def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> list[str]:
+        """Sample with these weights from now on; see `WorkerActor.load`."""
+        taken = weights.taken()
+        self._sampler.load(taken, version, probe)
+        return taken.damaged
 
     async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order, while others are on their way."""

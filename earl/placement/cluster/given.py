@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from earl.dispatch.copies import Copies
-from earl.placement.cluster.offer import Described
+from earl.placement.cluster.described import Described
 
 
 def given(described: Described, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> dict[str, float]:

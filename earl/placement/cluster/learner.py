@@ -117,12 +117,14 @@ class Ranks:
 
     def weights(self) -> tuple[Offered | Drawn, Probe]:
         """Where the weights are had, which lie with the ranks and do not come here, and a probe of them."""
-        answers = self._all("weights", "weights", self._dispatcher.readers)
+        checksums = self._dispatcher.checksums
+        answers = self._all("weights", "weights", self._dispatcher.readers, checksums)
         references, described, probe = answers[0]
         self.given = self._dispatcher.given(described)
+        actors = tuple(member.actor for member in self._crew.members)
         if references is None:
-            return Drawn(described, tuple(member.actor for member in self._crew.members)), probe
-        return Offered(described, tuple(tuple(own) for own, _, _ in answers)), probe
+            return Drawn(described, actors, checksums), probe
+        return Offered(described, tuple(tuple(own) for own, _, _ in answers), actors, checksums), probe
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, whatever else they do meanwhile."""

@@ -16,20 +16,18 @@ from earl.dispatch.plan import TransferPlan
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.transports import objects
 from earl.engine.learner import Update
-from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.engine.rank import sharded_learner
 from earl.placement.cluster.begin import begun, joined
 from earl.placement.cluster.carry import Carried, Given, give
-from earl.placement.cluster.guarded import Alive, Lines, bounded, losing_others
+from earl.placement.cluster.gives import Gives
+from earl.placement.cluster.guarded import Lines, bounded, losing_others
 from earl.placement.cluster.manifest import Manifest, Moved
 from earl.placement.cluster.meeting import Meets, Said
 from earl.placement.cluster.network import free_port
-from earl.placement.cluster.offer import Described, described, offer
-from earl.placement.cluster.stock import Stock
 from earl.recipe import build
 
 
-class RankActor(Meets, Alive):
+class RankActor(Meets, Gives):
     """One rank of the learner."""
 
     def address(self) -> tuple[str, int]:
@@ -71,7 +69,7 @@ class RankActor(Meets, Alive):
     def leave(self) -> Given:
         """Leave the other ranks, and give what this one has of the learner's state, without asking them."""
         given = give(self._learner.carried(), self._learner.steps - self._sound)
-        for held in ("_learner", "_stock", "_rows", "_part", "_batch", "_corrected"):
+        for held in ("_learner", "_stock", "_lockstep", "_rows", "_part", "_batch", "_corrected"):
             self.__dict__.pop(held, None)
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -129,30 +127,6 @@ class RankActor(Meets, Alive):
         """The numbers of its rows, its batch, and the log-probs [T] as they are now: for the record."""
         logprobs = self._learner.logprobs(self._batch, part=self._part)
         return self._part.numbers, self._batch, logprobs
-
-    @losing_others
-    @bounded("weights")
-    def weights(self, readers: int) -> tuple[list[Any] | None, Described, Probe]:
-        """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them.
-
-        No references: they are drawn from it, bucket by bucket, while it waits.
-
-        Args:
-            readers: how many processes will load them.
-        """
-        held = self._learner.held()
-        tokens = probe_tokens(self._learner.vocab)
-        logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
-        probe, known = Probe(tokens, logprobs[1:].tolist(), self._coarse), described(held)
-        if self._drawn:
-            self._stock = Stock(self._learner.held, self._rank, known, readers)
-            return None, known, probe
-        return offer(held, self._rank), known, probe
-
-    @bounded("weights")
-    def bucket(self, number: int) -> list[Any]:
-        """A reference to a bucket of the weights as they are now."""
-        return [self._stock.bucket(number)]
 
     @losing_others
     @bounded("snapshot")

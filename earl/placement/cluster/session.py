@@ -39,6 +39,8 @@ from earl.placement.stages import Stages
 from earl.placement.world import world_of
 from earl.runs import checkpoint
 
+PROMPT = {"free_objects_batch_size": 1}
+"""Ray deletes what nobody refers to at once, instead of once a second: weights pass through its store (stock.py)."""
 START_SECONDS = 120
 
 
@@ -269,7 +271,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     if address is None:
         # As many slots as are asked for: on one machine its owner says how many processes share the cores.
-        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, **quiet)
+        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, _system_config=PROMPT, **quiet)
     else:
         ray.init(address=address, **quiet)
     try:

@@ -1,16 +1,21 @@
 """Weights that samplers draw from the ranks bucket by bucket, so that nobody ever has them a second time.
 
-    sampler: the bucket that it has come to ─▶ rank: packs it, keeps it until all have it ─▶ object store ─▶ sampler
+    sampler: the bucket that it has come to ─▶ rank: packs it, keeps it until the next one ─▶ object store ─▶ sampler
 
 Where learner and samplers take turns on a device, the learner's shards lie in host memory meanwhile, and are packed
-there: a device has what the sampler loads, and beside it a bucket, KEPT at most. Only for samplers
-that load while the learner waits: what is packed are the weights as they are now.
+there. All samplers are at the same bucket (lockstep.py), and all that the ranks give in it together is a bucket at
+most: this is what lies in the object stores, with what Ray has not deleted yet of the one before; and for a moment,
+while a rank packs and Ray copies, the rank's part of it is in its own memory too (twice, where it gets a checksum). Ray
+deletes within milliseconds where `free_objects_batch_size` is 1, as in a cluster of earl's own, else once a second.
+A sampler that the others have given up waiting for is at another bucket, which is one more. Only for samplers that load
+while the learner waits: what is packed are the weights as they are now.
 """
 
-from collections import Counter, OrderedDict
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import ray
 
@@ -18,11 +23,12 @@ from earl.dispatch.carry import Hand
 from earl.dispatch.messages import Bytes
 from earl.dispatch.tensors import Tensors
 from earl.engine.keeping import Held
-from earl.placement.cluster.budget import aside
-from earl.placement.cluster.offer import Described, Fetched, Reference
+from earl.placement.cluster.described import Described
+from earl.placement.cluster.fetched import Fetched
+from earl.placement.cluster.offer import Reference, put
 
-KEPT = 8
-"""Buckets that lie in the object store at most. Those that all samplers have asked for are let go of."""
+SOON_SECONDS, LATER_SECONDS = 0.001, 0.05
+"""Between two questions whether a bucket may be read: at first, and at most."""
 
 
 class Stock:
@@ -31,34 +37,42 @@ class Stock:
     Args:
         held: the rank's boxes, wherever they lie at the moment.
         readers: how many processes load weights.
+        checksums: whether each message has its checksum behind it.
     """
 
-    def __init__(self, held: Callable[[], Held], rank: int, described: Described, readers: int) -> None:
-        self._held, self._readers = held, readers
-        self._rank, self._reader = rank, described.layout.size
-        self._plan = described.plan
+    def __init__(
+        self, held: Callable[[], Held], rank: int, described: Described, readers: int, checksums: bool = False
+    ) -> None:
+        self._held, self._rank, self._readers, self._checksums = held, rank, readers, checksums
+        self._reader, self._plan = described.layout.size, described.plan
         self._moves = self._plan.of(rank)
-        self._kept: OrderedDict[int, Reference] = OrderedDict()
-        self._asked: Counter[int] = Counter()
+        self._number = -1
+        self._kept: Reference | None = None
+        self._gone = 0
 
-    def bucket(self, number: int) -> Reference:
-        """A bucket in the object store, there as long as somebody refers to it."""
-        reference = self._kept.get(number)
-        if reference is None:
-            reference = self._packed(number)
-            while len(self._kept) >= KEPT:
-                self._kept.popitem(last=False)
-            self._kept[number] = reference
-        self._asked[number] += 1
-        if self._asked[number] % self._readers == 0:
-            del self._kept[number]
-        return reference
+    def bucket(self, number: int, again: bool = False) -> Reference | None:
+        """A bucket in the object store, in place of the one before; None: this rank gives nothing in it.
 
-    def _packed(self, number: int) -> Reference:
+        Args:
+            again: whether to pack it anew.
+        """
+        if number != self._number or again or self._kept is None:
+            self._kept = None
+            self._number, self._kept = number, self._packed(number)
+        return self._kept
+
+    def leave(self) -> None:
+        """A reader has all that it wants; when none is left, nothing is kept."""
+        self._gone += 1
+        if self._gone >= self._readers:
+            self._kept = None
+
+    def _packed(self, number: int) -> Reference | None:
+        moves = self._moves[number]
+        if not moves:
+            return None
         shelf = Tensors({name: part.numbers for name, part in self._held().parts.items()})
-        packed = Hand(self._plan, self._rank, shelf, Tensors()).pack(self._moves[number])
-        with aside():
-            return ray.put(packed[self._reader])
+        return put(Hand(self._plan, self._rank, shelf, Tensors()).pack(moves)[self._reader], self._checksums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +81,41 @@ class Drawn:
 
     described: Described
     ranks: tuple[Any, ...]
-    """The actors."""
+    """The actors; the first one says who reads when."""
+    checksums: bool = False
 
     def taken(self) -> Fetched:
         """The weights, drawn as they are asked for, tensor by tensor."""
-        return Fetched(self)
+        return Fetched(Drawing(self.described, self.ranks, self.checksums, uuid4().hex))
 
-    def fetch(self, wanted: Sequence[tuple[int, int]]) -> list[Bytes]:
-        """Messages by rank and bucket. Raises what Ray raises when a rank is gone."""
-        asked = [self.ranks[rank].bucket.remote(bucket) for rank, bucket in wanted]
-        messages: list[Bytes] = ray.get([reference for (reference,) in ray.get(asked)])
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One reader's way through the buckets."""
+
+    described: Described
+    ranks: tuple[Any, ...]
+    checksums: bool
+    name: str
+    """No other reader has the same."""
+
+    def fetch(self, bucket: int, ranks: Sequence[int]) -> list[Bytes]:
+        """See `Source`. All ranks hear of a new bucket, and let go of the one before."""
+        pause = SOON_SECONDS
+        while not ray.get(self.ranks[0].come.remote(self.name, bucket)):
+            time.sleep(pause)
+            pause = min(2 * pause, LATER_SECONDS)
+        asked = [rank.bucket.remote(bucket) for rank in self.ranks]
+        references = [reference for (reference,) in ray.get(asked)]
+        messages: list[Bytes] = ray.get([references[rank] for rank in ranks])
         return messages
+
+    def again(self, bucket: int, rank: int) -> Bytes:
+        """Packed anew."""
+        (reference,) = ray.get(self.ranks[rank].bucket.remote(bucket, True))
+        message: Bytes = ray.get(reference)
+        return message
+
+    def leave(self) -> None:
+        """Others need not wait for it any more."""
+        ray.get([rank.leave_stock.remote(self.name) for rank in self.ranks])

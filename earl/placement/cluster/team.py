@@ -52,7 +52,11 @@ class Team:
 
     def load(self, weights: Any, version: int) -> None:
         """Play with the weights that a reference stands for from now on."""
-        self._tell("weights", partial(_load, given=(weights, version)))
+        call = partial(_load, given=(weights, version))
+        self._told["weights"] = call
+        for damaged in self._each("weights", call).values():
+            for said in damaged or ():
+                self._keeper.note("dispatch", f"{said}: sent again")
 
     def relayout(self, copies: int, tp: int) -> float:
         """Let the same processes be other copies, each split over `tp`; they have no weights until the next `load`.
@@ -121,6 +125,11 @@ class Team:
             call: given an actor and the number of its copy.
             turn: whether they need the device for it, where it is shared.
         """
+        results = self._each(stage, call, turn)
+        return [results[copy * self.tp] for copy in range(self.copies)]
+
+    def _each(self, stage: str, call: Call, turn: bool = True) -> Mapping[int, Any]:
+        """Every process's answer, by number; arguments as of `_all`."""
         if turn:
             self._keeper.turn(self._crew)
         results: dict[int, Any] = {}
@@ -128,7 +137,7 @@ class Team:
             answers = self._crew.ask(stage, self._by_copy(call), missing)
             replaced = self._replace(stage, answers.lost)
             results |= {number: own for number, own in answers.results.items() if number not in replaced}
-        return [results[copy * self.tp] for copy in range(self.copies)]
+        return results
 
     def _by_copy(self, call: Call) -> Call:
         return lambda actor, number: call(actor, number // self.tp)

@@ -71,10 +71,17 @@ class WorkerActor(Plays):
 
     @losing_others
     @bounded("weights")
-    def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> None:
-        """Play with these weights from now on. Raises StaleWeights when the sampler does not compute with them."""
-        self._fragment.load(weights.taken(), version, probe)
+    def load(self, weights: Offered | Drawn, probe: Probe, version: int) -> list[str]:
+        """Play with these weights from now on; what of them arrived damaged, and was sent again.
+
+        Raises:
+            StaleWeights: when the sampler does not compute with them.
+            Corrupted: when some of them arrived damaged again and again.
+        """
+        taken = weights.taken()
+        self._fragment.load(taken, version, probe)
         self._holdings.drop(version)
+        return taken.damaged
 
     def rest(self) -> None:
         """Leave the device to others."""

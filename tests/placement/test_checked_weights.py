@@ -1,0 +1,91 @@
+"""Weights that arrive damaged are named, and sent again."""
+
+import pytest
+import torch
+
+from earl.dispatch.transports.base import Corrupted
+from earl.engine.model import make, tensors_once
+from earl.parallel.layout import Layout
+from earl.placement.cluster.budget import Budget
+from earl.placement.cluster.described import described
+from earl.placement.cluster.gives import Gives
+from earl.placement.cluster.lockstep import Lockstep
+from earl.placement.cluster.offer import Offered, offer
+from earl.placement.cluster.session import connected
+from earl.placement.cluster.stock import Drawn, Stock
+from tests.placement.test_offer import BUCKET, MODEL, held
+
+LAYOUT = Layout(2)
+
+
+class Rank(Gives):
+    """A learner rank without a learner, of whose second bucket a bit flips on the way the first so many times."""
+
+    def __init__(self, rank, damaged, checksums):
+        self._own, self._rank, self._damaged, self._checksums = (
+            held(make(MODEL, seed=3).model, LAYOUT, rank),
+            rank,
+            damaged,
+            checksums,
+        )
+        self._budget, self._known = Budget(None), described(self._own, BUCKET)
+        self._lockstep = Lockstep(1)
+        self._stock = Stock(lambda: self._own, rank, self._known, 1, checksums)
+
+    def bucket(self, number, again=False):
+        return [self._flipped(own) if number == 1 else own for own in super().bucket(number, again)]
+
+    def again(self, references):
+        del references  # what the sampler has is damaged, what lies here is not
+        return [self._flipped(own) for own in super().again([self._offered[1]])]
+
+    def offer(self):
+        self._offered = offer(self._own, self._rank, BUCKET, self._checksums)
+        return [self._flipped(own) if number == 1 else own for number, own in enumerate(self._offered)]
+
+    def described(self):
+        return self._known
+
+    def _flipped(self, reference):
+        import ray
+
+        if not self._damaged:
+            return reference
+        self._damaged -= 1
+        message = ray.get(reference).copy()
+        message[7] ^= 1
+        return ray.put(message)
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    with connected(None, 1):
+        yield ray
+
+
+def taken(ray, way, damaged, checksums=True):
+    """Weights from two ranks, the second of which sends damaged ones so often: are they the same, what was said."""
+    kind = ray.remote(concurrency_groups={"health": 1, "saving": 1})(Rank).options(num_cpus=0)
+    ranks = tuple(kind.remote(rank, damaged * rank, checksums) for rank in range(LAYOUT.size))
+    known = ray.get(ranks[0].described.remote())
+    if way == "drawn":
+        fetched = Drawn(known, ranks, checksums).taken()
+    else:
+        references = tuple(tuple(ray.get(rank.offer.remote())) for rank in ranks)
+        fetched = Offered(known, references, ranks, checksums).taken()
+    expected = tensors_once(make(MODEL, seed=3).model)
+    return all(torch.equal(fetched[name], tensor) for name, tensor in expected.items()), fetched.damaged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["drawn", "offered"])
+def test_a_flipped_bit_is_named_and_the_bucket_is_sent_again(ray, way):
+    assert taken(ray, way, damaged=0) == (True, [])
+    same, said = taken(ray, way, damaged=2)
+    assert same and len(said) == 2
+    assert said[0].startswith("bucket 1 of the weights of learner rank 1 arrived damaged")
+    with pytest.raises(Corrupted, match=r"learner rank 1 arrived damaged.* checksum differs; this was tried 3 times"):
+        taken(ray, way, damaged=3)
+    # Unasked for, nobody looks.
+    assert taken(ray, way, damaged=1, checksums=False) == (False, [])
