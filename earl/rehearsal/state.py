@@ -43,6 +43,7 @@ def environment(cluster: Cluster, host: int) -> dict[str, str]:
     """What processes on a host find in their environment: how Ray opens, and which interface and address are theirs."""
     return {
         "RAY_AUTH_MODE": "token",
+        "RAY_free_objects_batch_size": "1",  # it deletes at once
         "RAY_AUTH_TOKEN_PATH": str(folder(cluster.name) / "token"),
         "GLOO_SOCKET_IFNAME": cluster.interface,
         "NCCL_SOCKET_IFNAME": cluster.interface,
