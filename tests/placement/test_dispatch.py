@@ -200,6 +200,12 @@ class Crew:
     failed = mended = turn
 
 
+class Whole(dict):
+    """Weights that have not been on any way."""
+
+    damaged = ()
+
+
 class Given:
     """Weights that lie in this process."""
 
@@ -207,7 +213,7 @@ class Given:
         self.model = model
 
     def taken(self):
-        return self.model.state_dict()
+        return Whole(self.model.state_dict())
 
 
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):

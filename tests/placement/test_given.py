@@ -6,8 +6,8 @@ import pytest
 from earl.dispatch.copies import Copies, Weight
 from earl.dispatch.weights import plan_weights
 from earl.parallel.layout import Layout
+from earl.placement.cluster.described import Described
 from earl.placement.cluster.given import given
-from earl.placement.cluster.offer import Described
 
 # 8 x 4 numbers of 4 bytes: 128 bytes; and a norm of 4 numbers: 16 bytes.
 WEIGHTS = (Weight("a", (8, 4), 4, given=0), Weight("norm", (4,), 4))

@@ -75,6 +75,12 @@ class Crew:
         return range(number, number + 1)
 
 
+class Whole(dict):
+    """Weights that have not been on any way."""
+
+    damaged = ()
+
+
 @dataclass
 class Copied:
     """Weights that lie in this process."""
@@ -82,7 +88,7 @@ class Copied:
     tensors: dict
 
     def taken(self):
-        return self.tensors
+        return Whole(self.tensors)
 
 
 class Place:
