@@ -30,7 +30,7 @@ PAPER = {8192: 46, 16384: 93, 32768: 187}
 PAPER_RATE = 1e9
 """Bits per second at which these payloads are taken whole; at another rate in proportion, so that they take as long."""
 SMALL_TOKENS = (1, 64, 1024, 4096)
-SMALL_REPEATS = 11
+SMALL_REPEATS = 31
 PROCESSES_OF_REPLICAS = 16
 DIRECT = ("shared", "peers", "objects")
 """Ways that are direct, the one that counts first."""
@@ -116,7 +116,9 @@ def row(
     direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None
-    choice = choose(made, Link(bits / 8, measured[0].message_seconds, measured[0].all_seconds))
+    first = measured[0]
+    link = Link(bits / 8, first.message_seconds, first.direct_seconds, first.centralised_seconds)
+    choice = choose(made, link)
     auto = choice.transport if choice.transport in seconds else direct_name
     return {
         "hosts": len(set(places)),

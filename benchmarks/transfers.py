@@ -18,7 +18,7 @@ from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.controller import gather_and_scatter
-from earl.dispatch.transports.probe import all_seconds, waiting_seconds
+from earl.dispatch.transports.probe import least_seconds, waiting_seconds
 from earl.parallel.layout import Layout
 
 LOGPROBS = ("reference",)
@@ -73,8 +73,9 @@ class Measured:
     """What one process saw of all cases."""
 
     message_seconds: float
-    """As `choice` takes it, like the next one."""
-    all_seconds: float
+    """As `choice` takes it, like the next two."""
+    direct_seconds: float
+    centralised_seconds: float
     timings: list[dict[str, list["Timing"]]]
     """Of each case, by way, of each repeat."""
 
@@ -114,8 +115,8 @@ def work(seat: Seat, store: Path, cases: Sequence[Case]) -> Measured:
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
     _carried_out(seat, replace(cases[0], repeats=1), ways)  # all connections are made, and have met their links
     message = waiting_seconds(peers, len(hosts), AGREEMENTS)
-    together = all_seconds(peers, seat.process, len(hosts), AGREEMENTS)
-    return Measured(message, together, [_carried_out(seat, case, ways) for case in cases])
+    least = least_seconds(peers, seat.process, hosts, AGREEMENTS)
+    return Measured(message, *least, [_carried_out(seat, case, ways) for case in cases])
 
 
 def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]]) -> dict[str, list[Timing]]:

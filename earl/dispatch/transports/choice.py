@@ -15,8 +15,6 @@ BRANCHES = 8
 """Of the tree in which processes agree; see `Peers.most`."""
 INSIDE_BYTES_PER_SECOND = 1e9
 """Between processes of one host."""
-GATHERED = 0.6
-"""What one of many messages to or from a controller takes, over one that others wait for (at 16 hosts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +25,10 @@ class Link:
     """In each direction."""
     message_seconds: float
     """From sending the shortest message until it is there, with all that processes do for it; see `message_seconds`."""
-    all_seconds: float
-    """In which all processes send each other the shortest message, at once: longer where hosts share cores."""
+    direct_seconds: float
+    """In which all processes give each other the least there is, directly: longer where hosts share cores."""
+    centralised_seconds: float
+    """The same through a controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def _direct(plan: TransferPlan, link: Link) -> float:
     for sizes in plan.sizes:
         stepped = apart(plan.hosts, sizes)
         at_once = int((sizes > stepped).sum()) / max(1, processes * (processes - 1))
-        waits = agreement(processes) + num_steps(plan.hosts, stepped)
-        seconds += at_once * link.all_seconds + waits * link.message_seconds
+        waits = (1 - at_once) * agreement(processes) + num_steps(plan.hosts, stepped)
+        seconds += at_once * link.direct_seconds + waits * link.message_seconds
     return seconds
 
 
@@ -82,8 +82,9 @@ def _centralised(plan: TransferPlan, link: Link) -> float:
         far = plan.hosts[met] != plan.hosts[CONTROLLER]
         seconds += float(way.bytes[far].sum()) * OVERHEAD / link.bytes_per_second
         seconds += float(way.bytes[~far].sum()) / INSIDE_BYTES_PER_SECOND
-        messages = len(np.unique(met[met != CONTROLLER])) * GATHERED + agreement(len(plan.hosts))
-        seconds += messages * link.message_seconds
+        share = len(np.unique(met[met != CONTROLLER])) / max(1, len(plan.hosts) - 1)
+        waits = (1 - share) * agreement(len(plan.hosts))
+        seconds += share * link.centralised_seconds / 2 + waits * link.message_seconds
     return seconds
 
 
