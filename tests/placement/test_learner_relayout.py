@@ -5,7 +5,7 @@ import pytest
 import ray
 
 from earl.errors import OutOfMemory
-from earl.placement.cluster.budget import RESERVED_BYTES, Budget, _status
+from earl.placement.cluster.budget import SPARE_BYTES, Budget, _status
 from earl.placement.place import on_cluster
 from earl.recipe import build
 
@@ -41,7 +41,7 @@ def starve(actor):
 
 
 def _starved(self):
-    self._budget._most = _status("VmData") - self._budget._data + SPARE - RESERVED_BYTES
+    self._budget._most = _status("RssAnon") - self._budget._resident + SPARE + SPARE_BYTES
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ The kernel refuses what the process asks for: its budget is lowered to what it h
 
 import pytest
 
-from earl.placement.cluster.budget import RESERVED_BYTES, _status, _trim
+from earl.placement.cluster.budget import SPARE_BYTES, _status, _trim
 from earl.placement.peers import Peers
 from earl.placement.place import on_cluster
 from earl.recipe import build, dump
@@ -61,7 +61,7 @@ class Famine:
 
 def _starved(self):
     _trim()  # what is given back later would be room
-    self._budget._most = _status("VmData") - self._budget._data + SPARE - RESERVED_BYTES
+    self._budget._most = _status("RssAnon") - self._budget._resident + SPARE + SPARE_BYTES
 
 
 def _fed(self):

@@ -2,10 +2,16 @@
 
 The kernel refuses what is above the budget (RLIMIT_DATA: private memory, not what is shared with Ray's object store),
 so that torch raises the very error that it raises where a machine has no more. On GPUs the device itself does.
+
+    bound = what is reserved now + budget - what is in use now          set again every few milliseconds
+
+The kernel counts what is reserved, and Ray's processes reserve 100 MiB and more that they never touch: stacks of
+threads, and heaps of each. A bound that follows what is in use leaves that out.
 """
 
 import ctypes
 import resource
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +24,11 @@ from earl.errors import OutOfMemory
 
 SAID = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
 """In what torch raises where there is no memory; only CUDA has a class of errors for it."""
-RESERVED_BYTES = 64 << 20
-"""That a process may reserve without ever touching it: stacks, and what allocators keep in advance; the kernel counts
-it all the same."""
+SPARE_BYTES = 16 << 20
+"""Of the budget, beside what work may take: what was reserved before is in use without asking the kernel again, and
+others begin threads."""
+FOLLOW_SECONDS = 0.005
+"""How often the bound follows what is in use."""
 STACK_BYTES = 1 << 20
 """Of a thread, instead of 8 MiB."""
 ATTRIBUTES_BYTES = 64
@@ -45,7 +53,6 @@ class Budget:
         if self._most is not None:
             give_back_pieces(PIECE_BYTES)
         _trim()
-        self._data = _status("VmData")
         self._resident = _status("RssAnon")
         self._peaks: dict[str, int] = {}
 
@@ -56,23 +63,46 @@ class Budget:
         Raises:
             OutOfMemory: for whatever error says so, once all that the stage held is let go of.
         """
-        shared, hard = self._begin(), resource.getrlimit(resource.RLIMIT_DATA)[1]
+        shared = self._begin()
         said = None
         try:
-            if self._most is not None:
-                resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._most + RESERVED_BYTES, hard))
-            yield
+            with self._kept():
+                yield
         except (MemoryError, RuntimeError) as error:
-            resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
             if not of_memory(error):
                 raise
             said = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "nothing is left of its budget"
             traceback.clear_frames(error.__traceback__)  # they hold what the stage had made
         finally:
-            resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
             self._peaks[name] = max(self._peaks.get(name, 0), self._peak(shared))
         if said is not None:
             raise OutOfMemory(name, self._who, said.partition("\n")[0])
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Have the kernel refuse what is above the budget, for as long as this lasts."""
+        if self._most is None:
+            yield
+            return
+        ended = threading.Event()
+        following = threading.Thread(target=self._follow, args=(ended,), daemon=True)
+        self._bind()
+        following.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            following.join()
+            _BOUND.set(resource.RLIM_INFINITY)
+
+    def _follow(self, ended: threading.Event) -> None:
+        while not ended.wait(FOLLOW_SECONDS):
+            self._bind()
+
+    def _bind(self) -> None:
+        assert self._most is not None
+        used = _status("RssAnon") - self._resident
+        _BOUND.set(max(0, _status("VmData") + self._most - SPARE_BYTES - used))
 
     def peaks(self) -> dict[str, int]:
         """The most bytes above the start by stage, since this was last asked."""
@@ -95,15 +125,41 @@ class Budget:
         return max(0, _status("VmHWM") - shared - self._resident)
 
 
+class _Bound:
+    """What the kernel lets this process reserve; nothing is refused while anybody stands aside."""
+
+    def __init__(self) -> None:
+        self._lock, self._aside, self._most = threading.Lock(), 0, resource.RLIM_INFINITY
+
+    def set(self, most: int) -> None:
+        """From now on. most: bytes, RLIM_INFINITY for no bound."""
+        with self._lock:
+            self._most = most
+            self._apply()
+
+    def step(self, aside: int) -> None:
+        """One more that stands aside, or one less."""
+        with self._lock:
+            self._aside += aside
+            self._apply()
+
+    def _apply(self) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = hard if self._aside or self._most == resource.RLIM_INFINITY else self._most
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+_BOUND = _Bound()
+
+
 @contextmanager
 def aside() -> Iterator[None]:
     """Let Ray do its own part of a stage: it copies into shared memory, by threads that it must be able to begin."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    _BOUND.step(1)
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        _BOUND.step(-1)
 
 
 def of_memory(error: BaseException | None) -> bool:
