@@ -23,23 +23,24 @@ from earl.stopping import StopRequest
 from earl.train import train
 
 RECIPE: dict[str, Any] = {
-    "env": {"name": "arithmetic", "options": {"num_operations": 120}, "grow": {"num_operations": 370}},
-    "agent": {"max_turn_tokens": 6},
+    "env": {"name": "arithmetic", "options": {"num_operations": 20}, "grow": {"num_operations": 370}},
+    "agent": {"max_turn_tokens": 96},
     "context": {"limit": 1280},
     "model": {"hidden": 64, "layers": 3, "heads": 8, "head_dim": 32, "intermediate": 6144, "max_positions": 2048},
     "rollout": {"episodes": 8, "group_size": 2},
     "algorithm": {"name": "ppo", "entropy": 0.01},
-    "learner": {"learning_rate": 1e-4, "minibatches": 2, "micro_batch_tokens": 1280},
+    "learner": {"learning_rate": 1e-5, "minibatches": 2, "micro_batch_tokens": 1280},
     "evaluate": {"every": 1000, "episodes": 1, "final_episodes": 1},
-    "run": {"steps": 16, "processes": 1, "checkpoint_every": 1000, "keep_trajectories_every": 1000},
-    "placement": {"kind": "colocated", "dp": 4, "samplers": 4, "memory_gib": 0.32},
+    "run": {"steps": 24, "processes": 1, "checkpoint_every": 1000, "keep_trajectories_every": 1000},
+    "placement": {"kind": "colocated", "dp": 4, "samplers": 4, "memory_gib": 0.21},
 }
 RECOMPUTE = "learner.recompute=true"
+LARGE_SAMPLER = ("placement.samplers=1", "sampler.tp=4")
 STATIC: dict[str, tuple[str, ...]] = {
     "small": (),
-    "middle": ("placement.dp=2", "placement.tp=2", "placement.samplers=2", "sampler.tp=2"),
-    "recompute, split samplers": (RECOMPUTE, "placement.samplers=2", "sampler.tp=2"),
-    "large": (RECOMPUTE, "placement.dp=1", "placement.tp=4", "placement.samplers=1", "sampler.tp=4"),
+    "recompute, 2 x tp 2": (RECOMPUTE, "placement.samplers=2", "sampler.tp=2"),
+    "dp 2 x tp 2, 1 x tp 4": (RECOMPUTE, "placement.dp=2", "placement.tp=2", *LARGE_SAMPLER),
+    "large": ("placement.dp=1", "placement.tp=4", *LARGE_SAMPLER),
 }
 """What each sets."""
 LOSSES = ("loss", "value_loss", "entropy")

@@ -89,7 +89,7 @@ def run(cluster: Cluster | None, hosts: Sequence[int], cases: Sequence[Case]) ->
     """What `work` measures, as the driver sees it; times are the same for all processes."""
     with _joined(cluster) as ray:
         timings = [_measured(ray, cluster, hosts, case) for case in cases]
-    return [Measured(0.0, 0.0, [by_way[process] for by_way in timings]) for process in range(len(hosts))]
+    return [Measured(0.0, 0.0, 0.0, [by_way[process] for by_way in timings]) for process in range(len(hosts))]
 
 
 @contextmanager

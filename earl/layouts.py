@@ -26,6 +26,11 @@ from earl.runs.tables import RecordedDecision
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0
 """What a switch is taken to cost until one is measured."""
+FULLEST: dict[Stage, tuple[str, ...]] = {
+    "rollout": ("rollout",),
+    "update": ("values", "preparation", "scoring", "update"),
+}
+"""Whose measured memory is that which was expected of a stage."""
 TRUSTED = 4
 """What was measured before the run counts as so many measurements of a step at most."""
 PLAYED = ("rows", "dispatch", "recording")
@@ -50,18 +55,23 @@ class Layouts:
         self._load = Load(config.rollout.episodes, float(limit), limit, limit)
         self._seen = False
         self._barred: list[tuple[int, str]] = []
+        self._filled: dict[Choice, float] = {}
+        self._mixed: set[Stage] = set()
         self._played: float | None = None
         self._selector: Selector | None = None
         if config.selector.kind == "auto":
             offered = candidates(config, placement.shape)
             self._laid = {stage: choices[0] for stage, choices in offered.items()}
-            self._offered, self._costs = offered, PlacedCosts(config, placement.shape)
+            self._offered, self._costs = offered, PlacedCosts(config, placement.shape, filled=self._filled)
             self._selector = self._made()
             self._selector.restore(_beginning(self._selector.state(), self._laid))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
-        return {"scale": dict(self._costs.scale), "selector": self._selector.state()} if self._selector else {}
+        if self._selector is None:
+            return {}
+        filled = [{"choice": choice.as_object(), "times": times} for choice, times in self._filled.items()]
+        return {"scale": dict(self._costs.scale), "filled": filled, "selector": self._selector.state()}
 
     def restore(self, state: dict[str, Any], step: int) -> None:
         """Go on from what the checkpoint of a step holds; what was seen since by this very process is known better.
@@ -73,6 +83,7 @@ class Layouts:
                 self._journal.event(step, "out_of_memory", f"at step {at}: {said}")
         if self._selector and state and not self._seen:
             self._costs = replace(self._costs, scale=tuple(state["scale"].items()))
+            self._filled.update({Choice.of(own["choice"]): own["times"] for own in state["filled"]})
             self._selector = self._made()
             self._selector.restore(state["selector"])
             self._seen = bool(state["selector"]["loads"])
@@ -97,6 +108,15 @@ class Layouts:
         if self._played is not None:  # only now it is known what was played in that time
             self._measured(self._laid.get("rollout"), load, self._played)
             self._played = None
+
+    def filled(self, peaks: Mapping[str, float]) -> None:
+        """Take in what processes took of memory in a step, in bytes by what they did."""
+        for stage, choice in self._laid.items():
+            took = max((peaks.get(name, 0.0) for name in FULLEST[stage]), default=0.0)
+            if took and self._seen and stage not in self._mixed:
+                times = took / self._costs.expected_bytes(choice, self._load)
+                self._filled[choice] = max(times, self._filled.get(choice, 0.0))
+        self._mixed.clear()
 
     def settle(self, stage: Stage, step: int, clock: Clock) -> None:
         """Lay a stage out for what it is to do now; it stays as it is until contexts have been seen.
@@ -156,6 +176,7 @@ class Layouts:
             raise EarlError(f"{error}, with {context}; {CURES}, or selector.kind = 'auto'; then continue with --resume")
         said = f"{error}, under {under} with {context}: it is not taken again"
         self._barred.append((step, said))
+        self._mixed.add(stage)  # what was taken in this step, no one choice took
         self._journal.event(step, "out_of_memory", said)
         if not self._seen:
             self._selector.saw(step, self._load)

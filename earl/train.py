@@ -110,7 +110,9 @@ def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) 
         better = progress.better(results)
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
-    metrics = {**record.metrics, **moved, **peak_metrics(run.placement.peaks())}
+    peaks = run.placement.peaks()
+    run.layouts.filled(peaks)
+    metrics = {**record.metrics, **moved, **peak_metrics(peaks)}
     # Numbers before the checkpoint: a kill between the two repeats the step instead of losing its numbers.
     phase = phase_of(config, step)
     journal.step(step, metrics, clock, results, phase, record.contexts)

@@ -4,9 +4,11 @@ Memory is what earl.parallel.footprint and slots expect against what a process m
 bytes that ranks exchange; only its ratios are meant, until the first step has told how fast these machines are.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 
+from earl.algorithms.registry import algorithm
 from earl.config import Config
 from earl.parallel.choice import Choice, Stage
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
@@ -21,8 +23,12 @@ LINK = 1e9
 """Bytes a second that one process exchanges with its neighbours through gloo on one host, about."""
 LAYER_SECONDS = 4e-4
 """Of one exchange, however little is exchanged."""
+STAGE_SECONDS = 0.3
+"""Of a stage, however little it does: calls of actors, and all that no layout changes."""
 MARGIN = 1.15
 """Times what is expected: rows, Python and the allocator take their part too."""
+MEASURED_MARGIN = 1.05
+"""Times what is expected where it is known how right that is."""
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -34,6 +40,8 @@ class PlacedCosts:
     shape: ModelShape
     scale: tuple[tuple[Stage, float], ...] = ()
     """By stage, how many times as long it took as is counted here."""
+    filled: Mapping[Choice, float] = field(default_factory=dict)
+    """How many times as much memory a choice took as is expected, where it was in use; grows while the run goes on."""
 
     def scaled(self, choice: Choice, tokens: float, sequences: int, seconds: float) -> "PlacedCosts":
         """The same, after a stage took so long."""
@@ -48,16 +56,20 @@ class PlacedCosts:
             if choice.stage == "rollout"
             else self._update(choice, tokens, sequences)
         )
-        return work * dict(self.scale).get(choice.stage, 1.0)
+        return (STAGE_SECONDS + work) * dict(self.scale).get(choice.stage, 1.0)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         """What stands against it; empty when it fits."""
         budget = self._budget
         if budget is None:
             return ""
-        needed = self._sampler_bytes(choice, load) if choice.stage == "rollout" else self._learner_bytes(choice, load)
-        needed = int(needed * MARGIN)
+        known = self.filled.get(choice)
+        needed = int(self.expected_bytes(choice, load) * (MARGIN if known is None else known * MEASURED_MARGIN))
         return f"{needed / GIB:.2f} GiB of {budget / GIB:.2f} GiB" if needed > budget else ""
+
+    def expected_bytes(self, choice: Choice, load: Load) -> int:
+        """Of the process that takes the most, without a margin."""
+        return self._sampler_bytes(choice, load) if choice.stage == "rollout" else self._learner_bytes(choice, load)
 
     @property
     def _budget(self) -> int | None:
@@ -69,17 +81,20 @@ class PlacedCosts:
         return device.memory_bytes if device else None
 
     def _update(self, choice: Choice, tokens: float, sequences: int) -> float:
-        shape, layout = self.shape, choice.layout
+        shape, layout, learner = self.shape, choice.layout, self.config.learner
+        reads = algorithm(self.config.algorithm.name).needs_values + (self.config.algorithm.kl > 0)
         attended = shape.layers * shape.heads * shape.head_dim * tokens / 2
-        passes = (8 if choice.recompute else 6) + (2 if self.config.algorithm.kl else 0)
-        per_token = passes * (shape.parameters + 2 * attended)
-        rank_tokens = sequences * tokens / layout.dp
+        per_token = (learner.epochs * (8 if choice.recompute else 6) + 2 * reads) * (shape.parameters + 2 * attended)
+        rank_tokens, most = sequences * tokens / layout.dp, choice.micro_batch_tokens or learner.micro_batch_tokens
+        learned = learner.epochs * learner.minibatches * ceil(rank_tokens / learner.minibatches / max(most, tokens))
+        passes = learned + reads * ceil(rank_tokens / max(most, tokens))
         exchanged = 0.0
         if layout.tp > 1:
             count = shape.layers * (6 if choice.recompute else 4)
             share = 2 * (layout.tp - 1) / layout.tp
-            exchanged = count * (rank_tokens * shape.hidden * 4 * share / LINK + LAYER_SECONDS)
-        sharded = 3 * 4 * shape.parameters / layout.tp * (layout.dp - 1) / layout.dp / LINK
+            moved = rank_tokens * (learner.epochs + reads / 2) * shape.hidden * 4 * share
+            exchanged = count * (moved / LINK + passes * LAYER_SECONDS)
+        sharded = passes * 3 * 4 * shape.parameters / layout.tp * (layout.dp - 1) / layout.dp / LINK
         return rank_tokens * per_token / layout.tp / FLOPS + exchanged + sharded
 
     def _rollout(self, choice: Choice, tokens: float, sequences: int) -> float:
