@@ -6,7 +6,7 @@ bytes that ranks exchange; only its ratios are meant, until the first step has t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, log2
 
 from earl.algorithms.registry import algorithm
 from earl.config import Config
@@ -19,10 +19,10 @@ from earl.parallel.slots import Sampling, slot_bytes
 
 FLOPS = 2e10
 """Operations a second of one CPU core in 32 bits, about; where there are GPUs, ratios are alike."""
-LINK = 1e9
+LINK = 2e9
 """Bytes a second that one process exchanges with its neighbours through gloo on one host, about."""
 LAYER_SECONDS = 4e-4
-"""Of one exchange, however little is exchanged."""
+"""Of one exchange between two, however little is exchanged; between four it takes twice as long."""
 STAGE_SECONDS = 0.3
 """Of a stage, however little it does: calls of actors, and all that no layout changes."""
 MARGIN = 1.15
@@ -93,7 +93,7 @@ class PlacedCosts:
             count = shape.layers * (6 if choice.recompute else 4)
             share = 2 * (layout.tp - 1) / layout.tp
             moved = rank_tokens * (learner.epochs + reads / 2) * shape.hidden * 4 * share
-            exchanged = count * (moved / LINK + passes * LAYER_SECONDS)
+            exchanged = count * (moved / LINK + passes * LAYER_SECONDS * log2(layout.tp))
         sharded = passes * 3 * 4 * shape.parameters / layout.tp * (layout.dp - 1) / layout.dp / LINK
         return rank_tokens * per_token / layout.tp / FLOPS + exchanged + sharded
 
@@ -104,7 +104,8 @@ class PlacedCosts:
         exchanged = 0.0
         if layout.tp > 1:
             share = 2 * (layout.tp - 1) / layout.tp
-            exchanged = shape.layers * 2 * (own * tokens * shape.hidden * 4 * share / LINK + tokens * LAYER_SECONDS)
+            moved = own * tokens * shape.hidden * 4 * share
+            exchanged = shape.layers * 2 * (moved / LINK + tokens * LAYER_SECONDS * log2(layout.tp))
         return own * tokens * per_token / layout.tp / FLOPS + exchanged
 
     def _learner_bytes(self, choice: Choice, load: Load) -> int:

@@ -48,6 +48,18 @@ def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_rank_that_stops_while_samplers_draw_weights_from_it_is_replaced(tmp_path):
+    blows = [
+        Blow("learner rank", "weights", "stop", member=0, call=1, delay=0.1),
+        Blow("learner rank", "weights", "stop", member=1, call=3, delay=0.1),
+    ]
+    result = campaign(tmp_path, build(RECIPE), [blows], _signal)
+    assert result["blows"]["all"] == 2
+    assert result["runs"] == {"all": 1, "same": 1}
+    assert result["recoveries"] >= 1  # what was mended before the first checkpoint is forgotten with that
+
+
+@pytest.mark.slow
 def test_a_resumed_run_is_mended_when_the_checkpoint_it_came_from_is_gone(tmp_path):
     config = build(override(RECIPE, ["run.checkpoint_every=1", "run.keep_trajectories_every=1"]))
     folder, stop = create(tmp_path, "resumed", dump(config)), StopRequest()

@@ -70,6 +70,7 @@ class Cluster:
         self._split = processes_of(config, shape(config.model))  # processes of a copy, as the run begins
         self._engine_tp = policy.rollout.devices // self._split  # devices of one process, now
         self._workers = Crew(name, len(slots.workers) * self._split, self._worker, *bounds, asked=asked)
+        self._workers.meanwhile = self._see_to_ranks
         self._environments = Crew("environment", policy.processors, self._environment, *bounds, asked=asked)
 
     def open(self, saved: Path | None) -> Stages:
@@ -173,6 +174,11 @@ class Cluster:
         except Lost as error:
             return str(error)
         return ""
+
+    def _see_to_ranks(self) -> None:
+        """Whoever draws weights from a rank that hangs would do so without end."""
+        if lost := self._ranks.watch():
+            raise Lost(f"{'; '.join(lost.values())} while others worked")
 
     def turn(self, crew: Crew) -> None:
         """Give shared devices to a crew: the other one rests first. Environments need those of their samplers."""

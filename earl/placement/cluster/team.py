@@ -27,6 +27,7 @@ class Team:
         self._crew, self._setup, self._keeper = crew, setup, keeper
         self._told: dict[str, Call] = {}
         self._meetings: dict[int, tuple[str, int]] = {}
+        self._unready: set[int] = set()
         self._crew.group = tp
         self._ready(range(len(crew)))
 
@@ -132,6 +133,8 @@ class Team:
         """Every process's answer, by number; arguments as of `_all`."""
         if turn:
             self._keeper.turn(self._crew)
+        if self._unready:
+            self._ready(sorted(self._unready))
         results: dict[int, Any] = {}
         while missing := [number for number in range(len(self._crew)) if number not in results]:
             answers = self._crew.ask(stage, self._by_copy(call), missing)
@@ -164,7 +167,9 @@ class Team:
         return numbers
 
     def _ready(self, numbers: Sequence[int]) -> None:
-        """Bring members to where the others are: all of some copies."""
+        """Bring members to where the others are: all of some copies. Where that breaks off, since it is from others
+        that they get something, they are brought there before they are next asked."""
+        self._unready |= {*numbers}
         left = {*numbers} - self._replace("start", self._crew.introduce())
         if self.tp > 1:
             answers = self._crew.ask("start", _address, sorted(n for n in left if n % self.tp == 0))
@@ -172,6 +177,7 @@ class Team:
             left -= self._replace("start", answers.lost)
         for step in (self._set_up, *map(self._by_copy, self._told.values())):
             left -= self._replace("start", self._crew.ask("start", step, sorted(left)).lost)
+        self._unready -= {*numbers}
 
     def _set_up(self, actor: Any, number: int) -> Any:
         if self.tp == 1:
