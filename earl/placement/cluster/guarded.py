@@ -16,6 +16,7 @@ from earl.errors import OutOfMemory
 from earl.placement.cluster.budget import Budget, of_memory
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+OWN_FILES = Path("/proc/self/fd")
 BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out waiting")
 """What a collective says when another process is gone; torch has no class of errors for it."""
 
@@ -121,9 +122,21 @@ class Lines:
         """Shut those down that are still the same: whoever waits at the other end hears of it at once."""
         for number, name in _sockets().items():
             if self._own.get(number) == name:
-                with socket.socket(fileno=os.dup(number)) as line:
-                    if _has_peer(line):
-                        line.shutdown(socket.SHUT_RDWR)
+                _shut(number, name)
+
+
+def _shut(number: int, name: str) -> None:
+    """Shut a socket down, unless it was closed meanwhile: gloo's threads go on closing theirs."""
+    try:
+        copy = os.dup(number)
+    except OSError:
+        return
+    if str((OWN_FILES / str(copy)).readlink()) != name:
+        os.close(copy)
+        return
+    with socket.socket(fileno=copy) as line:
+        if _has_peer(line):
+            line.shutdown(socket.SHUT_RDWR)
 
 
 def _has_peer(line: socket.socket) -> bool:
@@ -138,7 +151,7 @@ def _has_peer(line: socket.socket) -> bool:
 def _sockets() -> dict[int, str]:
     """This process's sockets: number and name, which no later one has."""
     found = {}
-    for line in Path("/proc/self/fd").iterdir():
+    for line in OWN_FILES.iterdir():
         try:
             name = str(line.readlink())
         except OSError:
