@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -136,7 +137,8 @@ def _shut(number: int, name: str) -> None:
         return
     with socket.socket(fileno=copy) as line:
         if _has_peer(line):
-            line.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # the other end has left in this very moment
+                line.shutdown(socket.SHUT_RDWR)
 
 
 def _has_peer(line: socket.socket) -> bool:
