@@ -29,7 +29,7 @@ RECIPE: dict[str, Any] = {
     "model": {"hidden": 64, "layers": 3, "heads": 8, "head_dim": 32, "intermediate": 6144, "max_positions": 2048},
     "rollout": {"episodes": 8, "group_size": 2},
     "algorithm": {"name": "ppo", "entropy": 0.01},
-    "learner": {"learning_rate": 1e-6, "minibatches": 2, "micro_batch_tokens": 1280},
+    "learner": {"learning_rate": 1e-7, "minibatches": 2, "micro_batch_tokens": 1280},
     "evaluate": {"every": 1000, "episodes": 1, "final_episodes": 1},
     "run": {"steps": 24, "processes": 1, "checkpoint_every": 1000, "keep_trajectories_every": 1000},
     "placement": {"kind": "colocated", "dp": 4, "samplers": 4, "memory_gib": 0.21},
