@@ -83,7 +83,7 @@ class Layouts:
                 self._journal.event(step, "out_of_memory", f"at step {at}: {said}")
         if self._selector and state and not self._seen:
             self._costs = replace(self._costs, scale=tuple(state["scale"].items()))
-            self._filled.update({Choice.of(own["choice"]): own["times"] for own in state["filled"]})
+            self._filled.update({Choice.of(own["choice"]): own["times"] for own in state.get("filled", ())})
             self._selector = self._made()
             self._selector.restore(state["selector"])
             self._seen = bool(state["selector"]["loads"])

@@ -10,6 +10,7 @@ from earl.parallel.load import Load
 from earl.parallel.memory import ModelShape
 from earl.parallel.profile.timings import Point, Timing
 from earl.parallel.selector.record import replayed
+from earl.placement.costs import PlacedCosts
 from earl.placement.peers import Lost
 from earl.profiling.kept import Profile
 from earl.runs.journal import Clock
@@ -152,3 +153,36 @@ def test_what_a_profile_knows_of_other_layouts_is_left(tiny):
     layouts.take(Profile({}, {point: Timing(point, 1.0, 0.0, 4, "2026-11-21T03:00:00+00:00")}))
     layouts.settle("update", 5, Clock())
     assert not placement.laid
+
+
+OWN = Choice("update", Layout(2, 1), 2048, recompute=True)
+
+
+def tight(tiny, state=None):
+    """A budget of a tenth more than is expected of dp2 tp1; and what is expected."""
+    expected = PlacedCosts(made(tiny)[1].config, SHAPE).expected_bytes(OWN, LOAD)
+    return made(tiny, state=state, memory_gib=1.1 * expected / 2**30)[0], expected
+
+
+@pytest.mark.parametrize(("seen", "fits"), [(None, False), (1.0, True), (1.1, False)])
+def test_what_a_layout_was_seen_to_take_replaces_the_margin(tiny, seen, fits):
+    # 1.15 of what is expected as long as nothing is known, then 1.05 of what was seen
+    layouts, expected = tight(tiny)
+    if seen:
+        layouts.filled({"values": 1.0, "update": seen * expected, "rollout": 1.0})
+    resumed, _ = tight(tiny, layouts.state())
+    for own in (layouts, resumed):
+        if fits:
+            own.settle("update", 2, Clock())
+        else:
+            with pytest.raises(EarlError, match="nothing fits contexts of"):
+                own.settle("update", 2, Clock())
+
+
+def test_what_two_layouts_took_in_one_step_says_nothing_of_either(tiny):
+    layouts, _, _ = made(tiny)
+    layouts.keep("update", 1, failing(SHORT))
+    layouts.filled({"update": 1e12})
+    assert layouts.state()["filled"] == []
+    layouts.filled({"update": 1e12})
+    assert [one["choice"]["layout"]["tp"] for one in layouts.state()["filled"]] == [2]
