@@ -30,11 +30,7 @@ def take(
     """Note a member's answer, or why there is none."""
     try:
         results[number] = ray.get(reference)
-    except RayActorError:
-        lost[number] = "has died"
-    except ObjectLostError as error:
-        raise Lost("what one process held for another is gone with it") from error
-    except RayTaskError as error:
+    except RayTaskError as error:  # first: what a member's own code raised is of its cause's class too
         if isinstance(error.cause, OutOfMemory) or of_memory(error.cause):
             short.append(_short(error.cause, name))
             lost[number] = SHORT
@@ -44,6 +40,10 @@ def take(
         if not isinstance(error.cause, ConnectionError | Lost):
             raise error.cause from None
         lost[number] = LEFT
+    except RayActorError:
+        lost[number] = "has died"
+    except ObjectLostError as error:
+        raise Lost("what one process held for another is gone with it") from error
 
 
 def _short(error: BaseException, name: str) -> OutOfMemory:

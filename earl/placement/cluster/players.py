@@ -93,6 +93,11 @@ class Workers(Team):
         self._learned()
         return super().relayout(copies, tp)
 
+    def forget(self) -> None:
+        """Weights are gone with the learner that gave them, and the step is played again."""
+        self._learned()
+        super().forget()
+
     def load(self, weights: Any, version: int) -> None:
         """Play with the weights that a reference stands for from now on; what was played has been learned from."""
         self._learned()
@@ -161,6 +166,11 @@ class Environments(Workers):
         self._samplers.load(weights, version)
         self._introduce()
         self._tell("weights", lambda actor, _: actor.load.remote(version))
+
+    def forget(self) -> None:
+        """The samplers have the weights."""
+        self._samplers.forget()
+        super().forget()
 
     def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
         """Raises EarlError."""

@@ -64,6 +64,7 @@ class Cluster:
         self._awake: Crew | None = None
         self._shown: list[list[str]] = []
         self._notes: list[tuple[str, str]] = []
+        self._team: Workers | None = None
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
         self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, len(slots.ranks), asked)
         name = "sampler" if policy.environments else "rollout worker"
@@ -85,6 +86,7 @@ class Cluster:
             model = model.model_copy(update={"path": self._source})
         self._start_ranks()
         workers, policy = self._players(), shape(model)
+        self._team = workers
         world = world_of(self._config, tokenizer_of(model))
         settings = self._config.placement
         dispatcher = Dispatcher(workers, self._ranks, layout_of(self._config), work_of(policy), settings, self)
@@ -125,6 +127,8 @@ class Cluster:
         """
         began = time.perf_counter()
         self.failed(str(lost))
+        if self._team:
+            self._team.forget()
         self._ranks.replace_all()
         self._start_ranks()
         self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")

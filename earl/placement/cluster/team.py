@@ -86,6 +86,10 @@ class Team:
         self._ready(range(len(self._crew)))
         return time.perf_counter() - began
 
+    def forget(self) -> None:
+        """What the learner gave is gone with it: nobody is given it any more, until the next `load`."""
+        self._told.pop("weights", None)
+
     def mend(self, stage: str, lost: Mapping[int, str]) -> None:
         """Replace those who were lost in a call that others made."""
         self._replace(stage, lost)
