@@ -1,0 +1,40 @@
+"""Whose fault it is when a member does not answer: its own, or that of one that it asked."""
+
+import pytest
+
+from earl.placement.cluster.answers import take
+from earl.placement.peers import Lost
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+class Member:
+    def ask(self, other):
+        import ray
+
+        return ray.get(other.give.remote())
+
+    def give(self):
+        return 3
+
+
+def taken(reference):
+    results, lost = {}, {}
+    take(reference, 1, "rollout worker 1", results, lost, [])
+    return results, lost
+
+
+@pytest.mark.slow
+def test_who_asked_one_that_is_dead_is_not_dead_itself(ray):
+    asks, gives = (ray.remote(Member).options(num_cpus=0).remote() for _ in range(2))
+    assert taken(asks.ask.remote(gives)) == ({1: 3}, {})
+    ray.kill(gives)
+    with pytest.raises(Lost, match="what one process held for another is gone with it"):
+        taken(asks.ask.remote(gives))
+    assert taken(gives.give.remote()) == ({}, {1: "has died"})
