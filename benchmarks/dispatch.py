@@ -19,7 +19,6 @@ from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case, Measured, Timi
 from earl.dispatch.columns import columns
 from earl.dispatch.origins import from_origins
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.transports.choice import Link, choose
 from earl.dispatch.volume import volume
 from earl.errors import EarlError
 from earl.rehearsal.needs import check_network
@@ -54,11 +53,14 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
             cases = _cases(len(places), count, bits, repeats)
             if ray:
                 cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
-                measured = objects.run(cluster, places, cases)
+                measured = objects.run(cluster, places, bits / 8, cases)
             else:
                 with tempfile.TemporaryDirectory() as folder:
-                    measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
-            rows += [row(case, number, measured, places, bits, not note) for number, case in enumerate(cases)]
+                    measured = machines.run(cluster, places, work, Path(folder) / "store", bits / 8, cases)
+            rows += [
+                row(case, seen, places, bits, not note)
+                for case, seen in zip(cases, zip(*measured, strict=True), strict=True)
+            ]
     return {"rows": rows, "balance": balanced(), "planning": planned(), **({"note": note} if note else {})}
 
 
@@ -99,27 +101,24 @@ def _case(
 
 
 def row(
-    case: Case, number: int, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool
+    case: Case, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool
 ) -> dict[str, Any]:
-    """One transfer: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
+    """One transfer, from what each process saw of it: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
 
     `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and
     `objects`, that through Ray's object store. `planned_bytes` leave hosts, `crossed_bytes` did as the kernel counts
     them, with all headers and answers; `copies_bytes` would if every process got a copy of its own; `driver_bytes` are
-    the most that crossed the driver's link while a direct way lasted. `auto` is the transport that would be taken, and
-    `auto_loss` what it loses.
+    the most that crossed the driver's link while a direct way lasted. `auto` is the transport that is taken after that
+    many transfers, and `auto_loss` what it loses.
     """
     made = case.plan(places)
     moved = volume(made)
-    timings = {name: [own.timings[number][name] for own in measured] for name in measured[0].timings[number]}
+    timings = {name: [own.timings[name] for own in measured] for name in measured[0].timings}
     seconds = {name: spread(_seconds(own)) for name, own in timings.items()}
     direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None
-    first = measured[0]
-    link = Link(bits / 8, first.message_seconds, first.direct_seconds, first.centralised_seconds)
-    choice = choose(made, link)
-    auto = choice.transport if choice.transport in seconds else direct_name
+    auto = measured[0].auto
     return {
         "hosts": len(set(places)),
         "rate_mbit": bits / 1e6,
@@ -142,7 +141,7 @@ def row(
         "crossed_bytes": _crossed(timings[direct_name], places),
         "copies_bytes": _copies(made),
         "auto": auto,
-        "auto_reason": choice.reason,
+        "auto_reason": measured[0].auto_reason,
         "auto_loss": seconds[auto]["median"] / min(own["median"] for own in seconds.values()) - 1,
         "same": _same(timings),
     }

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from earl.benchmarks.hosts import Seat
-from earl.benchmarks.transfers import PATIENCE_SECONDS, Case, Measured, Timing, checksum, filled
+from earl.benchmarks.transfers import PATIENCE_SECONDS, Case, Chooser, Measured, Timing, checksum, filled
 from earl.dispatch.columns import Axis
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.shard import Shard
+from earl.dispatch.transports.choice import Link, expected_seconds
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.rehearsal.cluster import down, up
@@ -85,11 +86,14 @@ class Host:
         return (*self._seat.carried, checksum(self._result))
 
 
-def run(cluster: Cluster | None, hosts: Sequence[int], cases: Sequence[Case]) -> list[Measured]:
-    """What `work` measures, as the driver sees it; times are the same for all processes."""
+def run(
+    cluster: Cluster | None, hosts: Sequence[int], bytes_per_second: float, cases: Sequence[Case]
+) -> list[list[Measured]]:
+    """What `work` measures of each process, as the driver sees it; times are the same for all of them."""
+    link = Link(bytes_per_second, 0.0)
     with _joined(cluster) as ray:
-        timings = [_measured(ray, cluster, hosts, case) for case in cases]
-    return [Measured(0.0, 0.0, 0.0, [by_way[process] for by_way in timings]) for process in range(len(hosts))]
+        by_case = [_measured(ray, cluster, hosts, case, link) for case in cases]
+    return [list(own) for own in zip(*by_case, strict=True)]
 
 
 @contextmanager
@@ -116,15 +120,17 @@ def _joined(cluster: Cluster | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Case) -> list[dict[str, list[Timing]]]:
-    """Of each process, by way."""
+def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Case, link: Link) -> list[Measured]:
+    """Of each process."""
     made = case.plan(hosts)
     actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
     _meet(ray, cluster, actors, hosts)
     direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
     named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
     results: list[dict[str, list[Timing]]] = [{name: [] for name in named} for _ in hosts]
-    for _ in range(case.repeats + 1):  # the first lets all hosts connect
+    expected = expected_seconds(made, link)
+    chooser = Chooser({**expected, "objects": expected[direct]})
+    for repeat in range(case.repeats + 1):  # the first lets all hosts connect
         for name, way in named.items():
             before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
             begun = time.monotonic()
@@ -133,9 +139,12 @@ def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Cas
             after = ray.get([actor.seen.remote() for actor in actors])
             for result, old, new in zip(results, before, after, strict=True):
                 result[name].append(Timing(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through))
+        if repeat:
+            chooser.saw(results[0])
     for actor in actors:
         ray.kill(actor)
-    return [{name: timings[1:] for name, timings in result.items()} for result in results]
+    after_first = [{name: timings[1:] for name, timings in result.items()} for result in results]
+    return [Measured(own, chooser.way, chooser.reason) for own in after_first]
 
 
 def _actor(ray: Any, cluster: Cluster | None, hosts: Sequence[int], process: int, case: Case) -> Any:

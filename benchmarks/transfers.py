@@ -17,8 +17,10 @@ from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.choice import Link, expected_seconds
 from earl.dispatch.transports.controller import gather_and_scatter
-from earl.dispatch.transports.probe import least_seconds, waiting_seconds
+from earl.dispatch.transports.pace import Pace
+from earl.dispatch.transports.probe import waiting_seconds
 from earl.parallel.layout import Layout
 
 LOGPROBS = ("reference",)
@@ -70,14 +72,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one process saw of all cases."""
+    """What one process saw of a case."""
 
-    message_seconds: float
-    """As `choice` takes it, like the next two."""
-    direct_seconds: float
-    centralised_seconds: float
-    timings: list[dict[str, list["Timing"]]]
-    """Of each case, by way, of each repeat."""
+    timings: dict[str, list["Timing"]]
+    """By way, of each repeat."""
+    auto: str
+    """The way that would be taken from now on; all processes come to the same, and to the same reason."""
+    auto_reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Timing:
     begun: float
     """By the clock that all processes of a machine share."""
     ended: float
+    """When the last process was done."""
     came_bytes: int
     """Over its host's link, as the kernel counts them."""
     left_bytes: int
@@ -99,8 +101,8 @@ class Timing:
 Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
 
 
-def work(seat: Seat, store: Path, cases: Sequence[Case]) -> Measured:
-    """Carry out all cases in one process, all ways in turn."""
+def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[Case]) -> list[Measured]:
+    """Carry out all cases in one process, all ways in turn. bytes_per_second: of links."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
@@ -113,21 +115,47 @@ def work(seat: Seat, store: Path, cases: Sequence[Case]) -> Measured:
     ways: dict[str, tuple[Way, Transport]] = {"controller": (gather_and_scatter, peers), "peers": (execute, peers)}
     if len(set(seat.hosts)) < len(seat.hosts):
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
-    _carried_out(seat, replace(cases[0], repeats=1), ways)  # all connections are made, and have met their links
-    message = waiting_seconds(peers, len(hosts), AGREEMENTS)
-    least = least_seconds(peers, seat.process, hosts, AGREEMENTS)
-    return Measured(message, *least, [_carried_out(seat, case, ways) for case in cases])
+    unknown = Link(bytes_per_second, 0.0)
+    _carried_out(seat, replace(cases[0], repeats=1), ways, unknown)  # connections are made, and have met their links
+    link = replace(unknown, message_seconds=waiting_seconds(peers, len(hosts), AGREEMENTS))
+    return [_carried_out(seat, case, ways, link) for case in cases]
 
 
-def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]]) -> dict[str, list[Timing]]:
+def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]], link: Link) -> Measured:
     made = case.plan(seat.hosts)
     held = [filled(leg, seat.process, made.lengths) for leg in made.legs]
     timings: dict[str, list[Timing]] = {name: [] for name in ways}
+    chooser = Chooser(expected_seconds(made, link))
     for _ in range(case.repeats):
         for name, (way, transport) in ways.items():
             for _ in range(1 if name == "controller" else DIRECT_REPEATS):
                 timings[name].append(_timed(seat, way, transport, made, held))
-    return timings
+        chooser.saw(timings)
+    return Measured(timings, chooser.way, chooser.reason)
+
+
+class Chooser:
+    """Which way a run would take that has tried them as often as they were measured."""
+
+    def __init__(self, expected: Mapping[str, float]) -> None:
+        self._expected, self._pace = expected, Pace()
+
+    def saw(self, timings: Mapping[str, Sequence[Timing]]) -> None:
+        """All ways were measured once more."""
+        for way, expected in self._expected.items():
+            last = timings[way][-1]
+            self._pace.took(way, expected, last.ended - last.begun)
+
+    @property
+    def way(self) -> str:
+        """That is taken from now on."""
+        return self._pace.best(self._expected)
+
+    @property
+    def reason(self) -> str:
+        """In one line."""
+        seconds = self._pace.seconds(self._expected)
+        return ", ".join(f"{way} {seconds[way]:.3g} s" for way in sorted(seconds, key=lambda way: seconds[way]))
 
 
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> Timing:
@@ -136,8 +164,7 @@ def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held:
     begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a clock that all share
     time.sleep(max(0.0, begun - time.monotonic()))
     shards = way(made, seat.process, held, transport)
-    ended = time.monotonic()
-    transport.most(0)
+    ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
     now_came, now_left = seat.carried
     transport.most(0)
     return Timing(begun, ended, now_came - came, now_left - left, checksum(shards))

@@ -66,7 +66,7 @@ def test_the_same_through_ray(small, monkeypatch):
     rows = dispatch.run(2, "200mbit", repeats=1, ray=True)["rows"]
     assert [row["kind"] for row in rows] == ["paper", "paper", "ragged", "replicas"]
     assert all(row["same"] and row["objects"]["median"] > 0 for row in rows)
-    assert [row["auto"] for row in rows] == ["peers", "peers", "peers", "shared"]
+    assert all(row["auto_loss"] == 0 for row in rows), "each way was tried once: the fastest is known"
 
 
 def test_every_process_gives_and_gets_its_payload():

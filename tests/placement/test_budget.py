@@ -63,6 +63,18 @@ def beside(mib):
         return taken(mib).nbytes / MIB
 
 
+def after_more_than_all_was_kept():
+    """A stage that begins above the budget says so, and leaves nothing bound."""
+    budget, kept, said = Budget(BUDGET), taken(200), []
+    for mib in (1, 1):
+        try:
+            with budget.stage("update"):
+                kept[:MIB] = taken(mib * 4)
+        except OutOfMemory as error:
+            said.append(str(error))
+    return said, taken(300).nbytes / MIB
+
+
 @pytest.mark.parametrize("reserved_mib", [0, 400])
 def test_what_is_above_the_budget_is_refused_whatever_was_reserved_before(reserved_mib):
     small, large, again = alone(stages, reserved_mib, 64, 120, 64)
@@ -81,3 +93,10 @@ def test_memory_that_is_taken_little_by_little_ends_at_the_budget():
 
 def test_nothing_is_refused_aside():
     assert alone(beside, 200) == 200
+
+
+def test_a_stage_that_begins_above_the_budget_is_refused_and_leaves_nothing_bound():
+    said, afterwards = alone(after_more_than_all_was_kept)
+    assert [line for line in said if "ran out of memory" in line] == said
+    assert len(said) == 2
+    assert afterwards == 300

@@ -60,5 +60,5 @@ def test_traffic_is_that_of_the_plan(seed, rows, workers, shape):
 
 def test_few_large_messages_are_expected_to_take_what_links_take():
     # 1 GB over a link of 125 MB/s: 8 s and 6 % for headers, whatever the way; calls are thousandths of a second.
-    expected = Traffic(1e9, 0.0, messages=4).expected(Link(125e6, 1e-4, 1e-3, 1e-3), processes=4)
+    expected = Traffic(1e9, 0.0, messages=4).expected(Link(125e6, 1e-4), processes=4)
     assert all(8.4 < seconds < 8.6 for seconds in expected.values())

@@ -1,10 +1,14 @@
-"""Which transport is fastest for a transfer, from its plan and from what links are like: pure."""
+"""What a transfer should take by each transport, from its plan and from what links are like: pure.
+
+It is where `Pace` (pace.py) begins from, which then goes by what transfers took.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from earl.dispatch.plan import TransferPlan
+from earl.dispatch.spread import Numbers
 from earl.dispatch.transports.controller import CONTROLLER, ways
 from earl.dispatch.transports.steps import apart, num_steps
 from earl.dispatch.volume import volume
@@ -25,28 +29,6 @@ class Link:
     """In each direction."""
     message_seconds: float
     """From sending the shortest message until it is there, with all that processes do for it; see `message_seconds`."""
-    direct_seconds: float
-    """In which all processes give each other the least there is, directly: longer where hosts share cores."""
-    centralised_seconds: float
-    """The same through a controller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A transport and why; it is recorded with the transfer."""
-
-    transport: str
-    """peers, shared or controller."""
-    seconds: float
-    """What it is expected to take."""
-    other_seconds: float
-    """What the other way is expected to take: centralised where this is direct, direct where it is centralised."""
-
-    @property
-    def reason(self) -> str:
-        """In one line."""
-        way, other = ("centralised", "direct") if self.transport == "controller" else ("direct", "centralised")
-        return f"{way}: {self.seconds:.3g} s expected, {other} {self.other_seconds:.3g} s"
 
 
 def message_seconds(agreement_seconds: float, processes: int) -> float:
@@ -54,23 +36,23 @@ def message_seconds(agreement_seconds: float, processes: int) -> float:
     return agreement_seconds / agreement(processes)
 
 
-def choose(plan: TransferPlan, link: Link) -> Choice:
-    """The fastest transport. Every process comes to the same, as it does to the same plan."""
-    direct, centralised = _direct(plan, link), _centralised(plan, link)
-    if centralised < direct:
-        return Choice("controller", centralised, direct)
-    return Choice("shared" if len(np.unique(plan.hosts)) < len(plan.hosts) else "peers", direct, centralised)
+def expected_seconds(plan: TransferPlan, link: Link) -> dict[str, float]:
+    """By transport: `controller`, and `peers` or, where a host has several processes, `shared`.
+
+    Every process comes to the same, as it does to the same plan.
+    """
+    shared = len(np.unique(plan.hosts)) < len(plan.hosts)
+    return {"controller": _centralised(plan, link), "shared" if shared else "peers": _direct(plan, link)}
 
 
 def _direct(plan: TransferPlan, link: Link) -> float:
     moved = volume(plan)
     inside = float(moved.inside.max(initial=0)) / INSIDE_BYTES_PER_SECOND
-    processes, seconds = len(plan.hosts), moved.busiest * OVERHEAD / link.bytes_per_second + inside
+    seconds = moved.busiest * OVERHEAD / link.bytes_per_second + inside
     for sizes in plan.sizes:
         stepped = apart(plan.hosts, sizes)
-        at_once = int((sizes > stepped).sum()) / max(1, processes * (processes - 1))
-        waits = (1 - at_once) * agreement(processes) + num_steps(plan.hosts, stepped)
-        seconds += at_once * link.direct_seconds + waits * link.message_seconds
+        waits = agreement(len(plan.hosts)) + num_steps(plan.hosts, stepped) + _messages(sizes > stepped)
+        seconds += waits * link.message_seconds
     return seconds
 
 
@@ -82,10 +64,14 @@ def _centralised(plan: TransferPlan, link: Link) -> float:
         far = plan.hosts[met] != plan.hosts[CONTROLLER]
         seconds += float(way.bytes[far].sum()) * OVERHEAD / link.bytes_per_second
         seconds += float(way.bytes[~far].sum()) / INSIDE_BYTES_PER_SECOND
-        share = len(np.unique(met[met != CONTROLLER])) / max(1, len(plan.hosts) - 1)
-        waits = (1 - share) * agreement(len(plan.hosts))
-        seconds += share * link.centralised_seconds / 2 + waits * link.message_seconds
+        waits = agreement(len(plan.hosts)) + len(np.unique(met[met != CONTROLLER]))
+        seconds += waits * link.message_seconds
     return seconds
+
+
+def _messages(sent: Numbers) -> int:
+    """Of the process that gives, or gets, the most. sent: [P, P], whether there is a message."""
+    return int(max(sent.sum(axis=1).max(initial=0), sent.sum(axis=0).max(initial=0)))
 
 
 def agreement(processes: int) -> int:

@@ -86,9 +86,9 @@ class Budget:
             return
         ended = threading.Event()
         following = threading.Thread(target=self._follow, args=(ended,), daemon=True)
-        self._bind()
-        following.start()
+        following.start()  # while there is still room for its stack
         try:
+            self._bind()
             yield
         finally:
             ended.set()

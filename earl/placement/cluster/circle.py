@@ -43,7 +43,7 @@ class Circle:
     def __init__(self, workers: Workers, ranks: Crew, seconds: float) -> None:
         self._workers, self._ranks, self._seconds = workers, ranks, seconds
         self._met: tuple[tuple[str, int], ...] = ()
-        self.link = Link(float("inf"), 0.0, 0.0, 0.0)
+        self.link = Link(float("inf"), 0.0)
 
     def hosts(self) -> Counts:
         """[P], the host of each process."""

@@ -16,7 +16,7 @@ from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.choice import Link
-from earl.dispatch.transports.probe import least_seconds, waiting_seconds
+from earl.dispatch.transports.probe import waiting_seconds
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.cluster.budget import of_memory
@@ -94,16 +94,15 @@ def _line(error: Exception) -> str:
 def measured(transport: Transport, process: int, hosts: Counts) -> Link:
     """How fast messages are between processes that have just met."""
     message = waiting_seconds(transport, len(hosts), AGREEMENTS)
-    least = least_seconds(transport, process, hosts.astype(np.int64), AGREEMENTS)
     firsts = np.unique(hosts, return_index=True)[1]
     if len(firsts) == 1:
-        return Link(float("inf"), message, *least)
+        return Link(float("inf"), message)
     probe = _probe(firsts, hosts.astype(np.int64))
     held = [empty(leg.source, process, probe.lengths, leg.axis, leg.columns) for leg in probe.legs]
     transport.most(0)
     began = time.perf_counter()
     execute(probe, process, held, transport)
-    return Link(PROBE_BYTES / (time.perf_counter() - began), message, *least)
+    return Link(PROBE_BYTES / (time.perf_counter() - began), message)
 
 
 def _probe(firsts: Numbers, hosts: Numbers) -> TransferPlan:

@@ -1,6 +1,6 @@
 """Which way is taken, from what ways took."""
 
-from earl.dispatch.transports.pace import AGAIN, TRIALS, Pace
+from earl.dispatch.transports.pace import AGAIN, KEPT, TRIALS, Pace
 
 EXPECTED = {"objects": 0.004, "peers": 0.003}
 TRUE = {"objects": 0.004, "peers": 0.006}
@@ -45,3 +45,25 @@ def test_one_slow_time_does_not_change_the_way():
     pace, _ = paced(20)
     pace.took("objects", 0.004, 0.4)
     assert pace.pick(EXPECTED) == "objects"
+
+
+def test_ways_that_cannot_be_told_apart_are_tried_more_often():
+    # objects take 3, 4, 5, 3, … ms, peers 3.5, 4.5, 5.5, …: quartiles of the last ones overlap.
+    pace, taken, expected = Pace(), [], {"objects": 0.004, "peers": 0.004}
+    for _ in range(2 * KEPT):
+        way = pace.pick(expected)
+        count = taken.count(way)
+        pace.took(way, 0.004, 0.003 + 0.001 * (count % 3) + 0.0005 * (way == "peers"))
+        taken.append(way)
+    assert taken[: 2 * KEPT - 1].count("objects") >= KEPT - 1
+    assert taken.count("peers") == KEPT
+    assert pace.settled(expected) == pace.best(expected) == "objects"
+
+
+def test_times_far_apart_are_told_apart_by_three_each():
+    # 3, 4, 5 ms against 9, 10, 11 ms.
+    pace, expected = Pace(), {"objects": 0.004, "peers": 0.004}
+    for count in range(TRIALS):
+        pace.took("objects", 0.004, 0.003 + 0.001 * count)
+        pace.took("peers", 0.004, 0.009 + 0.001 * count)
+    assert pace.settled(expected) == "objects"
