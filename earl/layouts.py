@@ -31,6 +31,8 @@ FULLEST: dict[Stage, tuple[str, ...]] = {
     "update": ("values", "preparation", "scoring", "update"),
 }
 """Whose measured memory is that which was expected of a stage."""
+ALL_SEEN = 0.8
+"""Less than so much of what was expected: an engine's own processes have the rest, and nobody measured these."""
 TRUSTED = 4
 """What was measured before the run counts as so many measurements of a step at most."""
 PLAYED = ("rows", "dispatch", "recording")
@@ -115,7 +117,8 @@ class Layouts:
             took = max((peaks.get(name, 0.0) for name in FULLEST[stage]), default=0.0)
             if took and self._seen and stage not in self._mixed:
                 times = took / self._costs.expected_bytes(choice, self._load)
-                self._filled[choice] = max(times, self._filled.get(choice, 0.0))
+                if times >= ALL_SEEN:
+                    self._filled[choice] = max(times, self._filled.get(choice, 1.0))
         self._mixed.clear()
 
     def settle(self, stage: Stage, step: int, clock: Clock) -> None:

@@ -164,9 +164,9 @@ def tight(tiny, state=None):
     return made(tiny, state=state, memory_gib=1.1 * expected / 2**30)[0], expected
 
 
-@pytest.mark.parametrize(("seen", "fits"), [(None, False), (1.0, True), (1.1, False)])
+@pytest.mark.parametrize(("seen", "fits"), [(None, False), (0.5, False), (0.9, True), (1.0, True), (1.1, False)])
 def test_what_a_layout_was_seen_to_take_replaces_the_margin(tiny, seen, fits):
-    # 1.15 of what is expected as long as nothing is known, then 1.05 of what was seen
+    # 1.15 of what is expected as long as nothing is known, then 1.05 of what was seen; half of it is not all there was
     layouts, expected = tight(tiny)
     if seen:
         layouts.filled({"values": 1.0, "update": seen * expected, "rollout": 1.0})
@@ -177,6 +177,13 @@ def test_what_a_layout_was_seen_to_take_replaces_the_margin(tiny, seen, fits):
         else:
             with pytest.raises(EarlError, match="nothing fits contexts of"):
                 own.settle("update", 2, Clock())
+
+
+def test_what_was_seen_never_makes_less_of_what_is_expected(tiny):
+    layouts, expected = tight(tiny)
+    for seen, known in ((0.9, 1.0), (1.08, 1.08), (0.9, 1.08)):
+        layouts.filled({"update": seen * expected})
+        assert [one["times"] for one in layouts.state()["filled"]] == [pytest.approx(known)]
 
 
 def test_what_two_layouts_took_in_one_step_says_nothing_of_either(tiny):
