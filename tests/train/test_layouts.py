@@ -160,7 +160,7 @@ OWN = Choice("update", Layout(2, 1), 2048, recompute=True)
 
 def tight(tiny, state=None):
     """A budget of a tenth more than is expected of dp2 tp1; and what is expected."""
-    expected = PlacedCosts(made(tiny)[1].config, SHAPE).expected_bytes(OWN, LOAD)
+    expected = PlacedCosts(made(tiny, memory_gib=1.0)[1].config, SHAPE).expected_bytes(OWN, LOAD)
     return made(tiny, state=state, memory_gib=1.1 * expected / 2**30)[0], expected
 
 
