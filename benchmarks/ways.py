@@ -14,6 +14,7 @@ from earl.batch import Rows, offsets_of
 from earl.benchmarks.rollout import spread
 from earl.config import Config, PlacementConfig
 from earl.dispatch.balance import Work
+from earl.dispatch.transports.pace import KEPT
 from earl.parallel.layout import Layout
 from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.carry import Given
@@ -30,8 +31,8 @@ from earl.placement.holdings import Holdings, RowTable
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
-WARM = 7
-"""Dispatches before those that are measured: `auto` tries both ways three times."""
+WARM = 2 * KEPT
+"""Dispatches before those that are measured: `auto` tries both ways so often where it cannot tell them apart."""
 
 
 class Source(Plays):
