@@ -100,9 +100,7 @@ def _case(
     return Case(kind, names, tokens, max(1, round(payload / size / groups)) * groups, repeats, **others)
 
 
-def row(
-    case: Case, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool
-) -> dict[str, Any]:
+def row(case: Case, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool) -> dict[str, Any]:
     """One transfer, from what each process saw of it: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
 
     `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and

@@ -6,9 +6,9 @@ It is where `Pace` (pace.py) begins from, which then goes by what transfers took
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.spread import Numbers
 from earl.dispatch.transports.controller import CONTROLLER, ways
 from earl.dispatch.transports.steps import apart, num_steps
 from earl.dispatch.volume import volume
@@ -69,7 +69,7 @@ def _centralised(plan: TransferPlan, link: Link) -> float:
     return seconds
 
 
-def _messages(sent: Numbers) -> int:
+def _messages(sent: NDArray[np.bool_]) -> int:
     """Of the process that gives, or gets, the most. sent: [P, P], whether there is a message."""
     return int(max(sent.sum(axis=1).max(initial=0), sent.sum(axis=0).max(initial=0)))
 
