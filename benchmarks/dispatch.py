@@ -101,7 +101,8 @@ def _case(
 
 
 def row(case: Case, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool) -> dict[str, Any]:
-    """One transfer, from what each process saw of it: seconds of both ways as medians, what the busiest link needs at least, and their ratio.
+    """One transfer, from what each process saw: seconds of both ways as medians, what the busiest link needs at least,
+    and their ratio.
 
     `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and
     `objects`, that through Ray's object store. `planned_bytes` leave hosts, `crossed_bytes` did as the kernel counts
