@@ -6,10 +6,10 @@ from typing import Any
 
 from earl.benchmarks.rollout import spread
 from earl.config import Config
+from earl.group import Group
 from earl.placement.place import on_cluster
 from earl.placement.stages import Stages
 from earl.recipe import build, override
-from earl.trajectory import Group
 
 RECIPE: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0}},

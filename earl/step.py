@@ -11,6 +11,7 @@ from typing import Any
 from earl.config import Config
 from earl.context.limit import growth_of
 from earl.context.track import tokens_by_turn
+from earl.group import PlayedGroups
 from earl.growth import ContextTokens
 from earl.layouts import Layouts
 from earl.observer import Observer
@@ -21,7 +22,6 @@ from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
-from earl.trajectory import PlayedGroups
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,12 @@
 """What an episode leaves behind: the first nouns of the flow.
 
-    Task ─▶ Episode ─▶ Trajectory ─▶ Group ─▶ Sample ─▶ Batch
+    Task ─▶ Episode ─▶ Trajectory ─▶ Group ─▶ Rows ─▶ Batch
 
 A trajectory holds the token ids exactly as sampled and as given. Nothing in it is ever decoded and re-encoded.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,62 +89,6 @@ class Turn:
     """Whether the policy was asked for a summary of the episode so far, not for an action."""
 
 
-class Played(Protocol):
-    """What is known of an episode wherever its tokens lie: enough to measure a step, and to make advantages."""
-
-    @property
-    def task(self) -> Task:
-        """Where it started."""
-
-    @property
-    def seed(self) -> int:
-        """See `Trajectory`."""
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """Its rounds."""
-
-    @property
-    def stop(self) -> StopReason:
-        """Why it ended."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """How it ended."""
-
-    @property
-    def illegal(self) -> int:
-        """See `Trajectory`."""
-
-    @property
-    def num_tokens(self) -> int:
-        """All of them."""
-
-    @property
-    def num_sampled(self) -> int:
-        """Those that the policy sampled at their place."""
-
-    @property
-    def version_sum(self) -> int:
-        """The versions of the weights that sampled them, added up."""
-
-    @property
-    def oldest(self) -> int:
-        """The first of these versions; -1 where nothing was sampled."""
-
-    @property
-    def author_tokens(self) -> NDArray[np.int64]:
-        """[turns, authors], tokens of each turn; what came after the last reply belongs to a turn of its own."""
-
-    @property
-    def reward(self) -> float:
-        """The episode's return: its turns' rewards, undiscounted."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether a token limit ended the episode."""
-
-
 class Ended:
     """What follows from how an episode went."""
 
@@ -163,33 +105,6 @@ class Ended:
     def truncated(self) -> bool:
         """Whether a token limit ended the episode."""
         return self.stop in TRUNCATING
-
-
-@dataclass(frozen=True, slots=True)
-class Outline(Ended):
-    """An episode without its tokens, which lie elsewhere. See `Played` and `Trajectory`."""
-
-    task: Task
-    seed: int
-    turns: tuple[Turn, ...]
-    stop: StopReason
-    outcome: Outcome
-    illegal: int
-    num_tokens: int
-    num_sampled: int
-    version_sum: int
-    oldest: int
-    author_tokens: NDArray[np.int64]
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Few bytes: one of every episode goes to the driver, and an array takes more by itself than all the rest."""
-        values = [getattr(self, field.name) for field in fields(self)]
-        return _outline, (*values[:-1], self.author_tokens.tolist())
-
-
-def _outline(*values: Any) -> Outline:
-    """What `Outline.__reduce__` wrote."""
-    return Outline(*(*values[:-1], np.array(values[-1], np.int64).reshape(-1, len(Author))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,23 +169,6 @@ class Trajectory(Ended):
         return counts.reshape(len(ends), len(Author))
 
 
-def outline(trajectory: Trajectory) -> Outline:
-    """A trajectory without its tokens."""
-    return Outline(
-        task=trajectory.task,
-        seed=trajectory.seed,
-        turns=trajectory.turns,
-        stop=trajectory.stop,
-        outcome=trajectory.outcome,
-        illegal=trajectory.illegal,
-        num_tokens=trajectory.num_tokens,
-        num_sampled=trajectory.num_sampled,
-        version_sum=trajectory.version_sum,
-        oldest=trajectory.oldest,
-        author_tokens=trajectory.author_tokens,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Experience:
     """What experience preparation and the update made of one trajectory of T tokens and K turns.
@@ -282,28 +180,3 @@ class Experience:
     mask: NDArray[np.bool_]  # [T], tokens that were learned from
     advantages: NDArray[np.float32]  # [K]
     logprobs: NDArray[np.float32]  # [T] at mask, the learner's after the update
-
-
-P_co = TypeVar("P_co", bound=Played, covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOf(Generic[P_co]):
-    """Episodes that started alike, for group baselines."""
-
-    trajectories: tuple[P_co, ...]
-
-    @property
-    def task(self) -> Task:
-        """The task that all of them started from."""
-        return self.trajectories[0].task
-
-
-PlayedGroups = Sequence[GroupOf[Played]]
-"""Groups, wherever their tokens lie."""
-
-
-class Group(GroupOf[Trajectory]):
-    """Trajectories that started alike."""
-
-    __slots__ = ()

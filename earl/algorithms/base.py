@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.config import AlgorithmConfig
-from earl.trajectory import GroupOf, Played, PlayedGroups
+from earl.group import GroupOf, PlayedGroups
+from earl.outline import Played
 
 Stats = dict[str, Tensor]
 """Sums over tokens of what a loss wants shown; divided by the number of tokens at the end."""

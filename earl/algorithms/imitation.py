@@ -6,7 +6,7 @@ from torch import Tensor
 
 from earl.algorithms.base import Advantages, Stats, TokenInputs
 from earl.config import AlgorithmConfig
-from earl.trajectory import PlayedGroups
+from earl.group import PlayedGroups
 
 
 class Imitation:

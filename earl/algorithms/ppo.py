@@ -7,7 +7,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Stats, TokenInputs
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
-from earl.trajectory import PlayedGroups
+from earl.group import PlayedGroups
 
 EPSILON = 1e-8
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
 from earl.algorithms.loss import importance_weighted
 from earl.config import AlgorithmConfig
-from earl.trajectory import PlayedGroups
+from earl.group import PlayedGroups
 
 
 def leave_one_out(returns: NDArray[np.float64]) -> NDArray[np.float64]:

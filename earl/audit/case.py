@@ -11,8 +11,9 @@ from earl.audit.run import Run
 from earl.audit.slots import Placing, Slot, place, slots_of
 from earl.audit.spoken import Spoken
 from earl.audit.stored import StoredStep
+from earl.group import Group
 from earl.rollout.tasks import World
-from earl.trajectory import Experience, Group, Trajectory
+from earl.trajectory import Experience, Trajectory
 
 
 @dataclass

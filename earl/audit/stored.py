@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
+from earl.group import Group
 from earl.runs import seal, trajectories
 from earl.runs.storage import step_of
-from earl.trajectory import Experience, Group, Trajectory
+from earl.trajectory import Experience, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

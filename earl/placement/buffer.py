@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from earl.group import Group
 from earl.placement.ahead import Ticket
 from earl.runs import trajectories
-from earl.trajectory import Group
 
 AHEAD = "ahead"
 

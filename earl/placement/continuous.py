@@ -12,12 +12,13 @@ from typing import Any
 
 from earl.config import Config
 from earl.engine.sampler import Sampler
+from earl.group import Group
 from earl.placement.ahead import Ticket
 from earl.placement.fragment import RolloutFragment, grown, limited
 from earl.rollout.concurrent import THREADS, Streams, play_one
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import group_episodes
-from earl.trajectory import Group, Task
+from earl.trajectory import Task
 
 FIRST_SESSION = 1 << 32
 """Sessions below are those of demonstrations and matches, which are played at the same time."""

@@ -18,6 +18,7 @@ from earl.config import Config
 from earl.engine.probe import Probe
 from earl.engine.sampler import InWaves, Sampler
 from earl.evaluate import Match
+from earl.group import Group
 from earl.matches import MatchResult
 from earl.placement.world import world_of
 from earl.rollout.invented import Invention, rows_of, sample
@@ -26,7 +27,7 @@ from earl.rollout.pack import num_rows, pack
 from earl.rollout.tasks import World, group_episodes
 from earl.rollout.teacher import demonstrate
 from earl.seeds import derive
-from earl.trajectory import Group, Task
+from earl.trajectory import Task
 
 
 class RolloutFragment:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from earl.batch import Rows
 from earl.dispatch.shard import Shard
+from earl.group import Group, GroupOf
+from earl.outline import Outline, outline
 from earl.placement.ahead import Ticket
 from earl.rollout.experience import learned
 from earl.rollout.pack import num_rows, pack, trajectories_of
-from earl.trajectory import Group, GroupOf, Outline, outline
 
 Counts = NDArray[np.int32]
 

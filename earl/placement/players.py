@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from earl.batch import Rows
 from earl.errors import EarlError
 from earl.evaluate import Match
+from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.fragment import RolloutFragment
@@ -20,7 +21,7 @@ from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes, matches_to_bytes
 from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes, to_bytes
-from earl.trajectory import Group, PlayedGroups, Task
+from earl.trajectory import Task
 
 Item = TypeVar("Item")
 

@@ -18,6 +18,7 @@ from earl.engine.samplers import engine_of
 from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.errors import OutOfMemory
 from earl.evaluate import Match
+from earl.group import Group, GroupOf, PlayedGroups
 from earl.matches import MatchResult
 from earl.parallel.arrangement import check_split
 from earl.parallel.choice import Choice
@@ -28,7 +29,7 @@ from earl.rollout.experience import charged, experiences, learned, unlearned
 from earl.rollout.pack import trajectories_of
 from earl.rollout.tasks import World, draw, draw_tasks
 from earl.seeds import derive
-from earl.trajectory import Experience, Group, GroupOf, PlayedGroups
+from earl.trajectory import Experience
 
 G = TypeVar("G", bound=GroupOf[Any])
 

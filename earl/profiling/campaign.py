@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from earl.config import Config
 from earl.errors import EarlError, OutOfMemory
+from earl.outline import Played
 from earl.parallel.choice import Choice, Stage
 from earl.parallel.profile.timings import Point, Skipped, Timing, spread_of
 from earl.placement.peers import Lost
@@ -20,7 +21,6 @@ from earl.profiling.points import Grid, Points
 from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
 from earl.stopping import StopRequest
-from earl.trajectory import Played
 
 Told = Callable[[Timing | Skipped], None]
 

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch
+from earl.group import Group, GroupOf
+from earl.outline import Outline, Played
 from earl.rollout.pack import contexts, trajectories_of
-from earl.trajectory import Experience, Group, GroupOf, Outline, Played, StopReason, Trajectory, Turn
+from earl.trajectory import Experience, StopReason, Trajectory, Turn
 
 G = TypeVar("G", bound=GroupOf[Any])
 E = TypeVar("E", Trajectory, Outline)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
+from earl.outline import Played
 from earl.rollout.lockstep import Completes
 from earl.rollout.prompt import Prompt
 from earl.seeds import derive
-from earl.trajectory import Played
 
 
 @dataclass(frozen=True, slots=True)

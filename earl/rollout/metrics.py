@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from earl.context.track import context_metrics
+from earl.group import PlayedGroups
 from earl.matches import MatchResult
-from earl.trajectory import PlayedGroups, StopReason, Trajectory
+from earl.trajectory import StopReason, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch, Rows, offsets_of
-from earl.trajectory import GroupOf, Played, Trajectory, Turn
+from earl.group import GroupOf
+from earl.outline import Played
+from earl.trajectory import Trajectory, Turn
 
 P = TypeVar("P", bound=Played)
 

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
+from earl.group import Group
 from earl.runs.older import upgraded
 from earl.runs.seal import sealed
 from earl.runs.storage import remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Experience, Outcome, StopReason, Task, Trajectory, Turn
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from earl.dispatch.messages import unpack
 from earl.engine.model import make
 from earl.engine.part import Part, minibatches, order_of
 from earl.engine.probe import Probe
+from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.answers import Answers
@@ -28,7 +29,7 @@ from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw
-from earl.trajectory import Author, Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from earl.batch import Rows
+from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.experience import learned
 from earl.rollout.pack import trajectories_of
-from earl.trajectory import FIRST_POLICY_AUTHOR, Group, StopReason
+from earl.trajectory import FIRST_POLICY_AUTHOR, StopReason
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]

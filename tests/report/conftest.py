@@ -11,13 +11,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from earl.engine.tokenizer import character_tokenizer
+from earl.group import Group
 from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision
-from earl.trajectory import Author, Experience, Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Experience, Outcome, StopReason, Task, Trajectory, Turn
 
 WARM = 10
 STEPS = 60

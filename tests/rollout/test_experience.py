@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from earl.group import Group
 from earl.rollout.experience import charged, experiences, learned
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, pack
-from earl.trajectory import Group, StopReason
+from earl.trajectory import StopReason
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 import pytest
 
+from earl.group import Group
 from earl.rollout.lockstep import play
 from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
-from earl.trajectory import Group, StopReason
+from earl.trajectory import StopReason
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from earl.group import Group
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, pack, trajectories_of, turn_values
-from earl.trajectory import FIRST_POLICY_AUTHOR, Group
+from earl.trajectory import FIRST_POLICY_AUTHOR
 
 
 def dots(flags):

@@ -26,7 +26,8 @@ from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder, lock
 from earl.runs.store import Store
-from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.group import Group
+from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
 
 def groups(step):
     tokens = np.full(200, step, np.int32)

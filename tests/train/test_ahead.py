@@ -13,6 +13,7 @@ from earl.dispatch.execute import room
 from earl.dispatch.messages import pack, unpack
 from earl.engine.model import load
 from earl.engine.probe import Probe, probe_rows, probe_tokens
+from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement import buffer
 from earl.placement.cluster.ahead import AheadWorkers
@@ -26,7 +27,6 @@ from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest
 from earl.train import train
-from earl.trajectory import Group
 
 torch.set_num_threads(1)
 

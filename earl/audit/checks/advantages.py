@@ -11,11 +11,11 @@ from earl.audit.case import Case
 from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.config import Config
 from earl.engine.model import load
+from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.experience import charged, learned
 from earl.rollout.pack import trajectories_of
-from earl.trajectory import Group
 
 TOLERANCE = 1e-5
 VALUES_TOLERANCE = 1e-3

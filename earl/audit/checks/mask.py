@@ -9,8 +9,9 @@ from earl.audit.case import Case
 from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.audit.rebuild import Replay
 from earl.audit.spoken import Spoken
+from earl.group import Group
 from earl.rollout.experience import learned
-from earl.trajectory import Author, Group, Trajectory
+from earl.trajectory import Author, Trajectory
 
 MAX_SHIFT = 16
 Mask = NDArray[np.bool_]

@@ -13,6 +13,8 @@ from typing import Any
 
 from earl.config import Config
 from earl.errors import EarlError
+from earl.group import GroupOf
+from earl.outline import Outline
 from earl.placement import buffer
 from earl.placement.ahead import Ahead, Ticket
 from earl.placement.cluster.crew import Crew
@@ -23,7 +25,6 @@ from earl.placement.peers import Lost
 from earl.placement.players import share
 from earl.rollout.tasks import Draw, draw
 from earl.runs.trajectories import to_bytes
-from earl.trajectory import GroupOf, Outline
 
 ASK_SECONDS = 1.0
 """A worker answers when a step's groups have ended, or after so long with those that have."""

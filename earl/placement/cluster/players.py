@@ -8,7 +8,9 @@ from typing import Any
 
 from earl.errors import EarlError
 from earl.evaluate import Match
+from earl.group import Group, GroupOf, PlayedGroups
 from earl.matches import MatchResult
+from earl.outline import Outline
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.crew import Call, Crew
 from earl.placement.cluster.keeper import Keeper
@@ -21,7 +23,7 @@ from earl.rollout.tasks import Draw
 from earl.runs.records import matches_from_bytes
 from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes
-from earl.trajectory import Group, GroupOf, Outline, PlayedGroups, Task
+from earl.trajectory import Task
 
 
 class Workers(Team):

@@ -7,6 +7,8 @@ from earl.dispatch.shard import Shard
 from earl.dispatch.transports import objects
 from earl.engine.split import SplitSampler
 from earl.evaluate import Match
+from earl.group import GroupOf
+from earl.outline import Outline
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.guarded import Alive, bounded, together
 from earl.placement.cluster.manifest import Manifest
@@ -16,7 +18,7 @@ from earl.placement.holdings import Holdings, RowTable
 from earl.rollout.invented import Invention
 from earl.runs.records import matches_to_bytes
 from earl.runs.trajectories import to_bytes
-from earl.trajectory import GroupOf, Outline, Task
+from earl.trajectory import Task
 
 
 class Plays(Meets, Alive):

@@ -10,6 +10,8 @@ from earl.engine.probe import Probe
 from earl.engine.sampler import Closes
 from earl.engine.samplers import make_sampler, split_of
 from earl.engine.sharding.band import Meeting, listening
+from earl.group import GroupOf
+from earl.outline import Outline
 from earl.placement.ahead import Ticket
 from earl.placement.cluster.begin import begun, joined_band, outline_of, show
 from earl.placement.cluster.guarded import Lines, bounded, losing_others
@@ -21,7 +23,7 @@ from earl.placement.fragment import RolloutFragment
 from earl.placement.holdings import Holdings
 from earl.recipe import build
 from earl.runs.trajectories import from_bytes
-from earl.trajectory import GroupOf, Outline, Task
+from earl.trajectory import Task
 
 
 class WorkerActor(Plays):
