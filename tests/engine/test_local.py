@@ -44,9 +44,9 @@ def test_the_cache_follows_the_number_of_episodes(small, plain, episodes):
     sampler = LocalSampler(policy)
     for count, first in ((3, 0), (40, 100), (5, 200), (41, 300)):
         assert_logprobs(play(episodes(policy, count, first), sampler), policy.model, plain)
-    assert not sampler._slots
+    assert not sampler._contexts._slots
     # 41 contexts side by side at most; slots double from 16: 64.
-    assert sampler._cache.layers[0].keys.shape[0] == 64
+    assert sampler._contexts._cache.layers[0].keys.shape[0] == 64
 
 
 def test_an_interrupted_rollout_leaves_nothing_that_shows(small, plain, episodes):
@@ -145,8 +145,9 @@ def test_tokens_come_as_often_as_their_probabilities_say(small, plain, temperatu
 def test_contexts_that_are_alike_are_computed_once(small, plain, monkeypatch):
     policy = small()
     sampler = LocalSampler(policy, temperature=2.0)
-    forward, batches = sampler._forward, []
-    monkeypatch.setattr(sampler, "_forward", lambda slots, new: batches.append(len(slots)) or forward(slots, new))
+    forward, batches = sampler._contexts._forward, []
+    counted = lambda slots, new: batches.append(len(slots)) or forward(slots, new)  # noqa: E731
+    monkeypatch.setattr(sampler._contexts, "_forward", counted)
     contexts = {session: [2, 20, 30, 5, 3] if session % 2 else [2, 21, 3] for session in range(40)}
     for turn in range(3):
         prompts = [Prompt(session, tokens, 100 * turn + session, 3) for session, tokens in contexts.items()]
@@ -184,15 +185,14 @@ def test_whatever_sessions_come_in_whatever_order(small, plain):
             own = [float(expected[i, token]) for i, token in enumerate(completion.tokens)]
             assert completion.logprobs == pytest.approx(own, abs=5e-5)  # temperature 0.3 enlarges the rounding
             contexts[prompt.session] = tokens
-    assert sampler._cache.layers[0].keys.shape[0] == 16  # 8 sessions never take more than the first 16 slots
+    assert sampler._contexts._cache.layers[0].keys.shape[0] == 16  # 8 sessions never take more than the first 16 slots
 
 
 def test_a_session_that_stays_away_finds_its_context_again(small, monkeypatch):
     sampler = LocalSampler(small())
-    forward, fed = sampler._forward, []
-    monkeypatch.setattr(
-        sampler, "_forward", lambda slots, new: fed.append([len(n.new) for n in new]) or forward(slots, new)
-    )
+    forward, fed = sampler._contexts._forward, []
+    counted = lambda slots, new: fed.append([len(n.new) for n in new]) or forward(slots, new)  # noqa: E731
+    monkeypatch.setattr(sampler._contexts, "_forward", counted)
     long = [2, *range(30, 80), 3]
     for session in range(4):
         sampler.generate([Prompt(session, [*long, 20 + session], seed=session, max_tokens=1)])

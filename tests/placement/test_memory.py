@@ -36,7 +36,7 @@ for step in range(1, 1001):
         seen.append(resident())
 chat = placement.players.fragment.world.chat
 caches = chat.opening, chat.reply, chat.decode
-tensors = [layer.keys is not None for layer in placement.players.fragment.sampler._cache.layers]
+tensors = [layer.keys is not None for layer in placement.players.fragment.sampler._contexts._cache.layers]
 print(json.dumps({"resident": seen, "pieces": [c.cache_info().currsize for c in caches], "kept": any(tensors)}))
 """
 
