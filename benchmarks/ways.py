@@ -18,6 +18,7 @@ from earl.dispatch.transports.pace import KEPT
 from earl.parallel.layout import Layout
 from earl.placement.cluster.budget import Budget
 from earl.placement.cluster.carry import Given
+from earl.placement.cluster.connection import connected
 from earl.placement.cluster.crew import Crew
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.learner import Ranks
@@ -25,7 +26,6 @@ from earl.placement.cluster.manifest import LEARNED, Table
 from earl.placement.cluster.players import Workers
 from earl.placement.cluster.plays import Plays
 from earl.placement.cluster.ranks import RankActor
-from earl.placement.cluster.session import connected
 from earl.placement.holdings import Holdings, RowTable
 
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)

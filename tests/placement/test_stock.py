@@ -10,10 +10,10 @@ from earl.config import ModelConfig
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
 from earl.placement.cluster.budget import Budget
+from earl.placement.cluster.connection import connected
 from earl.placement.cluster.described import described
 from earl.placement.cluster.gives import Gives
 from earl.placement.cluster.lockstep import Lockstep
-from earl.placement.cluster.session import connected
 from earl.placement.cluster.stock import Drawn, Stock
 from tests.placement.test_offer import held
 

@@ -3,8 +3,6 @@
 cluster() ─▶ ray.init ─▶ placement group ─▶ crews of actors ─▶ Stages        and all of it gone at the end
 """
 
-import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,67 +10,52 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import worker as ray_worker
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import remove_placement_group
 
 from earl.config import Config
 from earl.dispatch.balance import work_of
 from earl.engine.model import shape, tokenizer_of
-from earl.engine.samplers import engine_of, processes_of
+from earl.engine.samplers import engine_of
 from earl.engine.sharding.band import Meeting
-from earl.errors import EarlError
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.carry import Given
+from earl.placement.cluster.connection import connected
 from earl.placement.cluster.crew import Asked, Crew
+from earl.placement.cluster.devices import Devices, reserved
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.engines import EngineWorkers
-from earl.placement.cluster.environments import EnvironmentActor, SamplerActor
+from earl.placement.cluster.events import Events
 from earl.placement.cluster.learner import Ranks, ask_all, layout_of
 from earl.placement.cluster.players import Environments, Workers
 from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
-from earl.placement.cluster.ranks import RankActor
 from earl.placement.cluster.team import Team
-from earl.placement.cluster.workers import ContinuousActor, WorkerActor
 from earl.placement.peers import Lost
 from earl.placement.stages import Stages
 from earl.placement.world import world_of
 from earl.runs import checkpoint
 
-PROMPT = {"free_objects_batch_size": 1}
-"""Ray deletes what nobody refers to at once, instead of once a second: weights pass through its store (stock.py)."""
-START_SECONDS = 120
 
-
-class Cluster:
+class Cluster(Events):
     """The actors of a run: a place to run it in, and to mend it."""
 
     def __init__(
-        self,
-        config: Config,
-        policy: Policy,
-        slots: Slots,
-        devices: PlacementGroup,
-        gpus: bool,
-        asked: Asked | None = None,
+        self, config: Config, policy: Policy, slots: Slots, devices: Devices, asked: Asked | None = None
     ) -> None:
-        self._config, self._policy, self._slots = config, policy, slots
-        self._devices, self._gpus = devices, gpus
+        super().__init__(config.placement.max_recoveries)
+        self._config, self._policy, self._devices = config, policy, devices
         self._recipe = config.model_dump()
         self._saved: Path | None = None
-        self._failures = self._lives = 0
+        self._lives = 0
         self._awake: Crew | None = None
         self._shown: list[list[str]] = []
-        self._notes: list[tuple[str, str]] = []
         self._team: Workers | None = None
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
-        self._ranks = Crew("learner rank", len(slots.ranks), self._rank, *bounds, len(slots.ranks), asked)
+        ranks, workers = len(slots.ranks), len(slots.workers) * devices.split
+        self._ranks = Crew("learner rank", ranks, devices.rank, *bounds, ranks, asked)
         name = "sampler" if policy.environments else "rollout worker"
-        self._split = processes_of(config, shape(config.model))  # processes of a copy, as the run begins
-        self._engine_tp = policy.rollout.devices // self._split  # devices of one process, now
-        self._workers = Crew(name, len(slots.workers) * self._split, self._worker, *bounds, asked=asked)
+        self._workers = Crew(name, workers, devices.worker, *bounds, asked=asked)
         self._workers.meanwhile = self._see_to_ranks
-        self._environments = Crew("environment", policy.processors, self._environment, *bounds, asked=asked)
+        self._environments = Crew("environment", policy.processors, devices.environment, *bounds, asked=asked)
 
     def open(self, saved: Path | None) -> Stages:
         """The stages of the run over these actors.
@@ -99,19 +82,13 @@ class Cluster:
             samplers = Team(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
         if engine_of(self._config, shape(self._config.model)) == "vllm":
-            pooled = self._gpus and self._policy.turns
+            pooled = self._devices.gpus and self._policy.turns
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, pooled)
-        return Workers(self._workers, self._set_up_worker, self, self._split)
+        return Workers(self._workers, self._set_up_worker, self, self._devices.split)
 
     def _change_engines(self, copies: int, tp: int) -> None:
-        """Start engines over `tp` devices from now on, as many as the run has devices for. See `EngineWorkers`."""
-        rollout = self._policy.rollout
-        if copies * tp != rollout.actors * rollout.devices or (self._gpus and tp > rollout.devices):
-            raise EarlError(
-                f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
-                f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
-            )
-        self._engine_tp = tp
+        """Start engines over `tp` devices from now on; see `EngineWorkers`."""
+        self._devices.resplit(copies, tp)
         self._recipe["sampler"] = {**self._recipe["sampler"], "tp": tp}
 
     @property
@@ -132,11 +109,6 @@ class Cluster:
         self._ranks.replace_all()
         self._start_ranks()
         self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
-
-    def notes(self) -> list[tuple[str, str]]:
-        """What was mended since this was last asked: kinds of events and messages."""
-        notes, self._notes = self._notes, []
-        return notes
 
     def close(self) -> None:
         """End every actor."""
@@ -195,59 +167,13 @@ class Cluster:
         self._awake = crew
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        bundle, first = self._bundle(number)
-        neighbours = zip(self._slots.ranks, self._shown, strict=True) if self._policy.turns else ()
-        devices = [device for own, shown in neighbours if own == bundle for device in shown]
-        devices = devices[first : first + self._engine_tp]
+        devices = self._devices.shared(number, self._shown)
         return actor.setup.remote(self._recipe, self._source, devices, meeting)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
         self._lives += 1
         samplers = [member.actor for member in self._workers.members]
         return actor.setup.remote(self._recipe, self._source, samplers, number, self._lives)
-
-    def mended(self, message: str) -> None:
-        """Note what was replaced; see `Keeper`."""
-        self._notes.append(("recovered", message))
-
-    def note(self, kind: str, message: str) -> None:
-        """Note an event; see `Keeper`."""
-        self._notes.append((kind, message))
-
-    def failed(self, message: str) -> None:
-        """Count a loss; see `Keeper`."""
-        self._failures += 1
-        most = self._config.placement.max_recoveries
-        if self._failures > most:
-            raise EarlError(
-                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is {most}: "
-                "see to the machines, then continue with --resume"
-            )
-
-    def _rank(self, number: int) -> Any:
-        return self._on_devices(RankActor, self._slots.ranks[number], 1)
-
-    def _worker(self, number: int) -> Any:
-        devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
-        kind = ContinuousActor if self._config.placement.max_staleness else WorkerActor
-        return self._on_devices(SamplerActor if self._policy.environments else kind, self._bundle(number)[0], devices)
-
-    def _bundle(self, worker: int) -> tuple[int, int]:
-        """The bundle of a rollout worker, and which of its devices is the worker's first."""
-        copy, first = divmod(worker * self._engine_tp, self._policy.rollout.devices)
-        return self._slots.workers[copy], first
-
-    def _environment(self, _: int) -> Any:
-        return _actor(EnvironmentActor, num_cpus=1)  # left to itself, Ray takes nodes without GPUs first
-
-    def _on_devices(self, kind: type, bundle: int, devices: int) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(self._devices, placement_group_bundle_index=bundle)
-        cpus, gpus = (0, devices) if self._gpus else (devices, 0)
-        return _actor(kind, num_cpus=cpus, num_gpus=gpus, scheduling_strategy=strategy)
-
-
-def _actor(kind: type, **options: Any) -> Any:
-    return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
 
 
 @contextmanager
@@ -264,42 +190,10 @@ def cluster(config: Config, asked: Asked | None = None) -> Iterator[Cluster]:
     slots = slots_of(policy)
     with connected(config.placement.address, sum(slots.bundles) + policy.processors):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(slots.bundles)
-        devices = _reserved(slots.bundles, gpus)
-        held = Cluster(config, policy, slots, devices, gpus, asked)
+        group = reserved(slots.bundles, gpus)
+        held = Cluster(config, policy, slots, Devices(config, policy, slots, group, gpus), asked)
         try:
             yield held
         finally:
             held.close()
-            remove_placement_group(devices)
-
-
-@contextmanager
-def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Be a driver of the Ray cluster at `address`, or of one of this process alone that ends with it."""
-    # Ray prints what befalls its processes on standard output, which is for results; the crew says it in one line.
-    ray_worker.print_to_stdstream = lambda *_, **__: None
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-    if address is None:
-        # As many slots as are asked for: on one machine its owner says how many processes share the cores.
-        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, _system_config=PROMPT, **quiet)
-    else:
-        ray.init(address=address, **quiet)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
-    """Devices for each bundle, near each other where that can be."""
-    device = "GPU" if gpus else "CPU"
-    group = placement_group([{device: float(size)} for size in bundles], strategy="PACK")
-    if not group.wait(START_SECONDS):
-        have = ray.cluster_resources().get(device, 0)
-        remove_placement_group(group)
-        raise EarlError(
-            f"the placement needs {sum(bundles)} {device}s in bundles of {max(bundles)}, the Ray cluster has "
-            f"{have:.0f} and they are not free together; lower placement.dp, placement.tp or "
-            "placement.samplers, or add nodes"
-        )
-    return group
+            remove_placement_group(group)
