@@ -1,16 +1,11 @@
-"""Whole pages: taken apart with Python's own HTML parser."""
+"""Whole pages."""
 
-import base64
-import gzip
-import hashlib
-import json
 import os
 import random
 import re
 import string
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,71 +16,10 @@ from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
+from tests.report.page import Page, section, write
 
 SECTIONS = ["results", "strength", "training", "context", "time", "recipe", "events", "episodes"]
 MISSING = "not recorded yet"
-
-
-class Page(HTMLParser):
-    """The elements and texts of a page."""
-
-    VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.source = path.read_text(encoding="utf-8")
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(self.source)
-        self.close()
-        assert self._open == [], "every element is closed"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open and self._open.pop() == tag, f"unbalanced </{tag}>"
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] in ("script", "style"):
-            self.scripts.append(data)
-        else:
-            self.texts.append(data)
-
-    def packed(self, name: str) -> Any:
-        """The data that stands compressed in a script element."""
-        found = re.search(rf'<script type="text/plain" id="{name}">([^<]*)</script>', self.source)
-        assert found, name
-        return json.loads(gzip.decompress(base64.b64decode(found[1])))
-
-    @property
-    def text(self) -> str:
-        """All that a reader sees, with spaces as plain ones."""
-        return re.sub(r"\s+", " ", "".join(self.texts))
-
-    def count(self, tag: str, **attributes: str) -> int:
-        return sum(name == tag and attributes.items() <= found.items() for name, found in self.tags)
-
-
-def write(folder: RunFolder) -> Page:
-    path = report.write(folder)
-    assert path == folder.report
-    assert not [leftover for leftover in folder.path.iterdir() if leftover.name.endswith(".tmp")]
-    return Page(path)
-
-
-def section(page: Page, name: str) -> str:
-    """The text of one section."""
-    found = re.search(rf'<section id="{name}"[^>]*>(.*?)</section>', page.source, re.DOTALL)
-    assert found
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", found[1]))
 
 
 def test_a_finished_run_has_every_section_filled(runs: Any) -> None:
@@ -174,58 +108,6 @@ def test_a_recipe_of_another_version_is_told(runs: Any) -> None:
     page = write(runs.empty(recipe='[env]\nname = "tictactoe"\n[future]\nkey = 1\n'))
     assert "unknown key 'future'" in page.text
     assert "key = 1" in section(page, "recipe")
-
-
-def test_hostile_text_stays_text(runs: Any, hostile_texts: list[str]) -> None:
-    page = write(runs.hostile(hostile_texts))
-    assert page.count("script") == 4, "the figures, the library, the episodes and the page's own"
-    loading = {"img", "iframe", "object", "embed", "form", "base", "audio", "video", "source", "frame", "math"}
-    assert not {tag for tag, _ in page.tags} & loading
-    assert not [name for _, found in page.tags for name in found if name.startswith("on")]
-    assert "<script>window.harmed = 1</script>" in page.text, "shown as it is"
-    assert "{{ 7 * 7 }}" in page.text
-    unseen = set("\x00\x07\x1b\x7f\x85\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\r\t")
-    episodes = page.packed("stored")
-    told = "".join(strings(episodes))
-    for sign in ("⟨U+202E⟩", "⟨ESC⟩", "⟨NUL⟩", "⟨DEL⟩", "⟨U+2028⟩", "⟨CR⟩"):
-        assert sign in page.text and sign in told
-    assert (
-        not unseen & set(page.source)
-        and not unseen & set(told)
-        and not unseen & set("".join(strings(page.packed("figures"))))
-    )
-    assert "é 漢 😀" in told, "text of several bytes per character is whole"
-    assert max(map(len, page.texts)) < 20_000 and max(map(len, strings(episodes))) < 100_000, "1 MB was shortened"
-    assert "characters left out" in told
-    assert any(turn["reply"].get("cut") for found in episodes["episodes"] for turn in found["turns"])
-
-
-def strings(value: Any) -> list[str]:
-    """Every text in a JSON value."""
-    if isinstance(value, str):
-        return [value]
-    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
-    return [text for item in inner for text in strings(item)]
-
-
-def test_the_page_refers_to_nothing_outside(runs: Any, hostile_texts: list[str]) -> None:
-    for folder in (runs.run(), runs.hostile(hostile_texts)):
-        page = write(folder)
-        for _, found in page.tags:
-            for name in ("href", "src", "action", "data", "poster", "srcset", "xlink:href"):
-                if value := found.get(name):
-                    assert value.startswith("#") or value == "data:,", value
-        assert not re.search(r"url\(|@import", "".join(page.scripts[:1]), re.IGNORECASE)
-        assert not re.search(r"\b(fetch|XMLHttpRequest|import|WebSocket|sendBeacon)\b *\(", page.scripts[-1])
-
-
-def test_only_the_scripts_of_the_page_may_run(runs: Any) -> None:
-    page = write(runs.run())
-    policy = next(found["content"] or "" for tag, found in page.tags if found.get("http-equiv"))
-    assert "default-src 'none'" in policy and "script-src 'sha256-" in policy
-    assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
-    own = base64.b64encode(hashlib.sha256(page.scripts[-1].encode()).digest()).decode()
-    assert f"'sha256-{own}'" in policy
 
 
 def test_the_page_stays_small(runs: Any, make_episode: Any) -> None:
