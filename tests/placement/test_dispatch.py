@@ -30,6 +30,7 @@ from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from tests.placement.near import Near
 
 
 @pytest.fixture
@@ -201,28 +202,12 @@ class Crew:
     failed = mended = turn
 
 
-class Whole(dict):
-    """Weights that have not been on any way."""
-
-    damaged = ()
-
-
-class Given:
-    """Weights that lie in this process."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def taken(self):
-        return Whole(self.model.state_dict())
-
-
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
     config = tiny()
     crew = Crew(2)
     workers = Workers(crew, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), crew)
     model = make(config.model, config.run.seed).model
-    workers.load((Given(model), Probe.of(model)), 0)
+    workers.load((Near(model.state_dict()), Probe.of(model)), 0)
     workers.play(draw(config, 1))
     manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
     before = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)

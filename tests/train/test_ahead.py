@@ -2,7 +2,7 @@
 
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest
 from earl.train import train
+from tests.placement.near import Near
 
 torch.set_num_threads(1)
 
@@ -75,22 +76,6 @@ class Crew:
         return range(number, number + 1)
 
 
-class Whole(dict):
-    """Weights that have not been on any way."""
-
-    damaged = ()
-
-
-@dataclass
-class Copied:
-    """Weights that lie in this process."""
-
-    tensors: dict
-
-    def taken(self):
-        return Whole(self.tensors)
-
-
 class Place:
     """A learner of this process, and workers that play ahead of it."""
 
@@ -102,7 +87,7 @@ class Place:
         weights, update, source = here.learner.weights, here.learner.update, str(saved) if saved else None
         tokens = probe_tokens(here.learner.vocab)
         here.learner.weights = lambda: (
-            Copied({name: tensor.clone() for name, tensor in weights().items()}),
+            Near({name: tensor.clone() for name, tensor in weights().items()}),
             Probe(tokens, here.learner.logprobs(probe_rows(tokens), temperature=1.0)[1:].tolist()),
         )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)

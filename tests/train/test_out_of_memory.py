@@ -79,6 +79,14 @@ def finished(root, name, asked=None, **sections):
         return store.metrics(), store.events()
 
 
+def assert_alike(metrics, left_alone):
+    """Every step was recorded once, with the numbers of a run that nothing befell."""
+    for name in ("loss", "value_loss", "kl_to_reference", "reward", "episodes"):
+        steps, numbers = zip(*metrics[name], strict=True)
+        assert steps == (1, 2, 3, 4)
+        assert numbers == pytest.approx([number for _, number in left_alone[name]], abs=1e-4), name
+
+
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory):
     return finished(tmp_path_factory.mktemp("runs"), "alone", selector={"kind": "off"})[0]
@@ -93,11 +101,8 @@ def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone):
     assert "rollout worker 1 ran out of memory during rollout" in told["out_of_memory"].message
     assert "rollout: from 2 x tp1 to 1 x tp2" in told["layout"].message
     assert "recovered" not in told
-    assert [step for step, _ in metrics["episodes"]] == [1, 2, 3, 4]
     assert {count for _, count in metrics["episodes"]} == {256.0}
-    for name in ("loss", "value_loss", "reward"):
-        expected = [number for _, number in left_alone[name]]
-        assert [number for _, number in metrics[name]] == pytest.approx(expected, abs=1e-4), name
+    assert_alike(metrics, left_alone)
 
 
 @pytest.mark.slow
@@ -111,10 +116,7 @@ def test_a_run_whose_learner_runs_out_of_memory_goes_on(tmp_path, left_alone, st
     assert "update: from dp2 tp1" in told["layout"].message
     assert told["out_of_memory"].step == told["layout"].step == 2
     assert "recovered" not in told
-    for name in ("loss", "value_loss", "kl_to_reference", "reward", "episodes"):
-        steps, numbers = zip(*metrics[name], strict=True)
-        assert steps == (1, 2, 3, 4)
-        assert numbers == pytest.approx([number for _, number in left_alone[name]], abs=1e-4), name
+    assert_alike(metrics, left_alone)
     peaks = dict(metrics["memory/peak_bytes"])
     assert all(0 < peaks[step] < 4 << 30 for step in (1, 2, 3, 4))
 
@@ -138,7 +140,4 @@ def test_a_run_that_runs_out_of_memory_while_weights_are_sent_goes_on(tmp_path, 
     assert f"{stage}: from " in told["layout"].message
     assert told["out_of_memory"].step == told["layout"].step == 2
     assert "recovered" not in told
-    for name in ("loss", "value_loss", "kl_to_reference", "reward", "episodes"):
-        steps, numbers = zip(*metrics[name], strict=True)
-        assert steps == (1, 2, 3, 4)
-        assert numbers == pytest.approx([number for _, number in wide_left_alone[name]], abs=1e-4), name
+    assert_alike(metrics, wide_left_alone)

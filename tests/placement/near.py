@@ -1,0 +1,19 @@
+"""Weights for rollout workers of the same process, in place of those that lie with ranks elsewhere."""
+
+from dataclasses import dataclass
+
+
+class Whole(dict):
+    """Weights that have not been on any way."""
+
+    damaged = ()
+
+
+@dataclass
+class Near:
+    """Weights that lie in this process."""
+
+    tensors: dict
+
+    def taken(self):
+        return Whole(self.tensors)
