@@ -49,7 +49,7 @@ class Table(RowTable):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A table, who is where, and to whom each row goes: 20 bytes a row, and a few for each process.
+    """A table, who is where, and to whom each row goes: 24 bytes a row, and a few for each process.
 
     Processes: first the ranks of the learner, then the workers.
     """
