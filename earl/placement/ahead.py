@@ -1,21 +1,33 @@
-"""Rollout ahead of the learner, as a schedule: which groups may start, which are in play, which have ended. Pure.
+"""Rollout ahead of the learner: which groups may start, who plays each, which the learner is given. A dock decides.
 
-    weights of version v ─▶ advance: the groups of the steps up to v + 1 + max_staleness start
-                            ended:   … in whatever order they come to an end
-    step s               ─▶ take:    exactly the groups that were drawn for s
+    weights of version v ─▶ advance: the learner is done with step v, and what there is room for now starts
+                            end:     … in whatever order groups come to an end, each lies with the worker that played it
+    step s               ─▶ take:    exactly the groups that were drawn for s, once all of them have ended
 
-The learner updates in step s from version s - 1 to version s. The groups of s start as soon as version
-s - 1 - max_staleness is there, so no token of theirs is older than that: the bound needs no further rule. Groups are
-learned in the order in which they start. Where all start as early as they may, the bound leaves no other order: each
-is needed in the very step that it is learned in, and whoever takes a quick one early must later either wait for two
-slow ones at once or learn from one that is too old.
+The learner updates in step s from version s - 1 to version s. The dock has room for the groups of max_staleness + 1
+steps, so those of s start as soon as version s - 1 - max_staleness is there, and no token of theirs is older than that:
+the bound needs no further rule. Groups are learned in the order in which they start. Where all start as early as they
+may, the bound leaves no other order: each is needed in the very step that it is learned in, and whoever takes a quick
+one early must later either wait for two slow ones at once or learn from one that is too old.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-Played = TypeVar("Played")
+import numpy as np
+
+from earl.dispatch.columns import columns
+from earl.dispatch.dock.groups import NOBODY
+from earl.dispatch.dock.handout import Consumer, Handout
+from earl.dispatch.dock.ledger import Ledger
+from earl.dispatch.spread import Numbers
+from earl.group import GroupOf
+from earl.outline import Outline
+
+EPISODE = columns(["tokens"])
+"""A row of the dock is an episode, which lies with its worker as a whole."""
+LEARNER = Consumer("learner", EPISODE, np.zeros((1, 1, 1), np.int64), in_order=True)
+"""As one reader: which of its ranks get what is settled when the rows to be learned from are counted."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,86 +38,130 @@ class Ticket:
     number: int
 
 
-class Ahead(Generic[Played]):
+class Ahead:
     """The groups that have started and are not learned yet: at most (max_staleness + 1) × prompts.
 
     Args:
         first: the first step that learns from groups; the weights of the step before are the oldest that play.
         last: the last such step.
         prompts: groups of one step.
+        size: episodes of one group.
         max_staleness: versions that rollout may run ahead of the learner; 0: they take turns.
 
     Example:
-        ahead = Ahead(first=1, last=10, prompts=2, max_staleness=1)
+        ahead = Ahead(first=1, last=10, prompts=2, size=4, max_staleness=1)
         ahead.advance(version=0, limit=120)   # the four tickets of steps 1 and 2
     """
 
-    def __init__(self, first: int, last: int, prompts: int, max_staleness: int) -> None:
+    _dock: Ledger
+    _taken: Handout | None
+    """What the learner has of it."""
+    _outlines: dict[Ticket, GroupOf[Outline]]
+    """What is known of the groups that have ended."""
+    _limits: dict[int, int]
+    _opened: range
+    """The steps whose groups the dock was given, one after another."""
+
+    def __init__(self, first: int, last: int, prompts: int, size: int, max_staleness: int) -> None:
         self._first, self._last = first, last
-        self._prompts, self._max_staleness = prompts, max_staleness
-        self._limits: dict[int, int] = {}
-        self._playing: set[Ticket] = set()
-        self._ended: dict[Ticket, Played] = {}
-        self._taken = first - 1
+        self._prompts, self._size, self._room = prompts, size, (max_staleness + 1) * prompts * size
+        self.restore({})
 
     def advance(self, version: int, limit: int) -> list[Ticket]:
-        """The groups that start now, in order.
+        """The groups that are to be begun now, in order.
 
         Args:
-            version: of the weights that are there now.
+            version: of the weights that are there now: what was taken to make them has been learned from.
             limit: tokens of the longest context, for the steps that start with this.
         """
-        if version < self._first - 1:
-            return []
-        through = min(self._last, version + 1 + self._max_staleness)
-        starting = []
-        for step in range(max(self._taken, version) + 1, through + 1):
-            self._limits.setdefault(step, limit)
-            tickets = [Ticket(step, number) for number in range(self._prompts)]
-            starting += [t for t in tickets if t not in self._ended and t not in self._playing]
-        self._playing.update(starting)
-        return starting
+        if self._taken is not None:
+            self._dock.done(self._taken)
+            self._taken = None
+        if version >= self._first - 1 and not self._dock.closed:
+            self._fill(version + 1, limit)
+        return [ticket for ticket, worker in self.playing.items() if worker == NOBODY]
 
-    def end(self, ticket: Ticket, played: Played) -> None:
-        """A group in play has come to its end."""
-        self._playing.remove(ticket)
-        self._ended[ticket] = played
+    def begin(self, ticket: Ticket, worker: int) -> None:
+        """A worker plays a group from now on."""
+        self._dock.begin(self._group(ticket), worker)
 
-    def again(self, tickets: Iterable[Ticket]) -> None:
-        """Groups that had ended and were lost are in play once more."""
-        for ticket in tickets:
-            del self._ended[ticket]
-            self._playing.add(ticket)
+    def end(self, ticket: Ticket, worker: int, group: GroupOf[Outline]) -> None:
+        """A group in play has come to its end, and lies with its worker."""
+        rows = self._group(ticket) + np.arange(self._size)
+        assert self._dock.makers(rows[:1]) == worker, "a group is played by one worker"
+        lengths = np.array([episode.num_tokens for episode in group.trajectories])
+        self._dock.ready(rows, lengths, worker, [column.name for column in EPISODE])
+        self._outlines[ticket] = group
 
-    def take(self, step: int) -> list[Played]:
-        """The groups of the step, in order, once none of them is in play. The next step is taken after it."""
-        assert not self.playing(step), "groups of the step are still in play"
-        self._taken = step
+    def take(self, step: int) -> list[GroupOf[Outline]] | None:
+        """The groups of the step, in order; None while one of them is in play."""
+        handout = self._dock.take(LEARNER.name, self._prompts)
+        if handout is None:
+            return None
+        self._taken = handout
+        assert {ticket.step for ticket in self.taken} == {step}, "steps are learned one after another"
         del self._limits[step]
-        return [self._ended.pop(Ticket(step, number)) for number in range(self._prompts)]
+        return [self._outlines.pop(ticket) for ticket in self.taken]
 
-    def playing(self, step: int) -> list[Ticket]:
-        """The step's groups that have not ended, in order."""
-        return sorted(ticket for ticket in self._playing if ticket.step == step)
+    def lost(self, worker: int) -> list[Ticket]:
+        """The groups that a worker played or had, of those that are not learned yet: they are to be begun again."""
+        return [*self._tickets(self._dock.lost(worker))]
 
-    def limit_of(self, step: int) -> int:
-        """The context limit that the groups of a step are played under, also where they have to start again."""
-        return self._limits[step]
+    @property
+    def playing(self) -> Mapping[Ticket, int]:
+        """The groups that have not ended, in order, and the worker that plays each."""
+        return self._tickets(self._dock.waiting(LEARNER.name)[1])
+
+    @property
+    def ended(self) -> Mapping[Ticket, int]:
+        """The groups that wait to be learned from, in order, and the worker that has each."""
+        return self._tickets(self._dock.waiting(LEARNER.name)[0])
+
+    @property
+    def taken(self) -> Mapping[Ticket, int]:
+        """The groups that are being learned from, in order, and the worker that has each."""
+        return {} if self._taken is None else self._tickets(self._taken.groups)
 
     @property
     def limits(self) -> Mapping[int, int]:
-        """The context limit of every step that has started and is not learned."""
+        """The context limit that the groups of a step are played under, also where they have to start again: of every
+        step that has started and is not learned."""
         return self._limits
 
-    @property
-    def ended(self) -> Mapping[Ticket, Played]:
-        """The groups that wait to be learned from."""
-        return self._ended
+    def restore(self, limits: Mapping[int, int]) -> None:
+        """Go on, or back, to where `limits` were read; all else is forgotten, and steps that there is no room for.
 
-    def restore(self, limits: Mapping[int, int], ended: Mapping[Ticket, Played]) -> None:
-        """Go on, or back, to where `limits` and `ended` were read.
-
-        What was in play then starts again with the next `advance`, which says where that was; all else is forgotten.
+        Nobody plays the groups of these steps. Those that had ended then are begun and ended anew by the caller; the
+        others start with the next `advance`, which says where that was.
         """
-        self._limits, self._ended, self._playing = dict(limits), dict(ended), set()
-        self._taken = self._first - 1
+        self._dock = Ledger(EPISODE, [LEARNER], self._room)
+        self._taken, self._outlines, self._limits, self._opened = None, {}, {}, range(0)
+        for step in sorted(limits):
+            if self._dock.free:
+                self._open(step, limits[step])
+
+    def _fill(self, step: int, limit: int) -> None:
+        """Open the groups of all steps that there is room for, from this one where none is open."""
+        step = self._opened.stop if self._opened else step
+        while step <= self._last and self._dock.free:
+            self._open(step, limit)
+            step += 1
+        if step > self._last:
+            self._dock.close()
+
+    def _open(self, step: int, limit: int) -> None:
+        """Open the groups of a step: room is for whole steps."""
+        self._opened = range(self._opened.start if self._opened else step, step + 1)
+        self._limits[step] = limit
+        for _ in range(self._prompts):
+            self._dock.open(self._size)
+
+    def _group(self, ticket: Ticket) -> int:
+        """The number of its first row: groups are opened in the order of their tickets."""
+        return ((ticket.step - self._opened.start) * self._prompts + ticket.number) * self._size
+
+    def _tickets(self, groups: Numbers) -> dict[Ticket, int]:
+        """Of groups by the numbers of their first rows, with their workers."""
+        steps, numbers = np.divmod(groups // self._size, self._prompts)
+        tickets = map(Ticket, (steps + self._opened.start).tolist(), numbers.tolist())
+        return dict(zip(tickets, self._dock.makers(groups).tolist(), strict=True))

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from earl.engine.probe import Probe, probe_rows, probe_tokens
 from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement import buffer
+from earl.placement.ahead import Ticket
 from earl.placement.cluster.ahead import AheadWorkers
 from earl.placement.cluster.answers import Answers
 from earl.placement.cluster.manifest import Manifest
@@ -57,12 +59,15 @@ class Crew:
     def ask(self, stage, call, numbers):
         results, lost = {}, {}
         for number in numbers:
-            if self.rng.random() < self.losing:
+            if self.loses(stage, number):
                 lost[number] = "has died"
             else:
                 results[number] = call(self.actors[number], number)()
         self.losses += len(lost)
         return Answers(results, lost)
+
+    def loses(self, stage, number):
+        return self.rng.random() < self.losing
 
     def replace(self, number):
         if hasattr(self.actors[number].actor, "_fragment"):
@@ -74,6 +79,19 @@ class Crew:
 
     def mates(self, number):
         return range(number, number + 1)
+
+
+class Struck(Crew):
+    """Loses workers when it is told to: at stages, in turn."""
+
+    def __init__(self, recipe, size, blows):
+        super().__init__(recipe, size)
+        self.blows = [*blows]
+
+    def loses(self, stage, number):
+        struck = self.blows[:1] == [(stage, number)]
+        del self.blows[:struck]
+        return struck
 
 
 class Place:
@@ -152,6 +170,27 @@ def test_lost_workers_cost_no_episode(ahead_recipe, new_run, assert_sound):
     assert carry_on(folder, place).finished
     assert place.crew.losses
     assert_sound(folder, config)
+
+
+def test_groups_of_one_that_is_lost_again_while_it_is_replaced_are_begun_once_more_not_twice(ahead_recipe, monkeypatch):
+    config, begun = ahead_recipe(1), Counter()
+    start = ContinuousActor.start
+
+    def counted(actor, orders):
+        begun.update(Ticket(step, number) for step, tasks, *_ in orders for number in tasks)
+        start(actor, orders)
+
+    monkeypatch.setattr(ContinuousActor, "start", counted)
+    place = Place(config)
+    place.crew = Struck(config.model_dump(), 2, [("rollout", 0), ("start", 0)])
+    stages = place.open(None)
+    stages.limit(config.context.first_limit)
+    stages.sync(3)
+    assert len(stages.rollout(4)) == config.rollout.prompts
+    assert not place.crew.blows
+    # Dealt in turn: worker 0 has every other group of steps 4 and 5.
+    every = [Ticket(step, number) for step in (4, 5) for number in range(config.rollout.prompts)]
+    assert begun == Counter(every) + Counter(every[::2])
 
 
 def test_a_lost_learner_goes_back_to_its_checkpoint_and_so_does_what_was_played(ahead_recipe, new_run, assert_sound):

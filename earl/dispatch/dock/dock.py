@@ -46,6 +46,10 @@ class Dock:
                 )
             return numbers
 
+    def begin(self, group: int, process: int) -> None:
+        """A process makes a group."""
+        self._tell(lambda: self._ledger.begin(group, process))
+
     def ready(self, numbers: Numbers, lengths: Numbers, process: int, columns: Sequence[str]) -> None:
         """Columns of some rows lie in the store of a process."""
         self._tell(lambda: self._ledger.ready(numbers, lengths, process, columns))
@@ -63,7 +67,7 @@ class Dock:
                 seconds,
             )
             if taken is None and not self._ledger.finished(consumer):
-                whole, others = self._ledger.counts(consumer)
+                whole, others = map(len, self._ledger.waiting(consumer))
                 raise NothingReady(
                     f"{consumer!r} waited {seconds:g} s for {groups} whole groups: {whole} are ready, {others} lack "
                     f"rows or columns, {self._ledger.free} of {self._ledger.capacity} rows are free; "
@@ -80,7 +84,7 @@ class Dock:
         self._tell(lambda: self._ledger.back(handout))
 
     def lost(self, process: int) -> Numbers:
-        """What lay on a process is not ready any more. Returns the groups to be made again, or to be given up."""
+        """What lay on a process, or was made there, is gone. Returns the groups to be made again, or to be given up."""
         return self._tell(lambda: self._ledger.lost(process))
 
     def give_up(self, group: int) -> None:

@@ -1,4 +1,4 @@
-"""Groups in the order in which they were opened: how many rows each has, and what it is to every consumer."""
+"""Groups in the order in which they were opened: how many rows, who makes them, and what each is to every consumer."""
 
 from collections.abc import Sequence
 
@@ -13,6 +13,8 @@ from earl.errors import EarlError, unknown
 
 WAITING, TAKEN, DONE = 0, 1, 2
 """What a group is to a consumer."""
+NOBODY = -1
+"""Who makes a group that nobody has begun."""
 
 
 class Groups:
@@ -25,7 +27,7 @@ class Groups:
     def __init__(self, consumers: Sequence[str]) -> None:
         self._consumers = consumers
         state = ("state", np.uint8, (len(consumers),))
-        self.table = Table(np.dtype([("number", np.int64), ("size", np.int64), state]))
+        self.table = Table(np.dtype([("number", np.int64), ("size", np.int64), ("maker", np.int32), state]))
 
     @property
     def sizes(self) -> Numbers:
@@ -39,8 +41,31 @@ class Groups:
         return offsets_of(self.sizes)[:-1]
 
     def append(self, number: int, size: int) -> None:
-        """A group that everybody waits for."""
-        self.table.append(number=[number], size=size, state=WAITING)
+        """A group that everybody waits for, and nobody makes."""
+        self.table.append(number=[number], size=size, maker=NOBODY, state=WAITING)
+
+    def begin(self, number: int, process: int) -> None:
+        """A process makes a group. Raises EarlError when it is not there, or another one does."""
+        at = self.table.find(np.array([number]))
+        if at[0] < 0 or self.table["maker"][at[0]] != NOBODY:
+            raise EarlError(
+                f"group {number} is not in the dock, or is made already; begin what `open` gave or `lost` named, once"
+            )
+        self.table["maker"][at] = process
+
+    def makers(self, numbers: Numbers) -> NDArray[np.int32]:
+        """The process that makes, or made, each of some groups."""
+        makers: NDArray[np.int32] = self.table["maker"][self.table.find(numbers)]
+        return makers
+
+    def lost(self, process: int, rows: Numbers) -> Numbers:
+        """The groups that a process makes, or made, and those of some rows, each once: nobody makes them now."""
+        number, maker = self.table["number"], self.table["maker"]
+        struck = maker == process
+        struck[np.searchsorted(number, rows, side="right") - 1] = True
+        maker[struck] = NOBODY
+        found: Numbers = number[struck]
+        return found
 
     def waiting(self, consumer: str) -> NDArray[np.bool_]:
         """Whether each still waits for a consumer, [G]."""
@@ -72,12 +97,6 @@ class Groups:
         if at[0] < 0 or (self.table["state"][at] == TAKEN).any():
             raise EarlError(f"group {number} is not in the dock, or is taken; give up one that waits for its rows")
         found: NDArray[np.bool_] = np.arange(len(self.table)) == at[0]
-        return found
-
-    def of_rows(self, rows: Numbers) -> Numbers:
-        """The groups of some rows, each once."""
-        at = np.searchsorted(self.table["number"], rows, side="right") - 1
-        found: Numbers = self.table["number"][np.unique(at)]
         return found
 
     def _state(self, consumer: str) -> NDArray[np.uint8]:

@@ -1,8 +1,8 @@
 """Which rows there are, where they lie, what of them is ready, who has taken which, and who gets which next. Pure.
 
-    open ─▶ waiting ─▶ (all rows of the group have all columns that a consumer needs) ─▶ taken ─▶ done
-                          ▲                                                                │
-                          └──────────────────────────── back ◀─────────────────────────────┘
+    open ─▶ begin ─▶ waiting ─▶ (all rows of the group have all columns that a consumer needs) ─▶ taken ─▶ done
+              ▲         │ lost     ▲                                                                │
+              └─────────┘          └──────────────────────────── back ◀─────────────────────────────┘
 
 A group's room is reserved for all of its rows when it is opened: a dock that is full of halves would never move again.
 Its rows go when every consumer is done with them.
@@ -73,6 +73,17 @@ class Ledger:
         self._next += size
         return numbers
 
+    def begin(self, group: int, process: int) -> None:
+        """A process makes the rows of a group from now on: it is lost with this process.
+
+        Args:
+            group: the number of its first row.
+
+        Raises:
+            EarlError: when there is none, or it was begun and not lost since.
+        """
+        self._groups.begin(group, process)
+
     def ready(self, numbers: Numbers, lengths: Numbers, process: int, columns: Sequence[str]) -> None:
         """Columns of some rows lie in the store of a process.
 
@@ -118,12 +129,13 @@ class Ledger:
         self._groups.settle(handout.consumer.name, handout.groups, WAITING)
 
     def lost(self, process: int) -> Numbers:
-        """Rows of which a part lay on a process are not ready any more.
+        """Rows of which a part lay on a process are not ready any more, and what it was making will not be.
 
         Returns:
-            their groups, by the number of the first row: to be made ready again, or to be given up.
+            their groups, by the number of the first row, also those that are taken: to be begun again, or to be given
+            up.
         """
-        return self._groups.of_rows(self._places.lost(process))
+        return self._groups.lost(process, self._places.lost(process))
 
     def give_up(self, group: int) -> None:
         """A group that will not be whole: its room is free again.
@@ -149,10 +161,15 @@ class Ledger:
         """No more groups are opened."""
         self.closed = True
 
-    def counts(self, consumer: str) -> tuple[int, int]:
-        """Groups that are ready for a consumer, and those that are not yet."""
-        whole = self._whole(consumer)[self._groups.waiting(consumer)]
-        return int(whole.sum()), int((~whole).sum())
+    def waiting(self, consumer: str) -> tuple[Numbers, Numbers]:
+        """Groups that are ready for a consumer, and those that are not yet, by the number of the first row."""
+        waits, whole = self._groups.waiting(consumer), self._whole(consumer)
+        number = self._groups.table["number"]
+        return number[waits & whole], number[waits & ~whole]
+
+    def makers(self, groups: Numbers) -> NDArray[np.int32]:
+        """The process that each of some groups was begun by, `NOBODY` where none was or it was lost."""
+        return self._groups.makers(groups)
 
     def _whole(self, consumer: str) -> NDArray[np.bool_]:
         """Of each group whether all rows have all columns that a consumer needs."""

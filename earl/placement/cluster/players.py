@@ -30,10 +30,8 @@ class Workers(Team):
     """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it."""
 
     costs: Mapping[str, float] = MappingProxyType({})
-    _tickets: list[Ticket]
-    """Of the step's groups, in order."""
-    _holders: dict[Ticket, int]
-    """The worker that has each."""
+    _holders: Mapping[Ticket, int]
+    """Of the step's groups, in order, the worker that has each."""
 
     def play(self, draw: Draw) -> list[GroupOf[Outline]]:
         """The groups of a step, in order. Their tokens stay with the workers, one of whom plays them again if lost."""
@@ -41,15 +39,15 @@ class Workers(Team):
         played = self._hold(
             "rollout", lambda actor, number: actor.play.remote(draw.step, share(tasks, number, size), seed)
         )
-        self._tickets = [Ticket(draw.step, number) for number in range(len(tasks))]
-        self._holders = {ticket: worker for worker, (groups, _) in enumerate(played) for ticket in groups}
+        holders = {ticket: worker for worker, (groups, _) in enumerate(played) for ticket in groups}
+        self._holders = dict(sorted(holders.items()))
         outlines = {ticket: group for groups, _ in played for ticket, group in groups.items()}
         self.costs = most(costs for _, costs in played)
-        return [outlines[ticket] for ticket in self._tickets]
+        return [outlines[ticket] for ticket in self._holders]
 
     def rows(self, groups: PlayedGroups) -> Table:  # noqa: ARG002
         """The rows of the step's groups, of those that are learned from."""
-        counted = partial(_table, step=self._tickets[0].step)
+        counted = partial(_table, step=next(iter(self._holders)).step)
         tables = self._all("rows", counted)
         self._told["rows"] = counted  # whoever is replaced before they are sent plays, and packs, again
         return Table.joined(tables, LEARNED)
@@ -60,12 +58,12 @@ class Workers(Team):
 
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
         """The groups of the step with their tokens, to be written down."""
-        found = self._fetch(self._tickets)
-        return [found[ticket] for ticket in self._tickets]
+        found = self._fetch(self._holders)
+        return [found[ticket] for ticket in self._holders]
 
-    def _fetch(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
+    def _fetch(self, holders: Mapping[Ticket, int]) -> dict[Ticket, Group]:
         """Groups from the workers that have them. Those of a worker that is replaced meanwhile may be missing."""
-        own = {worker: [t for t in tickets if self._holders[t] == worker] for worker in range(self.copies)}
+        own = {worker: [t for t in holders if holders[t] == worker] for worker in range(self.copies)}
         parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
         return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
 

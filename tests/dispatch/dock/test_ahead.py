@@ -1,4 +1,4 @@
-"""A dock with room for (max_staleness + 1) steps starts groups exactly when rollout ahead of the learner does."""
+"""A dock with room for (max_staleness + 1) steps starts groups exactly when rollout ahead of the learner may."""
 
 import numpy as np
 from hypothesis import given
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from earl.dispatch.columns import columns
 from earl.dispatch.dock.handout import Consumer
 from earl.dispatch.dock.ledger import Ledger
-from earl.placement.ahead import Ahead
 
 STEPS = 6
 TOKENS = columns(["tokens"])
@@ -15,24 +14,20 @@ TOKENS = columns(["tokens"])
 
 @given(st.integers(1, 3), st.integers(0, 3), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_the_room_is_the_bound_of_staleness(prompts, max_staleness, size, random):
-    ahead: Ahead[int] = Ahead(1, STEPS, prompts, max_staleness)
     learner = Consumer("learner", TOKENS, np.zeros((1, 1, 1), np.int64), in_order=True)
     dock = Ledger(TOKENS, [learner], (max_staleness + 1) * prompts * size)
-    tickets: dict[int, object] = {}  # by the first row of its group
+    opened: list[int] = []  # all groups so far
     playing: list[int] = []
     for step in range(1, STEPS + 1):
-        # The weights of version step - 1 are there: what may start with them?
-        starting = ahead.advance(step - 1, 100)
-        opened = []
-        while len(tickets) < STEPS * prompts and (rows := dock.open(size)) is not None:
+        # The weights of version step - 1 are there, and with them may start what is learned by step + max_staleness.
+        before = len(opened)
+        while len(opened) < STEPS * prompts and (rows := dock.open(size)) is not None:
             opened.append(int(rows[0]))
-            tickets[opened[-1]] = starting[len(opened) - 1]
-        assert len(opened) == len(starting)
-        playing += opened
+        assert len(opened) == min(STEPS, step + max_staleness) * prompts
+        playing += opened[before:]
         handout = None
         while (handout := dock.take("learner", prompts)) is None:
             ended = playing.pop(random.randrange(len(playing)))  # in whatever order they come to an end
             dock.ready(np.arange(ended, ended + size), np.ones(size, np.int64), 0, ["tokens"])
-            ahead.end(tickets[ended], ended)
-        assert handout.groups.tolist() == ahead.take(step)
+        assert handout.groups.tolist() == opened[(step - 1) * prompts : step * prompts]
         dock.done(handout)  # version `step` is with the samplers

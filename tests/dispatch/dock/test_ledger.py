@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from earl.dispatch.balance import excess
 from earl.dispatch.columns import COLUMNS, columns
+from earl.dispatch.dock.groups import NOBODY
 from earl.dispatch.dock.handout import Consumer
 from earl.dispatch.dock.ledger import Ledger
 from earl.errors import EarlError
@@ -42,6 +43,7 @@ class Docking(RuleBasedStateMachine):
         self.ready: dict[int, set[str]] = {}
         self.process: dict[tuple[int, str], int] = {}
         self.given: dict[tuple[str, int], str] = {}  # (consumer, group) -> taken or done
+        self.maker: dict[int, int] = {}
         self.out: list = []
         self.all_opened: set[int] = set()
         self.given_up: set[int] = set()
@@ -53,6 +55,7 @@ class Docking(RuleBasedStateMachine):
     def forget(self, group: int) -> None:
         for row in self.groups.pop(group):
             del self.length[row], self.ready[row]
+        self.maker.pop(group, None)
 
     @precondition(lambda self: not self.ledger.closed)
     @rule(size=st.integers(1, 4))
@@ -65,6 +68,17 @@ class Docking(RuleBasedStateMachine):
         self.all_opened.add(int(numbers[0]))
         for row in numbers.tolist():
             self.length[row], self.ready[row] = 0, set()
+
+    @precondition(lambda self: self.groups)
+    @rule(data=st.data(), process=st.integers(0, 5))
+    def begin(self, data, process):
+        group = data.draw(st.sampled_from([*self.groups]))
+        if group in self.maker:
+            with pytest.raises(EarlError, match=f"group {group} .* is made already"):
+                self.ledger.begin(group, process)
+            return
+        self.ledger.begin(group, process)
+        self.maker[group] = process
 
     @precondition(lambda self: self.groups)
     @rule(data=st.data(), name=st.sampled_from(NAMES), process=st.integers(0, 5), length=st.integers(1, 9))
@@ -134,10 +148,13 @@ class Docking(RuleBasedStateMachine):
     @rule(process=st.integers(0, 5))
     def lose(self, process):
         struck = [row for row in self.ready if any(self.process[row, name] == process for name in self.ready[row])]
-        groups = [group for group, rows in self.groups.items() if set(rows) & set(struck)]
+        groups = [g for g, rows in self.groups.items() if set(rows) & set(struck) or self.maker.get(g) == process]
         assert self.ledger.lost(process).tolist() == sorted(groups)
+        assert self.ledger.lost(process).tolist() == [], "each is named once"
         for row in struck:
             self.ready[row] = set()
+        for group in groups:
+            self.maker.pop(group, None)
 
     @rule()
     def close(self):
@@ -154,6 +171,8 @@ class Docking(RuleBasedStateMachine):
             assert len(set(done)) == len(done)
         over = set(self.done["score"]) & set(self.done["update"])
         assert self.all_opened == over | self.given_up | set(self.groups)
+        groups = np.array(sorted(self.groups), np.int64)
+        assert self.ledger.makers(groups).tolist() == [self.maker.get(group, NOBODY) for group in groups.tolist()]
 
 
 TestDocking = Docking.TestCase
@@ -176,7 +195,7 @@ def test_a_reader_in_order_does_not_pass_by_the_first() -> None:
     dock = ledger()
     slow = dock.open(2)
     whole(dock, 2)
-    assert dock.counts("update") == (1, 1)
+    assert [groups.tolist() for groups in dock.waiting("update")] == [[2], [0]]
     assert dock.take("update", 1) is None
     dock.ready(slow, np.array([1, 1]), 0, NAMES)
     assert dock.take("update", 3) is None, "it takes as many as it asks for"
@@ -189,6 +208,20 @@ def test_any_other_reader_takes_what_is_ready() -> None:
     whole(dock, 2)
     whole(dock, 2)
     assert dock.take("score", 3).groups.tolist() == [2, 4]
+
+
+def test_what_a_lost_process_was_making_is_begun_again() -> None:
+    dock = ledger()
+    first, second, third = (int(dock.open(2)[0]) for _ in range(3))
+    dock.begin(first, 0)
+    dock.begin(second, 1)
+    dock.begin(third, 0)
+    dock.ready(np.array([third, third + 1]), np.array([3, 4]), 0, NAMES)
+    assert dock.lost(0).tolist() == [first, third], "one that it made, and one that it was making"
+    assert dock.makers(np.array([first, second, third])).tolist() == [NOBODY, 1, NOBODY]
+    assert [groups.tolist() for groups in dock.waiting("update")] == [[], [first, second, third]]
+    dock.begin(first, 1)
+    assert dock.lost(1).tolist() == [first, second]
 
 
 def test_room_comes_back_when_all_consumers_are_done() -> None:
@@ -229,6 +262,8 @@ def test_what_a_reader_or_a_producer_may_not_say() -> None:
         dock.open(13)
     with pytest.raises(EarlError, match="rows 77 are not in the dock"):
         dock.ready(np.array([77]), np.array([1]), 0, ["tokens"])
+    with pytest.raises(EarlError, match="group 77 is not in the dock"):
+        dock.begin(77, 0)
     rows = dock.open(2)
     dock.ready(rows, np.array([3, 4]), 0, ["tokens"])
     with pytest.raises(EarlError, match="tokens of rows 1, 2 are ready already"):
@@ -242,7 +277,7 @@ def test_what_a_reader_or_a_producer_may_not_say() -> None:
 
 @pytest.mark.parametrize("size", [1, 16])
 def test_a_hundred_thousand_rows_take_less_than_200_bytes_each(size: int) -> None:
-    # 11 columns x 4 bytes + number 8 + length 8 = 60 bytes, and a group's 18; tables grow by doubling.
+    # 11 columns x 4 bytes + number 8 + length 8 = 60 bytes, and a group's 22; tables grow by doubling.
     consumers = [Consumer(name, tuple(COLUMNS.values()), SCORE.processes) for name in ("score", "update")]
     rows = 100_000
     tracemalloc.start()
