@@ -22,7 +22,7 @@ from earl.dispatch.dock.handout import Consumer, Handout
 from earl.dispatch.dock.ledger import Ledger
 from earl.dispatch.spread import Numbers
 from earl.group import GroupOf
-from earl.outline import Outline
+from earl.outline import Outline, Played
 
 EPISODE = columns(["tokens"])
 """A row of the dock is an episode, which lies with its worker as a whole."""
@@ -63,7 +63,7 @@ class Ahead:
     """The steps whose groups the dock was given, one after another."""
 
     def __init__(self, first: int, last: int, prompts: int, size: int, max_staleness: int) -> None:
-        self._first, self._last = first, last
+        self._first, self._last, self._max_staleness = first, last, max_staleness
         self._prompts, self._size, self._room = prompts, size, (max_staleness + 1) * prompts * size
         self.restore({})
 
@@ -106,6 +106,11 @@ class Ahead:
     def lost(self, worker: int) -> list[Ticket]:
         """The groups that a worker played or had, of those that are not learned yet: they are to be begun again."""
         return [*self._tickets(self._dock.lost(worker))]
+
+    def recent(self, ticket: Ticket, group: GroupOf[Played]) -> bool:
+        """Whether no token of a group is older than its step allows: the run may have had another bound before."""
+        oldest = ticket.step - 1 - self._max_staleness
+        return all(episode.oldest >= oldest or not episode.num_sampled for episode in group.trajectories)
 
     @property
     def playing(self) -> Mapping[Ticket, int]:

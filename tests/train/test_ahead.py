@@ -221,6 +221,26 @@ def test_what_was_played_ahead_is_not_played_again(ahead_recipe, new_run, assert
     assert_kept(folder, ended)
 
 
+def test_a_run_that_goes_on_with_a_smaller_bound_plays_again_what_is_too_old_for_it(
+    ahead_recipe, new_run, staleness, stopping
+):
+    folder, observer = new_run(ahead_recipe(2)), stopping(7)
+    stop = observer.step
+
+    def slowly(step, *rest):
+        time.sleep(0.5 * (step == 7))  # groups of step 9, begun under version 6, end
+        stop(step, *rest)
+
+    observer.step = slowly
+    carry_on(folder, Place(ahead_recipe(2)), observer)
+    _, ended = buffer.load(checkpoint.latest(folder.checkpoints))
+    assert any(8 - episode.oldest > 1 for t, group in ended.items() if t.step == 9 for episode in group.trajectories)
+    assert carry_on(folder, Place(ahead_recipe(1))).finished
+    found = staleness(folder)
+    assert [*found] == [*range(4, 12)]
+    assert all(found[step] <= 1 for step in range(8, 12))
+
+
 def older(trajectory):
     """As if weights had sampled it that are older than the bound allows."""
     return replace(trajectory, versions=trajectory.versions - 3 * trajectory.sampled.astype(np.int32))

@@ -91,7 +91,7 @@ class AheadWorkers(Workers):
         limits, saved = buffer.load(folder)
         self._ahead.restore(limits)
         self._all("abandon", lambda actor, _: actor.abandon.remote())
-        ended = {ticket: saved[ticket] for ticket in self._ahead.playing if ticket in saved}
+        ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
         dealt = {number: share(sorted(ended), number, len(self._crew)) for number in range(len(self._crew))}
         own = {number: [*tickets.values()] for number, tickets in dealt.items()}
         held = self._all(
