@@ -40,15 +40,6 @@ class Forecast:
     """The last value is at or above the limit; the three steps are then the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A value some steps from now."""
-
-    median: float
-    upper: float
-    """What it stays below with the probability that was asked for."""
-
-
 def forecast(history: Sequence[tuple[int, float]], limit: float, horizon: int = HORIZON) -> Forecast:
     """The step at which a value reaches the limit for the first time from now on.
 
@@ -84,12 +75,14 @@ def expected(history: Sequence[tuple[int, float]], ahead: int) -> tuple[float, f
     return float(ends[PATHS // 2]), float(ends[int(UPPER * PATHS)])
 
 
-def outlook(history: Sequence[tuple[int, float]], ahead: Sequence[int], upper: float = UPPER) -> list[Expected]:
-    """What is expected at several steps after the last one, all drawn from the same futures.
+def outlook(
+    history: Sequence[tuple[int, float]], ahead: Sequence[int], quantiles: Sequence[float]
+) -> NDArray[np.float64]:
+    """What is expected at several steps after the last one, all drawn from the same futures. [P, Q]
 
     Args:
-        ahead: in steps after the last one; 0 is the last value itself.
-        upper: quantile of the upper end.
+        ahead: in steps after the last one; 0 is the last value itself. [P]
+        quantiles: of the values then, each below 1. [Q]
 
     Raises ValueError when the history has no finite value.
     """
@@ -99,8 +92,8 @@ def outlook(history: Sequence[tuple[int, float]], ahead: Sequence[int], upper: f
     places = [-(-steps // past.spacing) for steps in ahead]
     paths = simulate(past, max(1, *places))
     seen = np.full(PATHS, past.values[-1])
-    at_places = [np.sort(paths.at(place - 1)) if place else seen for place in places]
-    return [Expected(float(values[PATHS // 2]), float(values[int(upper * PATHS)])) for values in at_places]
+    at_places = np.sort([paths.at(place - 1) if place else seen for place in places])
+    return at_places[:, [int(quantile * PATHS) for quantile in quantiles]]
 
 
 def warns(forecast: Forecast, now: int) -> bool:

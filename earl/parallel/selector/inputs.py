@@ -24,6 +24,8 @@ class Candidate:
     """Of the seconds."""
     fits: int
     """At how many look-aheads, from now on, it fits: 0 means that it may not be taken now."""
+    futures: tuple[int, ...]
+    """The same in each of the futures that are equally likely (room.py)."""
     fits_seen: bool
     """Whether it fits what was seen last, without any room for growth: what is left where nothing else fits."""
     why_not: str
@@ -56,7 +58,14 @@ class Inputs:
     def of(cls, fields: dict[str, Any]) -> "Inputs":
         """What `as_object` made, also after JSON turned tuples into lists."""
         candidates = tuple(
-            Candidate(**{**one, "choice": Choice.of(one["choice"]), "seconds": tuple(one["seconds"])})
+            Candidate(
+                **{
+                    **one,
+                    "choice": Choice.of(one["choice"]),
+                    "seconds": tuple(one["seconds"]),
+                    "futures": tuple(one["futures"]),
+                }
+            )
             for one in fields["candidates"]
         )
         lists = {name: tuple(fields[name]) for name in ("mean_tokens", "longest_tokens")}

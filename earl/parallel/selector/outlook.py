@@ -27,15 +27,21 @@ def weights(dwell_steps: float, remaining: int | None) -> Floats:
 def totals(candidates: Sequence[Candidate], counts: Floats, costs: Floats) -> Floats:
     """Expected seconds until the end of what is looked at, when a candidate is taken now and changed where that pays.
 
+    The mean over the futures: in each a candidate fits for another while.
+
     Args:
         costs: what a switch to each is weighed with. [C]
 
     Returns:
         of each candidate [C], inf: it does not fit now.
     """
-    reach = max(one.fits for one in candidates)  # at what lies further ahead nothing fits: it says nothing
-    total: Floats = np.zeros(len(candidates))
-    for place in reversed(range(reach)):
-        taken = [one.seconds[place] if place < one.fits else np.inf for one in candidates]
-        total = np.array(taken) * max(counts[place], 1e-9) + np.minimum(total, (total + costs).min())
-    return total if reach else np.full(len(candidates), np.inf)
+    seconds = np.array([one.seconds for one in candidates])  # [C, P]
+    fits = np.array([one.futures for one in candidates]).T  # [F, C]
+    total = np.zeros(fits.shape)
+    for place in reversed(range(fits.max())):
+        there = fits > place
+        onward = np.minimum(total, (total + costs).min(axis=1, keepdims=True))
+        taken = np.where(there, seconds[:, place] * max(counts[place], 1e-9), np.inf) + onward
+        total = np.where(there.any(axis=1, keepdims=True), taken, total)  # where nothing fits, that says nothing
+    expected: Floats = np.where(fits > 0, total, np.inf).mean(axis=0)
+    return expected

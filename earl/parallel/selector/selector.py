@@ -24,6 +24,7 @@ from earl.parallel.selector.costs import Costs
 from earl.parallel.selector.decide import decide
 from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs
 from earl.parallel.selector.memory import KEPT_STEPS, Barred, Memory
+from earl.parallel.selector.room import room
 from earl.parallel.selector.settings import Settings
 from earl.parallel.selector.table import Table
 
@@ -91,15 +92,14 @@ class Selector:
 
     def inputs(self, stage: Stage, step: int) -> Inputs:
         """What the next decision of a stage is made from. Something has to have been seen."""
-        loads = self._loads(step)
+        loads, *futures = self._loads(step)
         choices = self._candidates[stage]
         tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
         predicted = self._table.logarithms(choices, tokens, sequences)
         places = np.array([place_of(one, sequences) for one in tokens])
         shift = self._correction(stage).at(choices, places)
         seconds = np.exp(predicted + shift).tolist()
-        largest = np.maximum.accumulate(tokens).tolist()
-        prepared = [replace(load, mean_tokens=mean) for load, mean in zip(loads, largest, strict=True)]
+        prepared = [_never_shrinking(own) for own in (loads, *futures)]
         met = self._met(step)
         candidates = [self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds, strict=True)]
         return Inputs(
@@ -122,20 +122,20 @@ class Selector:
         self._memory = Memory.of(state)
         self._corrections.clear()
 
-    def _loads(self, step: int) -> list[Load]:
-        """What is expected at each look-ahead: the median of the mean; of the longest, what it may come to by then."""
+    def _loads(self, step: int) -> list[list[Load]]:
+        """What is expected at each look-ahead: the median of the mean; of the longest, each row of `room`."""
         last, load = self._memory.loads[-1][0], self._met(step)
         ahead = [step - last + steps for steps in AHEAD]
-        means = outlook([(own, known.mean_tokens) for own, known in self._memory.loads], ahead)
-        history = [(own, float(known.longest_tokens)) for own, known in self._memory.loads]
-        longest = outlook(history, ahead, self._settings.longest_quantile)
-        margin = self._settings.longest_margin
-        room = [one.upper * (margin if steps else 1) for steps, one in zip(ahead, longest, strict=True)]
-        capped = np.minimum(np.maximum.accumulate(room), load.limit_tokens)
+        means = outlook([(own, known.mean_tokens) for own, known in self._memory.loads], ahead, (0.5,))[:, 0]
+        rows = room([(own, float(known.longest_tokens)) for own, known in self._memory.loads], ahead, self._settings)
+        capped = np.minimum(rows, load.limit_tokens)
         capped = np.maximum(capped, load.longest_tokens) if self._failed(step) else capped
         return [
-            replace(load, mean_tokens=max(1.0, min(mean.median, most)), longest_tokens=int(most))
-            for mean, most in zip(means, capped.tolist(), strict=True)
+            [
+                replace(load, mean_tokens=max(1.0, min(mean, most)), longest_tokens=int(most))
+                for mean, most in zip(means.tolist(), row, strict=True)
+            ]
+            for row in capped.tolist()
         ]
 
     def _met(self, step: int) -> Load:
@@ -149,17 +149,20 @@ class Selector:
     def _failed(self, step: int) -> list[Load]:
         return [one.load for one in self._memory.barred if one.step == step]
 
-    def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Load], met: Load) -> Candidate:
-        fits, why_not = self._fits(choice, loads)
+    def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Sequence[Load]], met: Load) -> Candidate:
+        fits, why_not = self._fits(choice, loads[0])
+        futures: list[int] = []
+        for own in reversed(loads[1:]):  # with shorter contexts it fits no less
+            futures.insert(0, self._fits(choice, own, futures[0] if futures else 0)[0])
         count, total = self._memory.switches.get(choice, (0, 0.0))
         cost = (self._switch_seconds[choice.stage] + total) / (1 + count)
         origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
         seen = fits > 0 or not self._obstacle(choice, met)
-        return Candidate(choice, tuple(seconds), origin, fits, seen, why_not, cost)
+        return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost)
 
-    def _fits(self, choice: Choice, loads: Sequence[Load]) -> tuple[int, str]:
-        """At how many look-aheads it fits, and what stands against the next: contexts never shrink, so by halving."""
-        low, high, why_not = 0, len(loads), ""
+    def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
+        """At how many look-aheads it fits, `low` or more, and what stands against the next: found by halving."""
+        high, why_not = len(loads), ""
         while low < high:
             middle = (low + high) // 2
             obstacle = self._obstacle(choice, loads[middle])
@@ -180,3 +183,9 @@ class Selector:
         if known is None:
             known = self._corrections[stage] = correction(self._memory.cells[stage])
         return known
+
+
+def _never_shrinking(loads: Sequence[Load]) -> list[Load]:
+    """With the largest mean so far, as memory is prepared for it."""
+    largest = np.maximum.accumulate([load.mean_tokens for load in loads]).tolist()
+    return [replace(load, mean_tokens=mean) for load, mean in zip(loads, largest, strict=True)]

@@ -23,7 +23,8 @@ FLAT = (1.0,) * PLACES
 
 
 def candidate(choice, seconds=FLAT, fits=PLACES, cost=2.0):
-    return Candidate(choice, tuple(seconds), "predicted", fits, fits > 0, "" if fits == PLACES else "too small", cost)
+    why_not = "" if fits == PLACES else "too small"
+    return Candidate(choice, tuple(seconds), "predicted", fits, (fits,), fits > 0, why_not, cost)
 
 
 def inputs(step, candidates, remaining=None, own=None):
@@ -147,7 +148,7 @@ def test_what_is_left_is_remembered_with_what_it_lost():
     both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.5,) * len(AHEAD))]
     state = decide(StageState(current=CHOICES[0]), inputs(7, both))[0]
     assert (state.left, state.since) == ((Left(CHOICES[0], 7, 0.5),), 7)
-    state = decide(state, inputs(30, [both[0], replace(both[1], fits=1)]))[0]
+    state = decide(state, inputs(30, [both[0], replace(both[1], fits=1, futures=(1,))]))[0]
     assert (state.left[-1], state.backs) == (Left(CHOICES[1], 30, 0.0, 101), (30,))  # memory forced it, one step ahead
     assert StageState.of(json.loads(json.dumps(state.as_object()))) == state
 

@@ -72,6 +72,16 @@ def test_it_leaves_before_contexts_outgrow_the_memory():
     assert switch.step > 30  # not before it has to
 
 
+def test_a_choice_fits_the_shorter_the_longer_contexts_become():
+    selector = begun(Crossing(room=240))
+    selector.saw(0, load(100))
+    grown(selector, (102, 97, 108, 101, 110, 104))
+    small, large = selector.inputs("update", 7).candidates
+    assert sorted(small.futures, reverse=True) == list(small.futures)
+    assert small.futures[0] > small.futures[-1] >= 3
+    assert large.futures == (8,) * 5
+
+
 def test_a_limit_that_fits_keeps_a_choice_from_being_left():
     selector = begun(Crossing(room=240))
     selector.saw(0, load(100, limit=240))
