@@ -4,9 +4,10 @@ Every model that earl makes or loads has this attention. Told where the rows lie
 without, it takes a mask as `transformers`' own `sdpa` does, as the sampler's decoding with a cache needs it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,8 +15,21 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from earl.engine.continued import continued
+
 ATTENTION = "earl"
 """The name that `transformers` knows it by."""
+
+
+class Packed(Protocol):
+    """Tokens of rows that lie end to end, as this process computes them."""
+
+    @property
+    def positions(self) -> Tensor:
+        """The place of each token in its row, [1, T]."""
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Attention within each row: [T, heads, D], as are the queries; keys and values have their own heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +43,8 @@ class Spans:
     lengths: tuple[int, ...]
     offsets: Tensor
     """[N + 1], 32 bits, where the model is."""
+    before: int = 0
+    """Tokens of the first row that lie before this sequence: of these there are keys and values alone."""
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -42,10 +58,24 @@ class Spans:
         starts = torch.repeat_interleave(self.offsets[:-1].long(), lengths)
         return (torch.arange(sum(self.lengths), device=self.offsets.device) - starts)[None]
 
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Attention within each row; keys and values are [before + T, KV heads, D]."""
+        if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+            return _fused((query, key, value), self, scaling)
+        if not self.before:
+            return _run_by_run((query, key, value), self, scaling)
+        first = self.lengths[0]
+        begun = [states[: first + more] for states, more in ((query, 0), (key, self.before), (value, self.before))]
+        attended = continued(*(states.transpose(0, 1)[None] for states in begun), scaling)[0].transpose(0, 1)
+        if len(self.lengths) == 1:
+            return attended
+        others = query[first:], key[first + self.before :], value[first + self.before :]
+        return torch.cat([attended, _run_by_run(others, spans(self.lengths[1:], query.device), scaling)])
 
-def spans(lengths: tuple[int, ...], device: torch.device) -> Spans:
+
+def spans(lengths: tuple[int, ...], device: torch.device, before: int = 0) -> Spans:
     """Rows of the given lengths."""
-    return Spans(lengths, torch.tensor((0, *lengths), device=device).cumsum(0).int())
+    return Spans(lengths, torch.tensor((0, *lengths), device=device).cumsum(0).int(), before)
 
 
 NO_MASK = torch.zeros(1, 1, 1, 1)
@@ -58,7 +88,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    rows: Spans | None = None,
+    rows: Packed | None = None,
     scaling: float | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
@@ -71,13 +101,11 @@ def attend(
     if rows is None:
         causal = attention_mask is None and query.shape[2] > 1
         return _attended(query, key, value, attention_mask, causal, scaling).contiguous(), None
-    packed = [states[0].transpose(0, 1) for states in (query, key, value)]  # [T, heads, D]
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        return _fused(packed, rows, scaling)[None], None
-    return _run_by_run(packed, rows, scaling)[None], None
+    packed = (states[0].transpose(0, 1) for states in (query, key, value))  # [T, heads, D]
+    return rows.attended(*packed, scaling)[None], None
 
 
-def _run_by_run(packed: list[Tensor], rows: Spans, scaling: float | None) -> Tensor:
+def _run_by_run(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
     """Rows of one length go together: nothing is padded, and memory grows with T, not with its square."""
     runs = rows.runs
     parts = zip(
@@ -101,22 +129,24 @@ def _attended(
     return attended.transpose(1, 2)
 
 
-def _fused(packed: list[Tensor], rows: Spans, scaling: float | None) -> Tensor:
+def _fused(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
     """One kernel for rows of any lengths. Never run on a GPU yet."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (states.contiguous() for states in packed)
     longest = max(rows.lengths)
+    behind = rows.offsets.clone()
+    behind[1:] += rows.before
     attended = varlen_attn(
         query,
         key,
         value,
         rows.offsets,
-        rows.offsets,
+        behind,
         longest,
-        longest,
+        max(longest, rows.lengths[0] + rows.before),
         scale=scaling,
-        window_size=(-1, 0),  # all before, nothing behind
+        window_size=(-1, 0),  # all before, nothing behind; a row's last query stands at its last key
         enable_gqa=query.shape[1] != key.shape[1],
     )
     assert isinstance(attended, Tensor)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from earl.batch import Rows, repeats
-from earl.engine.attention import ATTENTION, NO_MASK, Spans, spans
+from earl.engine.attention import ATTENTION, NO_MASK, Packed, Spans, spans
 from earl.engine.head import TokenScores
 from earl.engine.model import head, hidden_states
 from earl.engine.sharding.collectives import copied
+from earl.engine.sharding.context_parallel import portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Scorer(nn.Module):
     Attributes:
         device: where it computes.
         words: the processes that the output layer's words are split over, and the number of this one's first word.
+        context: the processes that the tokens are split over; None: all are here.
     """
 
     def __init__(self, model: Any, values: bool = False) -> None:
@@ -44,6 +46,7 @@ class Scorer(nn.Module):
             nn.init.zeros_(self.value_head.bias)
         self.device: Any = head(model).weight.device
         self.words: tuple[ProcessGroup | None, int] = (None, 0)
+        self.context: ProcessGroup | None = None
 
     def forward(
         self, tokens: Tensor, rows: Spans, learned: Tensor, targets: Tensor, turns: Tensor, temperature: float
@@ -59,9 +62,28 @@ class Scorer(nn.Module):
         Returns:
             log-probs [M], entropies [M], values [K or 0].
         """
+        if self.context is None:
+            return self._scored(tokens, rows, learned - 1, targets, turns, temperature)
+        own = portion(rows, self.context)
+        (learns, before), (reads, at) = own.found(learned - 1), own.found(turns)
+        logprobs, entropy, values = self._scored(tokens[:, own.places], own, before, targets[learns], at, temperature)
+        wanted = len(turns) if self.value_head is not None else 0
+        logprobs, entropy, values = own.collected(
+            [
+                (logprobs, learns, len(learned)),
+                (entropy, learns, len(learned)),
+                (values, reads[: len(values)], wanted),
+            ]
+        )
+        return logprobs, entropy, values
+
+    def _scored(
+        self, tokens: Tensor, rows: Packed, places: Tensor, targets: Tensor, turns: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of what follows the tokens at `places`, and values at `turns`, among tokens that are all here."""
         states = packed_states(self.model, tokens, rows)
         layer, (group, first) = head(self.model), self.words
-        before = copied(states[learned - 1], group)
+        before = copied(states[places], group)
         logprobs, entropy = TokenScores.apply(  # type: ignore[no-untyped-call]
             before, layer.weight, layer.bias, targets - first, temperature, group
         )
@@ -70,7 +92,7 @@ class Scorer(nn.Module):
         return logprobs, entropy, self.value_head(states[turns]).float().sum(dim=-1)  # of one number
 
 
-def packed_states(model: Any, tokens: Tensor, rows: Spans) -> Tensor:
+def packed_states(model: Any, tokens: Tensor, rows: Packed) -> Tensor:
     """Hidden states [T, H] of tokens [1, T]."""
     return hidden_states(
         model, tokens, attention_mask=NO_MASK, position_ids=rows.positions, rows=rows, use_cache=False

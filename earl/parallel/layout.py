@@ -1,7 +1,7 @@
 """Which part of every tensor a process holds: pure arithmetic, the same on every process.
 
 A tensor that tensor parallelism splits is first cut along one axis into `tp` parts; what remains is cut along its
-first axis into `dp` parts (FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty. A part
+first axis into `dp · cp` parts (FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty. A part
 is always a box of the whole tensor, which is what makes checkpoints independent of the layout.
 """
 
@@ -48,7 +48,7 @@ class Layout:
     """How many processes share a model.
 
     Rank = (dp_rank · cp + cp_rank) · tp + tp_rank: the processes of one tp group are neighbours. Those of a tp group
-    compute the same tokens, those of a cp group consecutive parts of the same rows, those of a dp group other rows.
+    compute the same tokens, those of a cp group other tokens of the same rows, those of a dp group other rows.
     """
 
     dp: int = 1
@@ -61,15 +61,14 @@ class Layout:
         return self.dp * self.tp * self.cp
 
     def box(self, shape: Sequence[int], axis: int | None, rank: int) -> Box:
-        """What `rank` holds of a tensor that tensor parallelism splits along `axis`, None: along none. Ranks of one cp
-        group hold the same.
+        """What `rank` holds of a tensor that tensor parallelism splits along `axis`, None: along none.
 
         Example:
             >>> [Layout(2, 2).box((8, 6), 1, rank).offset for rank in range(4)]   # columns by tp, then rows by dp
             [(0, 0), (0, 3), (4, 0), (4, 3)]
         """
         offset, size = [0] * len(shape), list(shape)
-        for along, parts, own in ((axis, self.tp, rank % self.tp), (0, self.dp, rank // (self.tp * self.cp))):
+        for along, parts, own in ((axis, self.tp, rank % self.tp), (0, self.dp * self.cp, rank // self.tp)):
             if along is not None and size:
                 start, size[along] = chunk(size[along], parts, own)
                 offset[along] += start
@@ -77,7 +76,7 @@ class Layout:
 
     def keeps(self, axis: int | None, rank: int) -> bool:
         """Whether `rank` is the one that saves its part, of those that hold the same."""
-        return rank // self.tp % self.cp == 0 and (axis is not None or rank % self.tp == 0)
+        return axis is not None or rank % self.tp == 0
 
 
 def chunk(length: int, parts: int, own: int) -> tuple[int, int]:

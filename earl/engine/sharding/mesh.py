@@ -1,4 +1,4 @@
-"""The grid of processes that share a learner: data parallel × tensor parallel."""
+"""The grid of processes that share a learner: data parallel × context parallel × tensor parallel."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,19 +15,21 @@ from earl.parallel.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """A process's place in the grid. Rank = dp_rank · tp + tp_rank."""
+    """A process's place in the grid. Rank = (dp_rank · cp + cp_rank) · tp + tp_rank."""
 
     layout: Layout
     rank: int
     device: torch.device
     """Where this process computes."""
     grid: DeviceMesh
-    """With the axes dp and tp."""
+    """With the axes dp, cp and tp."""
+    shards: DeviceMesh
+    """The processes that hold the same part of every layer, sharded over them: dp × cp."""
 
     @property
     def dp_rank(self) -> int:
         """Which share of the rows this process computes."""
-        return self.rank // self.layout.tp
+        return self.rank // (self.layout.tp * self.layout.cp)
 
     @property
     def tp_rank(self) -> int:
@@ -44,8 +46,13 @@ class Mesh:
         return self.grid.get_group("tp") if self.layout.tp > 1 else None
 
     @property
+    def cp_group(self) -> ProcessGroup | None:
+        """The processes that split the tokens of this one's rows; None when there are no others."""
+        return self.grid.get_group("cp") if self.layout.cp > 1 else None
+
+    @property
     def dp_group(self) -> ProcessGroup:
-        """The processes that hold the same part of every layer, sharded over them."""
+        """One process of each share of the rows."""
         return self.grid.get_group("dp")
 
 
@@ -85,5 +92,10 @@ def joined_mesh(rank: int, layout: Layout, address: str, port: int, device: str 
 def mesh_of(layout: Layout, device: torch.device) -> Mesh:
     """The grid of the processes that have been joined."""
     assert distributed.get_world_size() == layout.size
-    grid = init_device_mesh(device.type, (layout.dp, layout.tp), mesh_dim_names=("dp", "tp"))
-    return Mesh(layout, distributed.get_rank(), device, grid)
+    dp, tp, cp = layout.dp, layout.tp, layout.cp
+    grid = init_device_mesh(device.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
+    # FSDP2 shards over one axis: of two, it would keep whole copies along the first.
+    shards = (
+        grid["dp"] if cp == 1 else init_device_mesh(device.type, (dp * cp, tp), mesh_dim_names=("dp_cp", "tp"))["dp_cp"]
+    )
+    return Mesh(layout, distributed.get_rank(), device, grid, shards)

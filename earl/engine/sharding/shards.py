@@ -1,7 +1,8 @@
 """A learner spread over a grid of processes: tensor parallelism inside a row, FSDP2 along the columns.
 
-Each process computes its data-parallel share of the rows with its tensor-parallel part of every layer. FSDP2 keeps
-parameters, gradients and moments of a part cut over the column, and gathers one layer at a time while it computes.
+Each process computes its data-parallel share of the rows, of these its context-parallel portion of the tokens, with its
+tensor-parallel part of every layer. FSDP2 keeps parameters, gradients and moments of a part cut over the column, dp × cp,
+and gathers one layer at a time while it computes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ class Shards:
         return frozen
 
     def add(self, values: Tensor) -> Tensor:
-        """The sum over the shares of the rows; the processes of a tensor-parallel group have the same ones."""
+        """The sum over the shares of the rows; the processes of a tensor- or context-parallel group have the same."""
         total = values.to(self.mesh.device)
         distributed.all_reduce(total, group=self.mesh.dp_group)
         return total.cpu()
@@ -145,6 +146,7 @@ class Shards:
         if group is not None:
             self._splits = split(model, tp, self.mesh.tp_rank, group)
             scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, self.mesh.tp_rank)[0])
+        scorer.context = self.mesh.cp_group
         if frozen:
             scorer.requires_grad_(False)
         elif learner.recompute:
@@ -161,7 +163,7 @@ class Shards:
         offload = CPUOffloadPolicy() if hosted else OffloadPolicy()
         for module in (*layers(scorer.model), scorer):
             fully_shard(
-                module, mesh=self.mesh.grid["dp"], reshard_after_forward=True, mp_policy=policy, offload_policy=offload
+                module, mesh=self.mesh.shards, reshard_after_forward=True, mp_policy=policy, offload_policy=offload
             )
         for module in scorer.modules():
             if isinstance(module, FSDPModule):  # gradients are summed: the loss is a share of the mean over all tokens
