@@ -36,9 +36,9 @@ from earl.engine.tokenizer import character_tokenizer
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 
-LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2), (1, 1, 4))
+LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2))
 """dp, tp, cp."""
-HANDED = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 1, 1), (1, 1, 4), (4, 1, 1), (2, 1, 2), (1, 4, 1), (1, 2, 2), (2, 2, 1))
+HANDED = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 4), (2, 1, 2), (1, 2, 2))
 """A run's layouts in turn: nine times it is resumed under another one."""
 STAGE = 3
 """Updates between two resumes."""
@@ -82,7 +82,7 @@ def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[st
         last = _alone(Case())
         last.restore(folder / str(len(HANDED) - 1))
         handed.append(trained(last, range(len(HANDED) * STAGE, (len(HANDED) + 1) * STAGE)))
-    names = [f"dp {dp}, tp {tp}" + (f", cp {cp}" if cp > 1 else "") for dp, tp, cp in HANDED] + ["one process"]
+    names = [f"dp {dp}, tp {tp}, cp {cp}" for dp, tp, cp in HANDED] + ["one process"]
     return {
         "updates": updates,
         "losses": [

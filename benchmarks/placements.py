@@ -28,8 +28,8 @@ RECIPE: dict[str, Any] = {
 KINDS = ("colocated", "disaggregated")
 TAKEN = ("dispatch/", "weights/", "memory/peak_bytes")
 """Metrics of what moving rows and weights took, and holding them."""
-LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))
-"""(dp, tp)."""
+LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2))
+"""(dp, tp, cp)."""
 
 
 def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
@@ -46,11 +46,12 @@ def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
     expected = numbers(trained(root, "embedded", config))
     rows = []
     for kind in KINDS:
-        for dp, tp in LAYOUTS:
-            placement = config.placement.model_copy(update={"kind": kind, "dp": dp, "tp": tp, "samplers": 2})
+        for dp, tp, cp in LAYOUTS:
+            layout = {"dp": dp, "tp": tp, "cp": cp}
+            placement = config.placement.model_copy(update={"kind": kind, **layout, "samplers": 2})
             placed = config.model_copy(update={"placement": placement})
-            found = numbers(trained(root, f"{kind}-{dp}-{tp}", placed))
-            rows.append({"placement": kind, "dp": dp, "tp": tp, **differences(expected, found)})
+            found = numbers(trained(root, f"{kind}-{dp}-{tp}-{cp}", placed))
+            rows.append({"placement": kind, **layout, **differences(expected, found)})
     return {"steps": config.total_steps, "rows": rows}
 
 

@@ -43,7 +43,7 @@ def _line(placed: Placed, fragment: Fragment, width: int) -> str:
 
 def _idle(placed: Placed) -> list[tuple[str, int]]:
     """GPUs without work, and when."""
-    learner, sampler = placed.dp * placed.tp, placed.samplers * placed.sampler_tp
+    learner, sampler = placed.dp * placed.tp * placed.cp, placed.samplers * placed.sampler_tp
     if placed.kind == "colocated":
         return [("in update", placed.gpus - learner), ("in rollout", placed.gpus - sampler)]
     return [("always", placed.gpus - learner - sampler)]
@@ -52,7 +52,8 @@ def _idle(placed: Placed) -> list[tuple[str, int]]:
 def _layout(placed: Placed, name: str) -> str:
     if name == "environments":
         return ""
-    return f"  (dp {placed.dp} x tp {placed.tp})" if name == "learner" else f"  (tp {placed.sampler_tp})"
+    cut = f" x cp {placed.cp}" if placed.cp > 1 else ""
+    return f"  (dp {placed.dp} x tp {placed.tp}{cut})" if name == "learner" else f"  (tp {placed.sampler_tp})"
 
 
 def _pool(name: str) -> str:

@@ -13,7 +13,7 @@ from earl.recipe import build, load_toml, override
 FOLDER = Path(str(files("earl") / "configs"))
 MOVABLE = ("placement", "sampler")
 """What may change when a run is continued: checkpoints do not depend on where they were written."""
-DECIDED = {"placement": {"address", "gpus", "dp", "tp", "samplers"}, "sampler": {"engine", "tp"}}
+DECIDED = {"placement": {"address", "gpus", "dp", "tp", "cp", "samplers"}, "sampler": {"engine", "tp"}}
 """What is decided anew when a run is placed anew."""
 
 

@@ -19,7 +19,7 @@ def layouts(updates: int, as_json: bool) -> None:
 
     \b
     losses    by variant (untied and tied output layer, recomputed activations,
-              low-rank adapters) and layout (dp, tp)
+              low-rank adapters) and layout (dp, tp, cp)
     resumed   of one run that goes on under another layout again and again
     """
     from earl.benchmarks.layouts import run
@@ -28,11 +28,11 @@ def layouts(updates: int, as_json: bool) -> None:
     if as_json:
         return print_json(result)
     for row in result["losses"]:
-        name = f"{row['variant']}, dp {row['dp']}, tp {row['tp']}"
-        click.echo(f"{name:<42} {row['difference']:.1e}")
+        name = f"{row['variant']}, dp {row['dp']}, tp {row['tp']}, cp {row['cp']}"
+        click.echo(f"{name:<54} {row['difference']:.1e}")
     for row in result["resumed"]:
         name = f"resumed, {row['from']} to {row['to']}"
-        click.echo(f"{name:<42} {row['difference']:.1e}")
+        click.echo(f"{name:<54} {row['difference']:.1e}")
     return None
 
 

@@ -101,7 +101,7 @@ class LearnerConfig(Section):
     epochs: int = Field(1, ge=1)
     """Passes over a step's batch."""
     micro_batch_tokens: int = Field(2048, ge=16)
-    """Tokens of one forward and backward pass."""
+    """Tokens of one forward and backward pass; with placement.cp they are split over so many devices."""
     clip_grad_norm: float = Field(1.0, gt=0)
     """Longest gradient; longer ones are scaled down."""
     weight_decay: float = Field(0.0, ge=0)

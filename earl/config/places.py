@@ -49,6 +49,9 @@ class PlacementConfig(Section):
     """Learner: data-parallel copies, over which parameters are sharded (FSDP2). Not set, on GPUs: as many as fit."""
     tp: int = Field(1, ge=1)
     """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as few as memory allows."""
+    cp: int = Field(1, ge=1)
+    """Learner: context-parallel devices, over which the tokens of a micro-batch are split, each with tp neighbours.
+    Parameters are sharded over dp x cp."""
     samplers: int = Field(1, ge=1)
     """Copies of the sampler, each of sampler.tp devices. Not set, on GPUs: as many as there are prompts and GPUs."""
     environments: int = Field(0, ge=0)
@@ -82,7 +85,7 @@ class SelectorConfig(Section):
 
     kind: Literal["off", "auto"] = "off"
     """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner dp × tp
-    over as many ranks, with and without recompute; of rollout copies × tp over as many devices. `off`: as set. What
-    `earl profile` has measured here is known from the first step on."""
+    over as many ranks, with and without recompute, cp as it is set; of rollout copies × tp over as many devices.
+    `off`: as set. What `earl profile` has measured here is known from the first step on."""
     profile: bool = False
     """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""

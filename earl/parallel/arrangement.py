@@ -25,11 +25,13 @@ class Arrangement:
     sampler_tp: int
     shared: bool
     """Whether learner and samplers take turns on the same devices."""
+    cp: int = 1
+    """Devices of the learner that share the tokens of a micro-batch, each with tp neighbours."""
 
     @property
     def ranks(self) -> int:
         """Devices of the learner."""
-        return self.dp * self.tp
+        return self.dp * self.tp * self.cp
 
     @property
     def sampling(self) -> int:

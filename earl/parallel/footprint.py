@@ -108,7 +108,7 @@ def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
 
 
 def _fullest(shape: ModelShape, training: Training, moments: list[Moment]) -> LearnerBytes:
-    devices = training.tp if training.whole else training.dp * training.tp
+    devices = training.tp if training.whole else training.shards * training.tp
     trained = adapter_parameters(shape, training.lora_rank) if training.lora_rank else shape.parameters
     base = WIDE_BYTES * shape.parameters
     weights = ceil((base + (WIDE_BYTES * trained if training.lora_rank else 0)) / devices)

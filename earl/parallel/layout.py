@@ -1,8 +1,8 @@
 """Which part of every tensor a process holds: pure arithmetic, the same on every process.
 
 A tensor that tensor parallelism splits is first cut along one axis into `tp` parts; what remains is cut along its
-first axis into `dp · cp` parts (FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty. A part
-is always a box of the whole tensor, which is what makes checkpoints independent of the layout.
+first axis into `dp · cp` parts (FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty.
+A part is always a box of the whole tensor, which is what makes checkpoints independent of the layout.
 """
 
 from collections.abc import Sequence

@@ -71,7 +71,7 @@ def sizes(shape: ModelShape, training: Training) -> Sizes:
     head, tables = ceil(shape.vocab / tp) * shape.hidden, 1 if shape.tied else 2
     unit = ceil(max(0, shape.parameters - tables * shape.vocab * shape.hidden) / shape.layers / tp)
     trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
-    learned = training.tokens if training.learned is None else training.learned
+    learned = training.portion if training.learned is None else ceil(training.learned / training.cp)
     root_trained = 0 if rank else tables * head
     stream, slices = shape.hidden * kind, logit_bytes(shape, learned, tp)
     narrow = slices // 2 * (WIDE_BYTES + kind) // WIDE_BYTES + min(PRODUCT_AT_ONCE, head) * (WIDE_BYTES + kind)
@@ -82,9 +82,9 @@ def sizes(shape: ModelShape, training: Training) -> Sizes:
         unit=kind * (unit + (trained if rank else 0)),
         unit_gradients=kind * trained,
         unit_sent=WIDE_BYTES * trained,
-        shards=ceil(WIDE_BYTES * (shape.layers * trained + root_trained) / (1 if training.whole else training.dp)),
-        layer=layer(shape, tp, kind, ragged=training.ragged and training.on_host, frozen=rank > 0),
-        states=training.tokens * stream,
+        shards=ceil(WIDE_BYTES * (shape.layers * trained + root_trained) / (1 if training.whole else training.shards)),
+        layer=layer(shape, tp, kind, training.ragged and training.on_host, frozen=rank > 0, cp=training.cp),
+        states=training.portion * stream,
         learned_states=learned * stream,
         slices=slices,
         narrow=0 if kind == WIDE_BYTES else max(narrow, kind * head),
@@ -101,7 +101,7 @@ def of_update(shape: ModelShape, training: Training) -> list[Moment]:
 
 def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[Moment]:
     """From the gathering of the first layer to the gradients of the last."""
-    tokens, whole = training.tokens, training.whole
+    tokens, whole = training.portion, training.whole
     kept = tokens * (shape.layers * (size.layer.stream if training.recompute else size.layer.kept))
     one = tokens * size.layer.kept if training.recompute else 0
     before = size.shards if training.accumulated else 0
@@ -111,7 +111,7 @@ def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, 
     closing = 2 * tokens * shape.hidden * WIDE_BYTES + size.learned_states  # of the last norm, of both kinds of states
     logits = max(size.slices, size.narrow)
     unsent = 0 if whole else max(0, size.unit_sent - freed)
-    sent = 0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.dp
+    sent = 0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.shards
     own = before + waiting + (0 if whole else size.unit_gradients)
     return [
         Moment("gather", before, root + unit, root + unit if _shared(training) else 0),
@@ -127,7 +127,7 @@ def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, tw
     copies = 2 if shape.tied and not training.lora_rank else 0  # the embeddings' gradient, and the sum with the head's
     layers_done = size.shards if training.accumulated else size.shards * (shape.layers - 1) // shape.layers
     words = layers_done + waiting * (1 + copies) + (0 if shape.tied else waiting)
-    exchanged = 0 if whole else twice * size.root_gradients + size.root_gradients // training.dp
+    exchanged = 0 if whole else twice * size.root_gradients + size.root_gradients // training.shards
     return [
         Moment("words", words, root, 0 if whole else size.unit_sent, size.states),
         Moment("exchange", size.shards + waiting, 0, exchanged),
@@ -137,12 +137,12 @@ def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, tw
 
 def _shared(training: Training) -> bool:
     """Whether several ranks have a shard each of the same weights."""
-    return training.dp > 1 and not training.whole
+    return training.shards > 1 and not training.whole
 
 
 def of_pass(shape: ModelShape, training: Training) -> list[Moment]:
     """Those of a pass without gradients, by the model or by its reference."""
-    size, tokens, whole = sizes(shape, training), training.tokens, training.whole
+    size, tokens, whole = sizes(shape, training), training.portion, training.whole
     shared = _shared(training)
     root, unit = (0, 0) if whole else (size.root, size.unit)
     return [

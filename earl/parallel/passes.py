@@ -24,7 +24,7 @@ class Layer:
     """What a pass without gradients has at its fullest, the embeddings with it, which it holds on to."""
 
 
-def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bool) -> Layer:
+def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bool, cp: int = 1) -> Layer:
     """A layer of a model that computes in `float_bytes`.
 
     A norm keeps what comes in and what it is before the norm's weights, unless these are frozen, both in the type of
@@ -33,20 +33,23 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     Args:
         ragged: whether rows of several lengths share a pass, so that their attention is joined into one tensor.
         frozen: whether the model's own weights are.
+        cp: ranks that share the tokens: each gathers keys and values of all, and joins the attention of its pieces.
     """
     wide, stream = WIDE_BYTES, shape.hidden * float_bytes
     queries, keys = ceil(shape.heads / tp) * shape.head_dim, ceil(shape.kv_heads / tp) * shape.head_dim
     inner = ceil(shape.intermediate / tp) * float_bytes
     normed = wide + (0 if frozen else float_bytes)  # of one number that a norm passes
-    attention = (2 * queries + 2 * keys + (queries if ragged else 0)) * float_bytes + ceil(shape.heads / tp) * wide
+    joined = queries if ragged or cp > 1 else 0
+    attention = (2 * queries + 2 * keys * cp + joined) * float_bytes + ceil(shape.heads / tp) * wide
     heads = (queries + keys) * normed if shape.head_norms else 0
     routed = shape.experts_per_token * 2 * stream if shape.experts > 1 else 0
     kept = 2 * (shape.hidden * normed + stream) + heads + attention + 4 * inner + routed
-    rotated = (3 * queries + 2 * keys) * float_bytes + 3 * stream
+    gathered = 4 * keys * cp * float_bytes if cp > 1 else 0  # by rank and by place, at the same time
+    rotated = (3 * queries + 2 * keys) * float_bytes + gathered + 3 * stream
     return Layer(
         stream=stream,
         kept=kept,
-        backward=2 * inner + stream,
+        backward=max(2 * inner, 2 * gathered) + stream,  # its gradient is put together from those of the pieces
         forward=max(4 * stream + 3 * inner + routed, rotated + stream),
     )
 

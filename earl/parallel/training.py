@@ -1,6 +1,7 @@
 """How a model is trained, as far as memory is concerned."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from earl.parallel.memory import ModelShape
 
@@ -34,6 +35,18 @@ class Training:
     """Whether a step has several micro-batches, so that gradients of earlier ones are there."""
     ragged: bool = True
     """Whether rows of several lengths share a micro-batch: GPUs have a kernel for that, hosts join their attention."""
+    cp: int = 1
+    """Ranks that the tokens of a micro-batch are split over."""
+
+    @property
+    def shards(self) -> int:
+        """Over which each part of a layer is sharded."""
+        return self.dp * self.cp
+
+    @property
+    def portion(self) -> int:
+        """Tokens of a micro-batch on one rank."""
+        return ceil(self.tokens / self.cp)
 
 
 def adapter_parameters(shape: ModelShape, rank: int) -> int:

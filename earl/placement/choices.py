@@ -11,11 +11,12 @@ from earl.parallel.memory import ModelShape
 
 
 def candidates(config: Config, shape: ModelShape) -> dict[Stage, Sequence[Choice]]:
-    """By stage, what is set first. Experience is prepared by the ranks that learn from it."""
+    """By stage, what is set first. Experience is prepared by the ranks that learn from it,
+    and their cp stays as it is set."""
     place, learner = config.placement, config.learner
     ranks, devices = place.dp * place.tp, place.samplers * config.sampler.tp
     update = [
-        Choice("update", Layout(ranks // tp, tp), learner.micro_batch_tokens, recompute, learner.offload)
+        Choice("update", Layout(ranks // tp, tp, place.cp), learner.micro_batch_tokens, recompute, learner.offload)
         for tp in splits(shape, ranks)
         if ranks % tp == 0
         for recompute in ([True] if learner.recompute else [False, True])
@@ -29,7 +30,8 @@ def now(config: Config, stage: Stage) -> Choice:
     place, learner = config.placement, config.learner
     if stage == "rollout":
         return Choice("rollout", Layout(place.samplers, config.sampler.tp))
-    return Choice("update", Layout(place.dp, place.tp), learner.micro_batch_tokens, learner.recompute, learner.offload)
+    layout = Layout(place.dp, place.tp, place.cp)
+    return Choice("update", layout, learner.micro_batch_tokens, learner.recompute, learner.offload)
 
 
 def chosen(config: Config, choice: Choice) -> Config:

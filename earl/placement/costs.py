@@ -87,17 +87,29 @@ class PlacedCosts:
         reads = algorithm(self.config.algorithm.name).needs_values + (self.config.algorithm.kl > 0)
         attended = shape.layers * shape.heads * shape.head_dim * tokens / 2
         per_token = (learner.epochs * (8 if choice.recompute else 6) + 2 * reads) * (shape.parameters + 2 * attended)
-        rank_tokens, most = sequences * tokens / layout.dp, choice.micro_batch_tokens or learner.micro_batch_tokens
-        learned = learner.epochs * learner.minibatches * ceil(rank_tokens / learner.minibatches / max(most, tokens))
-        passes = learned + reads * ceil(rank_tokens / max(most, tokens))
-        exchanged = 0.0
-        if layout.tp > 1:
-            count = shape.layers * (6 if choice.recompute else 4)
-            share = 2 * (layout.tp - 1) / layout.tp
-            moved = rank_tokens * (learner.epochs + reads / 2) * shape.hidden * 4 * share
-            exchanged = count * (moved / LINK + passes * LAYER_SECONDS * log2(layout.tp))
-        sharded = passes * 3 * 4 * shape.parameters / layout.tp * (layout.dp - 1) / layout.dp / LINK
-        return rank_tokens * per_token / layout.tp / FLOPS + exchanged + sharded
+        own, most = sequences * tokens / layout.dp, choice.micro_batch_tokens or learner.micro_batch_tokens
+        learned = learner.epochs * learner.minibatches * ceil(own / learner.minibatches / max(most, tokens))
+        passes = learned + reads * ceil(own / max(most, tokens))
+        exchanged = self._exchanged(choice, own * (learner.epochs + reads / 2), passes)
+        shards = layout.dp * layout.cp
+        sharded = passes * 3 * 4 * shape.parameters / layout.tp * (shards - 1) / shards / LINK
+        return own * per_token / layout.tp / layout.cp / FLOPS + exchanged + sharded
+
+    def _exchanged(self, choice: Choice, tokens: float, passes: int) -> float:
+        """Seconds of a learner's exchanges in its layers: of states over tp, of keys and values over cp.
+
+        Args:
+            tokens: that a cp group learns from, those that it only reads counted by half.
+        """
+        shape, tp, cp = self.shape, choice.layout.tp, choice.layout.cp
+        seconds, again = 0.0, 3 if choice.recompute else 2
+        if tp > 1:
+            moved = tokens / cp * shape.hidden * 4 * 2 * (tp - 1) / tp
+            seconds += 2 * again * (moved / LINK + passes * LAYER_SECONDS * log2(tp))
+        if cp > 1:
+            moved = tokens * 2 * shape.kv_heads / tp * shape.head_dim * 4 * (cp - 1) / cp
+            seconds += again * (moved / LINK + passes * LAYER_SECONDS * log2(cp))
+        return shape.layers * seconds
 
     def _rollout(self, choice: Choice, tokens: float, sequences: int) -> float:
         shape, layout = self.shape, choice.layout
@@ -116,6 +128,7 @@ class PlacedCosts:
         training = Training(
             dp=layout.dp,
             tp=layout.tp,
+            cp=layout.cp,
             tokens=max(load.longest_tokens, min(choice.micro_batch_tokens or share, share)),
             float_bytes=FLOAT_BYTES[learner.dtype],
             recompute=choice.recompute,

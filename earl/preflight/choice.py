@@ -23,9 +23,9 @@ def dtype_of(config: Config, site: Site) -> str:
 def arrange(config: Config, shape: ModelShape, site: Site) -> Arrangement:
     """Copies of learner and sampler, and the devices of each."""
     place, shared = config.placement, site.kind == "colocated"
-    tp, sampler_tp, dp, samplers = place.tp, config.sampler.tp, place.dp, place.samplers
+    tp, sampler_tp, dp, samplers, cp = place.tp, config.sampler.tp, place.dp, place.samplers, place.cp
     if not site.gpus:
-        return Arrangement(dp, tp, samplers, sampler_tp, shared)
+        return Arrangement(dp, tp, samplers, sampler_tp, shared, cp)
     given, host = place.model_fields_set, site.cluster.gpus_per_host
     if "tp" in config.sampler.model_fields_set or site.engine == "local":
         sampler_splits = [sampler_tp]
@@ -36,15 +36,17 @@ def arrange(config: Config, shape: ModelShape, site: Site) -> Arrangement:
     if not shared and "samplers" in given:
         learning = max(1, site.cluster.gpus - samplers * sampler_tp)
     elif not shared and "dp" in given:
-        sampling = site.cluster.gpus - dp * tp
+        sampling = site.cluster.gpus - dp * tp * cp
     if "tp" not in given:
         learner_splits = [size for size in splits(shape, host) if host % size == 0]
-        tp = smallest(learner_splits, lambda size: _learner_fits(config, shape, site, learning // size or 1, size))
+        tp = smallest(
+            learner_splits, lambda size: _learner_fits(config, shape, site, learning // (size * cp) or 1, size)
+        )
     if "dp" not in given:
-        dp = max(1, learning // tp)
+        dp = max(1, learning // (tp * cp))
     if "samplers" not in given:
         samplers = max(1, min(sampling // sampler_tp, config.rollout.prompts))
-    return Arrangement(dp, tp, samplers, sampler_tp, shared)
+    return Arrangement(dp, tp, samplers, sampler_tp, shared, cp)
 
 
 def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> LearnerBytes:
@@ -53,6 +55,7 @@ def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) 
     training = Training(
         dp=dp,
         tp=tp,
+        cp=config.placement.cp,
         tokens=learner.micro_batch_tokens,
         float_bytes=FLOAT_BYTES[dtype_of(config, site)],
         recompute=learner.recompute,

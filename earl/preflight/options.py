@@ -46,6 +46,7 @@ OPTIONS: Mapping[str, Read] = {
     "placement.gpus": ON_RAY,
     "placement.dp": ON_RAY,
     "placement.tp": ON_RAY,
+    "placement.cp": ON_RAY,
     "placement.samplers": ON_RAY,
     "placement.environments": ON_RAY,
     "placement.transport": ON_RAY,

@@ -35,6 +35,7 @@ class Placed:
     """Their kind; None: there are none, or they are not listed."""
     dp: int
     tp: int
+    cp: int
     samplers: int
     sampler_tp: int
     engine: str
@@ -54,7 +55,7 @@ class Placed:
         """What a recipe may leave open, by section, as it was decided."""
         place: dict[str, object] = {"kind": self.kind}
         if self.kind != "embedded":
-            place |= {"dp": self.dp, "tp": self.tp, "samplers": self.samplers}
+            place |= {"dp": self.dp, "tp": self.tp, "cp": self.cp, "samplers": self.samplers}
         sampler = {"engine": self.engine, "tp": self.sampler_tp}
         return {"placement": place, "sampler": sampler, "learner": {"dtype": self.dtype}}
 
@@ -132,6 +133,7 @@ def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerByte
         gpu=cluster.device.kind if site.gpus and cluster.device else None,
         dp=found.dp,
         tp=found.tp,
+        cp=found.cp,
         samplers=found.samplers,
         sampler_tp=found.sampler_tp,
         engine=site.engine,
@@ -163,7 +165,7 @@ def _check_devices(config: Config, site: Site, found: Arrangement, placed: Place
     if need > have:
         raise EarlError(
             f"{_asked(found)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower placement.dp, "
-            "placement.tp, placement.samplers or sampler.tp, or add hosts"
+            "placement.tp, placement.cp, placement.samplers or sampler.tp, or add hosts"
         )
     if widest > host:
         raise EarlError(
@@ -178,6 +180,7 @@ def _check_devices(config: Config, site: Site, found: Arrangement, placed: Place
 
 def _asked(found: Arrangement) -> str:
     learner, sampler = f"placement.dp {found.dp} x placement.tp {found.tp}", f"placement.samplers {found.samplers}"
+    learner += f" x placement.cp {found.cp}" if found.cp > 1 else ""
     return f"{learner} {'and in turns' if found.shared else 'and'} {sampler} x sampler.tp {found.sampler_tp}"
 
 
@@ -191,6 +194,7 @@ def _check_gpu(
     if not fits(learner.peak, device.memory_bytes).ok:
         raise EarlError(
             f"the learner needs {size(learner.peak)} on each GPU under dp {found.dp} x tp {found.tp} "
+            f"{f'x cp {found.cp} ' if found.cp > 1 else ''}"
             f"({_parts(learner)}), one {device.kind} has {size(device.memory_bytes)}; "
             f"{' or '.join(_cures(config, shape, site, found, device.memory_bytes))}"
         )
@@ -220,10 +224,12 @@ def _cures(config: Config, shape: ModelShape, site: Site, found: Arrangement, ro
         if suffices(found.dp, found.tp, **{key: value})
     ]
     cures += [
-        f"set placement.tp to {tp}" for tp in splits(shape, host) if suffices(found.ranks // tp, tp) and tp > found.tp
+        f"set placement.tp to {tp}"
+        for tp in splits(shape, host)
+        if suffices(found.ranks // (tp * found.cp), tp) and tp > found.tp
     ][:1]
     more = next((found.dp << by for by in range(1, 13) if suffices(found.dp << by, found.tp)), None)
-    cures += [f"take {more * found.tp} GPUs for it, placement.dp = {more}"] if more else []
+    cures += [f"take {more * found.tp * found.cp} GPUs for it, placement.dp = {more}"] if more else []
     return cures or ["choose a smaller model, or more GPUs with learner.recompute and learner.offload"]
 
 

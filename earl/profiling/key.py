@@ -33,7 +33,8 @@ def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
     recipe = {section: {name: known[section][name] for name in names} for section, names in READ.items()}
     counted = {
         "engine": engine_of(config, shape),
-        "learner_devices": place.dp * place.tp,
+        "learner_devices": place.dp * place.tp * place.cp,
+        "context_devices": place.cp,
         "sampler_devices": place.samplers * config.sampler.tp,
         "reference": config.algorithm.kl > 0,
     }

@@ -117,9 +117,9 @@ def test_buckets_are_well_filled():
 
 
 def test_replicas_share_the_sending():
-    # 32 tensors of 1 KiB lie on a context-parallel group of four: each sends eight of them.
+    # 32 tensors of 1 KiB that are not split lie on a tensor-parallel group of four: each sends eight of them.
     weights = [Weight(f"vector {number}", (256,), 4) for number in range(32)]
-    source = Copies(Layout(cp=4), ((0, 1, 2, 3),))
+    source = Copies(Layout(tp=4), ((0, 1, 2, 3),))
     made = plan_weights(weights, source, Copies(Layout(), ((4,),)), range(5), 1 << 20)
     assert made.volume().sent.tolist() == [8 << 10] * 4 + [0]
 

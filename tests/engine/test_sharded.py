@@ -13,12 +13,12 @@ def measured():
 
 
 def test_every_layout_has_the_losses_of_one_process(measured):
-    differences = {(row["variant"], row["dp"], row["tp"]): row["difference"] for row in measured["losses"]}
-    assert len(differences) == 16  # 4 variants x dp/tp = 1/1, 2/1, 1/2, 2/2
+    differences = {(row["variant"], row["dp"], row["tp"], row["cp"]): row["difference"] for row in measured["losses"]}
+    assert len(differences) == 28  # 4 variants x dp/tp/cp = 1/1/1, 2/1/1, 1/2/1, 2/2/1, 1/1/2, 2/1/2, 1/2/2
     assert max(differences.values()) < 1e-4, differences
 
 
 def test_a_run_goes_on_under_any_other_layout(measured):
     differences = {(row["from"], row["to"]): row["difference"] for row in measured["resumed"]}
-    assert len(differences) == 7  # six changes of layout, and to one process at the end
+    assert len(differences) == 10  # nine changes of layout, and to one process at the end
     assert max(differences.values()) < 1e-5, differences

@@ -20,8 +20,9 @@ SPARE = 1 << 20
 """Bytes that a process is left with that is to run out of memory."""
 
 
-def recipe(dp=2, tp=1, **learner):
-    place = {"kind": "colocated", "dp": dp, "tp": tp, "samplers": 2, "heartbeat_seconds": 5.0, "memory_gib": 4.0}
+def recipe(dp=2, tp=1, cp=1, **learner):
+    place = {"kind": "colocated", "dp": dp, "tp": tp, "cp": cp, "samplers": 2, "heartbeat_seconds": 5.0}
+    place |= {"memory_gib": 4.0}
     # The rate is so small that rounding, which no two layouts share, decides no token.
     return build({**BASE, "placement": place, "learner": {"minibatches": 2, "learning_rate": 1e-6, **learner}})
 
@@ -62,7 +63,8 @@ def left_alone():
 
 @pytest.mark.slow
 def test_losses_are_those_of_a_learner_that_keeps_its_layout(stages, left_alone):
-    layouts = {2: recipe(1, 2), 3: recipe(1, 2, recompute=True, micro_batch_tokens=512), 4: recipe(2, 1, offload=True)}
+    again = {"recompute": True, "micro_batch_tokens": 512}
+    layouts = {2: recipe(1, 2), 3: recipe(1, 2, **again), 4: recipe(1, 1, 2), 5: recipe(2, 1, offload=True)}
     processes = [member.process for member in stages.learner._crew.members]
     numbers = []
     for step in range(1, 6):

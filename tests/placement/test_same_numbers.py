@@ -10,6 +10,6 @@ from earl.recipe import build
 def test_every_placement_and_layout_learns_the_same(tmp_path):
     result = run(tmp_path)
     assert build(RECIPE).run.steps == 20
-    assert len(result["rows"]) == 8
+    assert len(result["rows"]) == 10  # 2 placements x 5 layouts
     for row in result["rows"]:
         assert max(row["loss"], row["reward"]) <= 1e-4, row

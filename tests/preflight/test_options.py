@@ -31,6 +31,7 @@ READERS = {
     "placement.gpus": ("8xH100", ON_RAY),
     "placement.dp": (2, ON_RAY),
     "placement.tp": (2, ON_RAY),
+    "placement.cp": (2, ON_RAY),
     "placement.samplers": (2, ON_RAY),
     "placement.environments": (2, ON_RAY),
     "placement.max_staleness": (1, {"disaggregated", "disaggregated gpus"}),

@@ -45,6 +45,14 @@ def test_a_large_model_on_128_gpus() -> None:
     assert check_placement(written, QWEN, on("16x8xH100")) == placed  # what is decided stays
 
 
+def test_tokens_over_two_gpus_leave_room_for_whole_layers() -> None:
+    # What the layers keep of 1,024 of 2,048 tokens is 31 GiB and keys and values of the others, under tp 1.
+    placed = check_placement(recipe(placement={"cp": 2}), QWEN, on("16x8xH100"))
+    assert (placed.dp, placed.tp, placed.cp) == (64, 1, 2)
+    assert [part.actors for part in placed.fragments] == [128, 16]
+    assert check_placement(settled(recipe(), placed), QWEN, on("16x8xH100")) == placed
+
+
 def test_apart_each_has_half_of_the_hosts() -> None:
     placed = check_placement(recipe(), QWEN, on("16x8xH100", "disaggregated"))
     assert (placed.dp * placed.tp, placed.samplers * placed.sampler_tp) == (64, 64)
@@ -71,6 +79,11 @@ def test_without_gpus_nothing_is_chosen() -> None:
         ("16x8xH100", {"learner": {"micro_batch_tokens": 8192}, "placement": {"tp": 1}}, ["learner.recompute to true"]),
         ("16x8xH100", {"sampler": {"tp": 1}}, ["the sampler needs 135.5 GiB", "may take 67.7 GiB", "sampler.tp"]),
         ("16x8xH100", {"placement": {"dp": 64, "tp": 4}}, ["= 256 GPUs", "has 128 H100 GPUs", "lower placement.dp"]),
+        (
+            "16x8xH100",
+            {"placement": {"dp": 8, "tp": 4, "cp": 8}},
+            ["placement.dp 8 x placement.tp 4 x placement.cp 8", "= 256 GPUs", "lower placement.dp", "placement.cp"],
+        ),
         ("16x8xH100", {"placement": {"tp": 3}}, ["placement.tp = 3: the model has 64 attention heads"]),
         ("16x8xH100", {"placement": {"tp": 16}}, ["placement.tp = 16: the model has 8 key-value heads"]),
         ("16x8xH100", {"sampler": {"tp": 5}}, ["sampler.tp = 5: the model has 64 attention heads"]),

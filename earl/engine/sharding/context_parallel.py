@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import ProcessGroup, all_gather_single, reduce_scatter_single
+from torch.distributed import ProcessGroup, all_gather, reduce_scatter
 
 from earl.engine.attention import Spans, spans
 from earl.engine.sharding.collectives import summed
@@ -128,7 +128,7 @@ class _Gathered(torch.autograd.Function):
         padded = own.new_zeros(whose.padded, own.shape[1])
         padded[: len(own)] = own
         parts = own.new_empty(distributed.get_world_size(whose.group) * whose.padded, own.shape[1])
-        all_gather_single(parts, padded, group=whose.group)
+        all_gather([*parts.split(whose.padded)], padded, group=whose.group)
         return parts[whose.order]
 
     @staticmethod
@@ -137,5 +137,5 @@ class _Gathered(torch.autograd.Function):
         parts = gradient.new_zeros(distributed.get_world_size(whose.group) * whose.padded, gradient.shape[1])
         parts[whose.order] = gradient
         own = gradient.new_empty(whose.padded, gradient.shape[1])
-        reduce_scatter_single(own, parts, group=whose.group)
+        reduce_scatter(own, [*parts.split(whose.padded)], group=whose.group)
         return own[: len(whose.places)], None

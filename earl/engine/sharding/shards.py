@@ -1,8 +1,8 @@
 """A learner spread over a grid of processes: tensor parallelism inside a row, FSDP2 along the columns.
 
-Each process computes its data-parallel share of the rows, of these its context-parallel portion of the tokens, with its
-tensor-parallel part of every layer. FSDP2 keeps parameters, gradients and moments of a part cut over the column, dp × cp,
-and gathers one layer at a time while it computes.
+Each process computes its data-parallel share of the rows, of these its context-parallel portion of the tokens, with
+its tensor-parallel part of every layer. FSDP2 keeps parameters, gradients and moments of a part cut over the column,
+dp × cp, and gathers one layer at a time while it computes.
 """
 
 from collections.abc import Mapping, Sequence

@@ -60,4 +60,5 @@ def joined(config: Config, rank: int, meeting: tuple[str, int]) -> Mesh:
     os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
     placement = config.placement
     device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank its own device alone
-    return join(rank, Layout(placement.dp, placement.tp), host, port, device, placement.stage_seconds)
+    layout = Layout(placement.dp, placement.tp, placement.cp)
+    return join(rank, layout, host, port, device, placement.stage_seconds)

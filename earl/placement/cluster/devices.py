@@ -33,8 +33,8 @@ def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
         remove_placement_group(group)
         raise EarlError(
             f"the placement needs {sum(bundles)} {device}s in bundles of {max(bundles)}, the Ray cluster has "
-            f"{have:.0f} and they are not free together; lower placement.dp, placement.tp or "
-            "placement.samplers, or add nodes"
+            f"{have:.0f} and they are not free together; lower placement.dp, placement.tp, "
+            "placement.cp or placement.samplers, or add nodes"
         )
     return group
 

@@ -42,7 +42,7 @@ class Dispatcher:
         settings: which way rows go, and whether they are checked.
 
     Attributes:
-        layout: of the ranks, as it is now.
+        layout: of the ranks, as it is now, as far as rows go: see `rows_of`.
     """
 
     def __init__(

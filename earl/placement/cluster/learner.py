@@ -38,7 +38,7 @@ class Taken:
 
 
 class Ranks:
-    """The ranks of a learner, each with the rows that were dispatched to it; those of a tp group have the same.
+    """The ranks of a learner, each with the rows that were dispatched to it; those of a tp or cp group have the same.
 
     Raises:
         Lost: from every method, when a rank has died or hangs: all that was not saved is lost with it.
@@ -59,7 +59,7 @@ class Ranks:
         Raises:
             Lost: when that cannot be done in place; `mend` goes on from the last checkpoint, under the new layout.
         """
-        self._dispatcher.layout = layout_of(config)
+        self._dispatcher.layout = rows_of(config)
         self._keeper.keep(config)
         if after and after.stuck:
             raise Lost(f"{after}, and others wait for it")
@@ -140,7 +140,7 @@ class Ranks:
         self._parts("restoring", "restore", str(folder.resolve()))
 
     def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all ranks, one for each tp group."""
+        """The answers of all ranks, one for each group that has the same rows."""
         return self._all(stage, method, *arguments)[:: self._dispatcher.layout.tp]
 
     def _all(self, stage: str, method: str, *arguments: Any) -> list[Any]:
@@ -148,9 +148,9 @@ class Ranks:
         return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))
 
 
-def layout_of(config: Config) -> Layout:
-    """Of the learner."""
-    return Layout(config.placement.dp, config.placement.tp)
+def rows_of(config: Config) -> Layout:
+    """How rows are dispatched to the learner: whole to all ranks of a tp and a cp group, who share the work on them."""
+    return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
 
 
 def ask_all(crew: Crew, stage: str, call: Call) -> list[Any]:

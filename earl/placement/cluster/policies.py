@@ -79,7 +79,7 @@ def policy_of(config: Config) -> Policy:
     """The policy that a recipe's [placement] names."""
     placement = config.placement
     colocated = placement.kind == "colocated"
-    ranks, apart = placement.dp * placement.tp, placement.environments
+    ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
     pool = "shared" if colocated else "rollout"
     return Policy(
         placement.kind,

@@ -25,7 +25,7 @@ from earl.placement.cluster.devices import Devices, reserved
 from earl.placement.cluster.dispatcher import Dispatcher
 from earl.placement.cluster.engines import EngineWorkers
 from earl.placement.cluster.events import Events
-from earl.placement.cluster.learner import Ranks, ask_all, layout_of
+from earl.placement.cluster.learner import Ranks, ask_all, rows_of
 from earl.placement.cluster.players import Environments, Workers
 from earl.placement.cluster.policies import Policy, Slots, policy_of, slots_of
 from earl.placement.cluster.team import Team
@@ -72,7 +72,7 @@ class Cluster(Events):
         self._team = workers
         world = world_of(self._config, tokenizer_of(model))
         settings = self._config.placement
-        dispatcher = Dispatcher(workers, self._ranks, layout_of(self._config), work_of(policy), settings, self)
+        dispatcher = Dispatcher(workers, self._ranks, rows_of(self._config), work_of(policy), settings, self)
         return Stages(self._config, world, policy, Ranks(self._ranks, self, dispatcher), workers)
 
     def _players(self) -> Workers:
