@@ -69,6 +69,19 @@ SHARDED = (
     Case("4 x 1", "update", model("llama", 512, 4, 2, 2048, 8000), {}, 4, tokens=512, micro_batches=2),
     Case("1 x 4", "update", model(hidden=512, intermediate=2048, tied=False, vocab=16_000), {}, 1, 4, tokens=1024),
 )
+SPLIT = (
+    Case("cp 2", "update", model(kv_heads=2, intermediate=1024), {}, 1, tokens=4096, micro_batches=2, cp=2),
+    Case("cp 2, as many keys", "update", model("llama", 256, 6), {}, 1, tokens=4096, cp=2),
+    Case("cp 2, several rows", "update", model(kv_heads=1, layers=6), {}, 1, tokens=4096, rows=6, cp=2),
+    Case("cp 2, recomputed", "update", model("llama", layers=10, kv_heads=2), RECOMPUTE, 1, tokens=6144, cp=2),
+    Case(
+        "cp 2, 16 bits", "update", model(hidden=384, intermediate=1536), NARROW, 1, tokens=4096, micro_batches=2, cp=2
+    ),
+    Case("cp 4", "update", model(hidden=512, kv_heads=2, intermediate=2048), {}, 1, tokens=4096, cp=4),
+    Case("dp 2, cp 2", "update", model("llama", 512, 4, 2, 2048, 8000), {}, 2, tokens=1024, micro_batches=2, cp=2),
+    Case("tp 2, cp 2", "update", model(hidden=512, intermediate=2048), {}, 1, 2, tokens=2048, micro_batches=2, cp=2),
+    Case("cp 2 reads", "forward", model(hidden=512, intermediate=2048), {}, 1, tokens=6144, cp=2),
+)
 READING = (
     Case("reads", "forward", model(intermediate=2048), tokens=3072, micro_batches=2),
     Case("reads many words", "forward", model("llama", vocab=30_000, kv_heads=1), micro_batches=2),
@@ -90,4 +103,4 @@ SAMPLING = (
     Case("gemma samples", "sample", GEMMA, tokens=120, contexts=100, new_tokens=6),
     Case("mixture samples", "sample", MIXTURE, tokens=200, contexts=64, new_tokens=6),
 )
-CASES = (*WHOLE, *SHARDED, *READING, *SAMPLING)
+CASES = (*WHOLE, *SHARDED, *SPLIT, *READING, *SAMPLING)

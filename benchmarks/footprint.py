@@ -73,6 +73,7 @@ def predicted(case: Case) -> LearnerBytes | SlotBytes:
     training = Training(
         dp=max(1, case.dp),
         tp=case.tp,
+        cp=case.cp,
         tokens=case.tokens,
         float_bytes=2 if case.learner.get("dtype") == "bfloat16" else 4,
         recompute=case.learner.get("recompute", False),

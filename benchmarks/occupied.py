@@ -75,11 +75,12 @@ class Case:
     """That are sampled at once."""
     new_tokens: int = 8
     """Of each reply."""
+    cp: int = 1
 
     @property
     def processes(self) -> int:
         """How many take part."""
-        return max(1, self.dp * self.tp)
+        return max(1, self.dp * self.tp * self.cp)
 
     @property
     def learned(self) -> int:
@@ -193,7 +194,7 @@ def main(case: Case, rank: int, port: int) -> dict[str, int]:
     joined: AbstractContextManager[Mesh | None] = nullcontext()
     if case.dp:
         device = f"cuda:{rank}" if torch.cuda.is_available() else "cpu"
-        joined = joined_mesh(rank, Layout(case.dp, case.tp), "127.0.0.1", port, device)
+        joined = joined_mesh(rank, Layout(case.dp, case.tp, case.cp), "127.0.0.1", port, device)
     with joined as mesh:
         before, peak = occupied(case, mesh)
     return {"before_bytes": before, "peak_bytes": peak}

@@ -38,8 +38,8 @@ TRUSTED = 4
 PLAYED = ("rows", "dispatch", "recording")
 """In which players give what they have played: laid out anew, they have it no more."""
 CURES = (
-    "raise placement.tp or sampler.tp, set learner.recompute, lower learner.micro_batch_tokens or context.limit, or "
-    "raise placement.memory_gib"
+    "raise placement.tp, placement.cp or sampler.tp, set learner.recompute, lower learner.micro_batch_tokens or "
+    "context.limit, or raise placement.memory_gib"
 )
 
 
