@@ -65,11 +65,12 @@ class Spans:
         if not self.before:
             return _run_by_run((query, key, value), self, scaling)
         first = self.lengths[0]
-        begun = [states[: first + more] for states, more in ((query, 0), (key, self.before), (value, self.before))]
-        attended = continued(*(states.transpose(0, 1)[None] for states in begun), scaling)[0].transpose(0, 1)
+        known = first + self.before
+        attended = continued(_alone(query[:first]), _alone(key[:known]), _alone(value[:known]), scaling)
+        attended = attended[0].transpose(0, 1)
         if len(self.lengths) == 1:
             return attended
-        others = query[first:], key[first + self.before :], value[first + self.before :]
+        others = query[first:], key[known:], value[known:]
         return torch.cat([attended, _run_by_run(others, spans(self.lengths[1:], query.device), scaling)])
 
 
@@ -101,8 +102,13 @@ def attend(
     if rows is None:
         causal = attention_mask is None and query.shape[2] > 1
         return _attended(query, key, value, attention_mask, causal, scaling).contiguous(), None
-    packed = (states[0].transpose(0, 1) for states in (query, key, value))  # [T, heads, D]
-    return rows.attended(*packed, scaling)[None], None
+    packed = [states[0].transpose(0, 1) for states in (query, key, value)]  # [T, heads, D]
+    return rows.attended(packed[0], packed[1], packed[2], scaling)[None], None
+
+
+def _alone(packed: Tensor) -> Tensor:
+    """One row [T, heads, D] as a batch of one [1, heads, T, D]."""
+    return packed.transpose(0, 1)[None]
 
 
 def _run_by_run(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:

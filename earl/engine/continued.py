@@ -17,7 +17,7 @@ _ATEN: Any = torch.ops.aten
 
 
 def continued(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Queries of the last n of p + n tokens.
+    """Queries of the last n of p + n tokens. Never run on a GPU yet.
 
     Args:
         query: [1, heads, n, D].
@@ -46,7 +46,7 @@ class _Continued(torch.autograd.Function):
         )
         log_sum = torch.logaddexp(*log_sums)
         shares = [(own - log_sum).exp()[..., None] for own in log_sums]
-        attended = sum(part * share for part, share in zip(parts, shares, strict=True)).to(query.dtype)
+        attended: Tensor = (parts[0] * shares[0] + parts[1] * shares[1]).to(query.dtype)
         ctx.scaling = scaling
         ctx.save_for_backward(query, key, value, attended, log_sum)
         return attended
@@ -66,5 +66,7 @@ class _Continued(torch.autograd.Function):
 def _pieces(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[Tensor, Tensor, bool]]:
     """Keys and values of what lies before, and of the queries' own tokens, each of which sees those up to itself."""
     before = key.shape[2] - query.shape[2]
-    (k, own_k), (v, own_v) = (states.split([before, query.shape[2]], dim=2) for states in (key, value))
-    return [(k, v, False), (own_k, own_v, True)]
+    return [
+        (key[:, :, :before], value[:, :, :before], False),
+        (key[:, :, before:], value[:, :, before:], True),
+    ]

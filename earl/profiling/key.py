@@ -34,7 +34,6 @@ def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
     counted = {
         "engine": engine_of(config, shape),
         "learner_devices": place.dp * place.tp * place.cp,
-        "context_devices": place.cp,
         "sampler_devices": place.samplers * config.sampler.tp,
         "reference": config.algorithm.kl > 0,
     }

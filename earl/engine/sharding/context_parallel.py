@@ -50,36 +50,34 @@ class Portion:
     """Of each token of the sequence in what all processes have, each padded to the largest number, [T]."""
     padded: int
     """That largest number."""
+    idle: bool
+    """Whether there are too few tokens: then it computes the first one, too, of which nothing is read."""
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Attention of own queries [n, heads, D] within each row; of keys and values, too, own ones are given."""
         own = torch.cat([key.flatten(1), value.flatten(1)], dim=1)
-        width = key.shape[1] * key.shape[2]
         gathered: Tensor = _Gathered.apply(own, self)  # type: ignore[no-untyped-call]
-        keys, values = (
-            gathered[:, :width].unflatten(1, key.shape[1:]),
-            gathered[:, width:].unflatten(1, value.shape[1:]),
-        )
-        if not self.pieces:  # no token is here, but others wait for a gradient
-            return query * gathered.sum()
-        queries = query.split([piece.stop - piece.start for piece in self.pieces])
-        attended = [
-            piece.rows.attended(some, *(states[piece.first : piece.stop] for states in (keys, values)), scaling)
-            for some, piece in zip(queries, self.pieces, strict=True)
-        ]
+        width = key.shape[1] * key.shape[2]
+        keys, values = gathered[:, :width].view(-1, *key.shape[1:]), gathered[:, width:].view(-1, *value.shape[1:])
+        queries = torch.split(query, [piece.stop - piece.start for piece in self.pieces])
+        attended = []
+        for some, piece in zip(queries, self.pieces, strict=True):
+            known = slice(piece.first, piece.stop)
+            attended.append(piece.rows.attended(some, keys[known], values[known], scaling))
         return torch.cat(attended)
 
     def found(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Which of the wanted places of the sequence are here, and where among the own tokens."""
         own = torch.full_like(self.order, -1)
-        own[self.places] = torch.arange(len(self.places), device=own.device)
+        if not self.idle:
+            own[self.places] = torch.arange(len(self.places), device=own.device)
         here = torch.nonzero(own[wanted] >= 0)[:, 0]
         return here, own[wanted[here]]
 
     def collected(self, parts: Sequence[tuple[Tensor, Tensor, int]]) -> list[Tensor]:
         """Vectors of which each process has some numbers: these, their places, and how many there are of all."""
         spread = [numbers.new_zeros(count).index_copy(0, places, numbers) for numbers, places, count in parts]
-        whole = summed(torch.cat(spread), self.group).split([count for _, _, count in parts])
+        whole = torch.split(summed(torch.cat(spread), self.group), [count for _, _, count in parts])
         return [numbers.clone() for numbers in whole]  # FSDP2 hooks what a module returns, and warns of views
 
 
@@ -92,10 +90,11 @@ def portion(rows: Spans, group: ProcessGroup) -> Portion:
     order = torch.empty(total, dtype=torch.long)
     for other, own in enumerate(places):
         order[own] = torch.arange(len(own)) + other * padded
-    device = rows.offsets.device
-    own = places[rank].to(device)
-    pieces = tuple(_piece(rows, *bounds) for bounds in everyone[rank] if bounds[0] < bounds[1])
-    return Portion(group, pieces, rows.positions[:, own], own, order.to(device), padded)
+    device, idle = rows.offsets.device, not len(places[rank])
+    mine = [bounds for bounds in everyone[rank] if bounds[0] < bounds[1]] or [(0, 1)]  # models take no empty tensors
+    pieces = tuple(_piece(rows, *bounds) for bounds in mine)
+    here = torch.cat([torch.arange(*bounds) for bounds in mine]).to(device)
+    return Portion(group, pieces, rows.positions[:, here], here, order.to(device), padded, idle)
 
 
 def _bounds(total: int, size: int, rank: int) -> list[tuple[int, int]]:
@@ -128,7 +127,7 @@ class _Gathered(torch.autograd.Function):
         padded = own.new_zeros(whose.padded, own.shape[1])
         padded[: len(own)] = own
         parts = own.new_empty(distributed.get_world_size(whose.group) * whose.padded, own.shape[1])
-        all_gather([*parts.split(whose.padded)], padded, group=whose.group)
+        all_gather([*torch.split(parts, whose.padded)], padded, group=whose.group)
         return parts[whose.order]
 
     @staticmethod
@@ -137,5 +136,5 @@ class _Gathered(torch.autograd.Function):
         parts = gradient.new_zeros(distributed.get_world_size(whose.group) * whose.padded, gradient.shape[1])
         parts[whose.order] = gradient
         own = gradient.new_empty(whose.padded, gradient.shape[1])
-        reduce_scatter(own, [*parts.split(whose.padded)], group=whose.group)
+        reduce_scatter(own, [*torch.split(parts, whose.padded)], group=whose.group)
         return own[: len(whose.places)], None
