@@ -19,7 +19,7 @@ class Layer:
     kept: int
     """All that its backward pass reads, the stream with it."""
     backward: int
-    """What the backward pass has beside `kept` at its fullest: the feed-forward layer's gradients."""
+    """What the backward pass has beside `kept` at its fullest: gradients of the feed-forward layer, or of attention."""
     forward: int
     """What a pass without gradients has at its fullest, the embeddings with it, which it holds on to."""
 
@@ -44,13 +44,15 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     heads = (queries + keys) * normed if shape.head_norms else 0
     routed = shape.experts_per_token * 2 * stream if shape.experts > 1 else 0
     kept = 2 * (shape.hidden * normed + stream) + heads + attention + 4 * inner + routed
-    gathered = 4 * keys * cp * float_bytes if cp > 1 else 0  # by rank and by place, at the same time
-    rotated = (3 * queries + 2 * keys) * float_bytes + gathered + 3 * stream
+    rotated = (3 * queries + 2 * keys) * float_bytes + 3 * stream
+    gathered = 4 * keys * cp * float_bytes if cp > 1 else 0  # by rank, and by place
+    given = (queries + 6 * keys) * float_bytes + 3 * stream if cp > 1 else 0  # and keys and values as they are sent
     return Layer(
         stream=stream,
         kept=kept,
-        backward=max(2 * inner, 2 * gathered) + stream,  # its gradient is put together from those of the pieces
-        forward=max(4 * stream + 3 * inner + routed, rotated + stream),
+        # Gradients of what is gathered are put together from those of the pieces when the feed-forward layer is done.
+        backward=max(2 * inner, 2 * gathered - 4 * inner) + stream,
+        forward=max(4 * stream + 3 * inner + routed, rotated + stream, given + gathered + stream),
     )
 
 
