@@ -28,7 +28,7 @@ def ours(seat, variant, layout, port):
 
 
 @pytest.mark.parametrize("variant", ["tied", "lora"])
-@pytest.mark.parametrize("layout", [Layout(2, 2), Layout(4)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(2, 2), Layout(4), Layout(1, 2, 2)], ids=str)
 def test_boxes_make_up_the_weights(variant, layout):
     told = run(None, (0,) * layout.size, ours, variant, layout, free_ports(1)[0])
     _, whole = told[0]
