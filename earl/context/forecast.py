@@ -6,11 +6,12 @@ history ─▶ series (the last 64 points) ─▶ posterior over trends ─▶ s
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.context.paths import PATHS, series, simulate
+from earl.context.paths import PATHS, Paths, Series, series, simulate
 
 HORIZON = 200
 EARLY, MEDIAN, LATE = 0.1, 0.45, 0.8
@@ -19,6 +20,9 @@ came, since an open end covers all; and half of the histories were there by the 
 WARNING_STEPS = 15
 """Fewer warn too late: the limit has to be reached five steps after the warning or later in nine of ten histories."""
 UPPER = 0.9
+TOGETHER = 16
+"""Futures are drawn for a multiple of so many steps: those of a step's stages, which look ahead from its beginning and
+from its end, are the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +90,20 @@ def outlook(
 
     Raises ValueError when the history has no finite value.
     """
-    past = series(history)
-    if past is None:
-        raise ValueError("nothing is expected of a history without a finite value")
+    past, paths = _futures(tuple(history), -(-max(1, *ahead) // TOGETHER) * TOGETHER)
     places = [-(-steps // past.spacing) for steps in ahead]
-    paths = simulate(past, max(1, *places))
     seen = np.full(PATHS, past.values[-1])
     at_places = np.sort([paths.at(place - 1) if place else seen for place in places])
     return at_places[:, [int(quantile * PATHS) for quantile in quantiles]]
+
+
+@lru_cache(maxsize=4)
+def _futures(history: tuple[tuple[int, float], ...], horizon: int) -> tuple[Series, Paths]:
+    """What is drawn once for all who ask about the same history: a place does not depend on how far paths go on."""
+    past = series(history)
+    if past is None:
+        raise ValueError("nothing is expected of a history without a finite value")
+    return past, simulate(past, -(-horizon // past.spacing))
 
 
 def warns(forecast: Forecast, now: int) -> bool:

@@ -31,7 +31,12 @@ def room(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: S
     """
     median, upper, *futures = outlook(history, ahead, (0.5, settings.longest_quantile, *FUTURES)).T
     upper = upper * np.where(np.array(ahead) > 0, settings.longest_margin, 1.0)
-    soon = sum(steps <= settings.guard_steps for steps in AHEAD)
+    soon = guarded(settings)
     spread = upper[soon - 1] / max(1.0, median[soon - 1])
     rows = [upper, *(np.where(np.arange(len(AHEAD)) < soon, upper, spread * own) for own in futures)]
     return np.maximum.accumulate(rows, axis=1)
+
+
+def guarded(settings: Settings) -> int:
+    """Of AHEAD how many are looked at where a choice has to fit all that may come."""
+    return sum(steps <= settings.guard_steps for steps in AHEAD)

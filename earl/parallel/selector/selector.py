@@ -24,7 +24,7 @@ from earl.parallel.selector.costs import Costs
 from earl.parallel.selector.decide import decide
 from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs
 from earl.parallel.selector.memory import KEPT_STEPS, Barred, Memory
-from earl.parallel.selector.room import room
+from earl.parallel.selector.room import guarded, room
 from earl.parallel.selector.settings import Settings
 from earl.parallel.selector.table import Table
 
@@ -56,7 +56,7 @@ class Selector:
         """
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
-        self._table = Table(costs)
+        self._table, self._soon = Table(costs), guarded(self._settings)
         self._corrections: dict[Stage, Correction] = {}
         self._memory = Memory()
 
@@ -151,9 +151,11 @@ class Selector:
 
     def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Sequence[Load]], met: Load) -> Candidate:
         fits, why_not = self._fits(choice, loads[0])
-        futures: list[int] = []
-        for own in reversed(loads[1:]):  # with shorter contexts it fits no less
-            futures.insert(0, self._fits(choice, own, futures[0] if futures else 0)[0])
+        futures = [fits] * (len(loads) - 1)
+        if fits >= self._soon:  # until then all futures are alike
+            least = self._soon
+            for number in reversed(range(len(futures))):  # with shorter contexts it fits no less
+                futures[number] = least = self._fits(choice, loads[1 + number], least)[0]
         count, total = self._memory.switches.get(choice, (0, 0.0))
         cost = (self._switch_seconds[choice.stage] + total) / (1 + count)
         origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
@@ -163,13 +165,11 @@ class Selector:
     def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
         """At how many look-aheads it fits, `low` or more, and what stands against the next: found by halving."""
         high, why_not = len(loads), ""
+        middle = high - 1  # most fit always
         while low < high:
-            middle = (low + high) // 2
             obstacle = self._obstacle(choice, loads[middle])
-            if obstacle:
-                high, why_not = middle, obstacle
-            else:
-                low = middle + 1
+            low, high, why_not = (low, middle, obstacle) if obstacle else (middle + 1, high, why_not)
+            middle = (low + high) // 2
         return low, why_not
 
     def _obstacle(self, choice: Choice, load: Load) -> str:
