@@ -10,7 +10,7 @@ import numpy as np
 
 TRIALS = 3
 """Times that a way is taken before it is judged: the first one makes connections, and meets memory that is new."""
-KEPT = 15
+KEPT = 31
 """The last times that count; as often a way is tried at most that may be the fastest."""
 WORTH = 3.0
 """A way that is expected to take more than so many times the least is not tried."""
