@@ -18,8 +18,8 @@ from earl.dispatch.columns import Axis
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.shard import Shard
-from earl.dispatch.transports.choice import Link, expected_seconds
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
+from earl.dispatch.transports.estimate import Link, expected_seconds
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.rehearsal.cluster import down, up
 from earl.rehearsal.plan import Cluster

@@ -17,8 +17,8 @@ from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import Link, expected_seconds
 from earl.dispatch.transports.controller import gather_and_scatter
+from earl.dispatch.transports.estimate import Link, expected_seconds
 from earl.dispatch.transports.pace import KEPT, Pace
 from earl.dispatch.transports.probe import waiting_seconds
 from earl.parallel.layout import Layout

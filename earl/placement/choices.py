@@ -11,8 +11,7 @@ from earl.parallel.memory import ModelShape
 
 
 def candidates(config: Config, shape: ModelShape) -> dict[Stage, Sequence[Choice]]:
-    """By stage, what is set first. Experience is prepared by the ranks that learn from it,
-    and their cp stays as it is set."""
+    """By stage, what is set first. Experience is prepared by the ranks that learn from it; cp stays as it is set."""
     place, learner = config.placement, config.learner
     ranks, devices = place.dp * place.tp, place.samplers * config.sampler.tp
     update = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from earl.benchmarks.faults import RECIPE, _signal
 from earl.benchmarks.sabotage import Blow, Saboteur, finished, numbers
-from earl.dispatch.transports.choice import Link
+from earl.dispatch.transports.estimate import Link
 from earl.dispatch.volume import volume
 from earl.parallel.layout import Layout
 from earl.placement.cluster.manifest import LEARNED, Manifest, Table

@@ -7,5 +7,6 @@ shared.py       memory that processes of one host share, over another transport 
 objects.py      Ray: references to objects, one for each producer and destination host
 controller.py   gather and scatter through one process: the baseline
 roll.py         who does not answer, when something failed
-choice.py       which one is fastest; probe.py: what it has to know of links
+estimate.py     what each should take, from a plan; probe.py: what has to be known of links
+pace.py         which is fastest, from what they took
 """

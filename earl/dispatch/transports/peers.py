@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store, Work
 
 from earl.dispatch.messages import Bytes
 from earl.dispatch.spread import Numbers
-from earl.dispatch.transports.choice import BRANCHES
+from earl.dispatch.transports.estimate import BRANCHES
 from earl.dispatch.transports.roll import NOBODY, Roll
 from earl.dispatch.transports.steps import apart, steps
 

@@ -1,11 +1,11 @@
-"""What messages take between processes that have met: what is expected of transfers (choice.py) follows from it."""
+"""What messages take between processes that have met: what is expected of transfers (estimate.py) follows from it."""
 
 import time
 
 import numpy as np
 
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import message_seconds
+from earl.dispatch.transports.estimate import message_seconds
 
 
 def waiting_seconds(transport: Transport, processes: int, repeats: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from earl.dispatch.transports.choice import Link
+from earl.dispatch.transports.estimate import Link
 from earl.errors import EarlError
 from earl.placement.cluster.answers import Answers
 from earl.placement.cluster.crew import Crew

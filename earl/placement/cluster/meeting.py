@@ -15,7 +15,7 @@ from earl.dispatch.segments import Leg
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import Link
+from earl.dispatch.transports.estimate import Link
 from earl.dispatch.transports.probe import waiting_seconds
 from earl.errors import EarlError
 from earl.parallel.layout import Layout

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from earl.dispatch.columns import columns
 from earl.dispatch.spread import spread
-from earl.dispatch.transports.choice import INSIDE_BYTES_PER_SECOND, OVERHEAD, Link, agreement
+from earl.dispatch.transports.estimate import INSIDE_BYTES_PER_SECOND, OVERHEAD, Link, agreement
 from earl.placement.cluster.manifest import Manifest
 
 CALL_SECONDS = 1.5e-3

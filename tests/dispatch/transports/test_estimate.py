@@ -8,7 +8,7 @@ from earl.dispatch.columns import columns
 from earl.dispatch.plan import plan
 from earl.dispatch.segments import Leg
 from earl.dispatch.spread import spread
-from earl.dispatch.transports.choice import Link, expected_seconds, message_seconds
+from earl.dispatch.transports.estimate import Link, expected_seconds, message_seconds
 from earl.parallel.layout import Layout
 
 LINK = Link(12.5e6, 1e-3)
