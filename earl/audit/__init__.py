@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from earl.audit.case import Case
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
-from earl.audit.registry import CHECKS, FILES, FILES_QUESTION
+from earl.audit.registry import CHECKS, FILES, FILES_QUESTION, SIGNATURES, SIGNATURES_QUESTION
 from earl.audit.run import Run
 from earl.audit.stored import StoredStep, files, read
 from earl.errors import EarlError
@@ -32,6 +32,7 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
         raise _nothing(folder, step)
     verdicts = {FILES: Verdict(FILES, FILES_QUESTION)}
     verdicts |= {name: Verdict(name, entry.question) for name, entry in CHECKS.items()}
+    verdicts[SIGNATURES] = Verdict(SIGNATURES, SIGNATURES_QUESTION)
     episodes = 0
     for path in paths:
         watch(path.name)
@@ -41,6 +42,7 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
             episodes += len(stored.trajectories)
             _check(Case(run, stored), verdicts)
     _beside(run, verdicts[FILES])
+    _signatures(run, verdicts[SIGNATURES])
     return Audit(folder.path.resolve().name, len(paths), episodes, tuple(verdicts.values()))
 
 
@@ -54,6 +56,15 @@ def _beside(run: Run, verdict: Verdict) -> None:
     """Checkpoints and database, which checks have been read from."""
     assert run.checkpoints is not None and (run.metrics is None or run.metrics is not None)
     verdict.findings += [Finding(Fault.CORRUPT_FILE, problem) for problem in run.problems]
+
+
+def _signatures(run: Run, verdict: Verdict) -> None:
+    """Who vouches for the run and its checkpoints, once they have been read."""
+    verdict.files = len(run.signers) + len(run.forged)
+    verdict.findings += [Finding(Fault.BAD_SIGNATURE, fault) for fault in run.forged]
+    for who in run.signers:
+        if not who.trusted:
+            verdict.unchecked[who.said] = verdict.unchecked.get(who.said, 0) + 1
 
 
 def _check(case: Case, verdicts: dict[str, Verdict]) -> None:

@@ -29,6 +29,7 @@ class Fault(StrEnum):
     STALE_WEIGHTS = "stale weights"
     WRONG_ADVANTAGE = "wrong advantage"
     WRONG_NUMBER = "wrong number"
+    BAD_SIGNATURE = "bad signature"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ FILES = "files"
 """The check of the files as files, which is made before any other."""
 FILES_QUESTION = "every file is whole and is what its name says"
 
+SIGNATURES = "signatures"
+"""The check of who vouches for the run, made once."""
+SIGNATURES_QUESTION = "the run and its checkpoints are as a trusted key signed them"
+
 CHECKS = {
     "seeds": Entry(seeds.check, "every episode is one that the run's seed asks for, and stands there once"),
     "tokens": Entry(episodes.about(*episodes.TOKENS), "prompts grow from the start, replayed to the same tokens"),

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from earl.config import Config
+from earl.config import MOST, Config
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
 from earl.placement.world import world_of
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.rollout.tasks import World
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
+from earl.runs.signing import SignatureError, Signer, signer
 from earl.runs.storage import step_name
 from earl.runs.store import Store
 from earl.runs.tables import Series
@@ -29,9 +30,19 @@ class Run:
     config: Config = field(init=False)
     problems: list[str] = field(default_factory=list)
     """What is damaged beside the stored trajectories."""
+    signers: list[Signer] = field(default_factory=list)
+    """Who signed the run, and each of its checkpoints."""
+    forged: list[str] = field(default_factory=list)
+    """Signatures that do not fit, or are demanded and missing."""
 
     def __post_init__(self) -> None:
-        self.config = build(load_toml(self.folder.config))
+        self.config = build(self.folder.recipe())
+        try:
+            self.signers.append(signer(self.folder))
+        except SignatureError as error:
+            self.forged.append(str(error))
+        except EarlError as error:
+            self.problems.append(str(error))
 
     @cached_property
     def checkpoints(self) -> dict[int, checkpoint.Checkpoint]:
@@ -40,6 +51,9 @@ class Run:
         for step in checkpoint.all_steps(self.folder.checkpoints):
             try:
                 sound[step] = checkpoint.load(self.folder.checkpoints / step_name(step))
+                self.signers.append(sound[step].signed)
+            except SignatureError as error:
+                self.forged.append(str(error))
             except EarlError as error:
                 self.problems.append(str(error))
         return sound
@@ -78,7 +92,7 @@ class Run:
         """The same with the context limit that held when the episodes of a step began."""
         began = max(step - self.config.placement.max_staleness, min(step, self.config.warm_start.steps + 1))
         limit = self.number("context/limit", began)
-        if limit is None:
+        if limit is None or not 1 <= limit <= MOST:
             return self.world
         return replace(self.world, rules=replace(self.world.rules, context_limit=int(limit)))
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from earl.errors import EarlError
 from earl.group import Group
@@ -43,8 +42,7 @@ def read(path: Path) -> StoredStep:
     """Read one file; a file that earl's own reader refuses is read by its columns' names where that is possible."""
     named = step_of(path) or 0
     try:
-        step, groups = trajectories.read(path)
-        experiences = trajectories.read_experiences(path)
+        step, groups, experiences = trajectories.read_whole(path, strict=False)
         problem = None if step == named else f"{path.name} holds the episodes of step {step}"
     except EarlError as error:
         refused = str(error)
@@ -53,15 +51,15 @@ def read(path: Path) -> StoredStep:
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError):
             return StoredStep(path, named, (), (), problem=refused)
         problem = refused
-    return StoredStep(path, step, tuple(groups), tuple(experiences), tuple(seal.changed(path)), problem)
+    changed = seal.changed(trajectories.stored(path))
+    return StoredStep(path, step, tuple(groups), tuple(experiences), tuple(changed), problem)
 
 
 def _by_name(path: Path) -> tuple[int, list[Group], list[Experience]]:
     """Columns written by another program: the types may be wider and the metadata gone."""
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        table = file.read(use_threads=False)
+    table = trajectories.stored(path)
     table = table.select(trajectories.SCHEMA.names).cast(trajectories.SCHEMA)
     step = table["step"][0].as_py()
     named = {b"earl.format": trajectories.FORMAT, b"earl.step": str(step).encode()}
     table = table.replace_schema_metadata(named)
-    return step, trajectories.from_table(table), trajectories.experiences_of(table)
+    return step, trajectories.from_table(table, strict=False), trajectories.experiences_of(table)

@@ -35,8 +35,14 @@ def write(*folders: RunFolder, out: Path | None = None) -> Path:
     """
     path = out or place_for(folders)
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
-    write_text(path, render(runs, sections(runs)))
+    write_text(path, render(runs, sections(runs)), _run_around(path, folders))
     return path
+
+
+def _run_around(path: Path, folders: Sequence[RunFolder]) -> Path | None:
+    """The run below which something is written: no link in it is followed."""
+    around = [folder.path for folder in folders if path.absolute().is_relative_to(folder.path.absolute())]
+    return around[0] if around else None
 
 
 def place_for(folders: Sequence[RunFolder]) -> Path:
@@ -56,4 +62,4 @@ def write_tables(*folders: RunFolder, to: Path, formats: Sequence[str] = export.
     """
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
     plots = [table for figure in listed(sections(runs)) if (table := figure_table(figure))]
-    return export.export([*run_tables(runs), *plots], to, formats)
+    return export.export([*run_tables(runs), *plots], to, formats, _run_around(to, folders))

@@ -8,15 +8,14 @@ from typing import TypeVar
 from earl.config import Config
 from earl.errors import EarlError
 from earl.growth import ContextTokens
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.report.model import ModelFacts, model_facts
 from earl.report.stored import StoredEpisodes, stored_episodes
-from earl.runs import numbers
+from earl.runs import checkpoint, numbers, signing
 from earl.runs.folder import RunFolder
 from earl.runs.numbers import Numbers
-from earl.runs.storage import storage
-from earl.runs.store import Store
-from earl.runs.summary import database_files
+from earl.runs.storage import read_below, storage
+from earl.runs.store import Store, files_of
 from earl.runs.tables import RecordedDecision
 
 T = TypeVar("T")
@@ -44,6 +43,8 @@ class RunData:
     """When the recipe was written, in seconds since the epoch."""
     changed: float | None
     """When the numbers were last written."""
+    signed: str
+    """By whom, in words; of a run that goes on or was killed, the last checkpoint."""
     problems: tuple[str, ...]
     """What stands in the folder but could not be read, one sentence each."""
 
@@ -80,18 +81,32 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
         model=attempt(lambda run: model_facts(run.checkpoints), None),
         episodes=stored_episodes(folder, max_episodes, problems),
         started=_modified(folder.config),
-        changed=max(filter(None, map(_modified, database_files(folder))), default=None),
+        changed=max(filter(None, map(_modified, files_of(folder.database))), default=None),
+        signed=_signed(folder, problems),
         problems=tuple(problems),
     )
 
 
+def _signed(folder: RunFolder, problems: list[str]) -> str:
+    """Whose word the run stands on. A bad signature is said here and among the problems."""
+    try:
+        whole, last = signing.signer(folder), checkpoint.latest(folder.checkpoints)
+        signed = checkpoint.signer(last) if last else signing.UNSIGNED
+        if signing.UNSIGNED in (signed, whole) and signed != whole:
+            return f"the run {whole.said}, its checkpoint {last and last.name} {signed.said}"
+        return whole.said
+    except EarlError as error:
+        problems.append(str(error))
+        return str(error)
+
+
 def _recipe(folder: RunFolder) -> str:
     with storage(folder.config):
-        return folder.config.read_text(encoding="utf-8", errors="replace")
+        return read_below(folder.path, folder.config).decode(errors="replace")
 
 
 def _config(folder: RunFolder) -> Config | None:
-    return build(load_toml(folder.config))
+    return build(folder.recipe())
 
 
 def _numbers(folder: RunFolder) -> Numbers:

@@ -3,8 +3,10 @@
 import csv
 import math
 from collections.abc import Sequence
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +20,13 @@ FORMATS = ("csv", "parquet")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def export(tables: Sequence[Table], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def export(
+    tables: Sequence[Table], folder: Path, formats: Sequence[str] = FORMATS, root: Path | None = None
+) -> list[Path]:
     """Write every table in every format as `folder`/NAME.FORMAT, and return the paths.
+
+    Args:
+        root: below it no link is followed.
 
     Raises:
         EarlError: for an unknown format, or when the disk refuses.
@@ -32,20 +39,17 @@ def export(tables: Sequence[Table], folder: Path, formats: Sequence[str] = FORMA
     for table in tables:
         for name in formats:
             path = folder / f"{table.name}.{name}"
-            _write(table, path, name)
+            replace_file(path, partial(_WRITERS[name], table), root)
             written.append(path)
     return written
 
 
-def _write(table: Table, path: Path, kind: str) -> None:
-    replace_file(path, lambda partial: _WRITERS[kind](table, partial))
-
-
-def _csv(table: Table, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([_cell(name) for name in table.columns])
-        writer.writerows([_cell(value) for value in row] for row in zip(*table.columns.values(), strict=True))
+def _csv(table: Table, file: BinaryIO) -> None:
+    text = TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow([_cell(name) for name in table.columns])
+    writer.writerows([_cell(value) for value in row] for row in zip(*table.columns.values(), strict=True))
+    text.detach()
 
 
 def _cell(value: Any) -> Any:
@@ -56,8 +60,8 @@ def _cell(value: Any) -> Any:
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def _parquet(table: Table, path: Path) -> None:
-    pq.write_table(pa.table(table.columns), path, compression="zstd")
+def _parquet(table: Table, file: BinaryIO) -> None:
+    pq.write_table(pa.table(table.columns), file, compression="zstd")
 
 
 _WRITERS = {"csv": _csv, "parquet": _parquet}

@@ -1,18 +1,21 @@
 """What a checkpoint's files say about the model, without loading it: size, shape, tokenizer."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from earl.documents import parse_json_object
 from earl.errors import EarlError, boundary
 from earl.runs import checkpoint
-from earl.runs.storage import step_name, storage
+from earl.runs.storage import checked, read_below, step_name, storage
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+JSON_BYTES = 16 << 20
+"""Of a file that describes a model or a run's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,26 @@ def model_facts(checkpoints: Path) -> ModelFacts | None:
         )
 
 
+def _run_of(path: Path) -> Path:
+    """The run's folder, of a file in one of its checkpoints."""
+    return path.parent.parent.parent
+
+
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
+    data = read_below(_run_of(path), path)
     try:
-        document = json.loads(path.read_bytes())
+        return parse_json_object(data)
     except ValueError as error:
-        raise EarlError(f"{path} is not JSON: the checkpoint is damaged; continue the run to get a new one") from error
-    return document if isinstance(document, dict) else {}
+        raise EarlError(f"{path} is {error}: the checkpoint is damaged; continue the run to get a new one") from error
 
 
 def _parameters(folder: Path) -> int | None:
     """Numbers in the model's tensors, from the files' headers."""
     files = sorted(folder.glob("model*.safetensors"))
+    if pipes := [path for path in files if not path.is_file()]:  # reading one would wait without end
+        raise EarlError(f"{pipes[0]} is no regular file: the checkpoint is damaged; continue the run to get a new one")
     try:
         return sum(map(_numbers_in, files)) if files else None
     except SafetensorError as error:
@@ -80,7 +90,7 @@ def _parameters(folder: Path) -> int | None:
 
 def _numbers_in(path: Path) -> int:
     total = 0
-    with safe_open(path, framework="numpy") as tensors:
+    with safe_open(checked(_run_of(path), path), framework="numpy") as tensors:
         for name in tensors.keys():  # noqa: SIM118 (not a dict)
             size = 1
             for length in tensors.get_slice(name).get_shape():
@@ -92,6 +102,7 @@ def _numbers_in(path: Path) -> int:
 def _tokenizer(path: Path) -> "Tokenizer | None":
     if not path.is_file():
         return None
+    checked(_run_of(path), path)
     from tokenizers import Tokenizer  # only here: reports without episodes need none
 
     with boundary() as fault:  # tokenizers raises bare Exceptions

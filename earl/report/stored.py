@@ -61,9 +61,8 @@ def spread(items: Sequence[Path], limit: int) -> list[Path]:
 
 
 def _read(path: Path) -> list[StoredEpisode]:
-    step, groups = trajectories.read(path)
+    step, groups, known = trajectories.read_whole(path)
     played = [trajectory for group in groups for trajectory in group.trajectories]
-    known = trajectories.read_experiences(path)
     experiences: Sequence[Experience | None] = known or [None] * len(played)
     return [
         StoredEpisode(step, number, trajectory, experience)

@@ -21,6 +21,7 @@ def summary(data: RunData) -> list[tuple[str, str]]:
         ("Time in steps", _time(data)),
         ("Started", moment(data.started) if data.started else MISSING),
         ("Last change", moment(data.changed) if data.changed else MISSING),
+        ("Signature", shown(data.signed, 300)),
     ]
 
 

@@ -2,18 +2,37 @@
 
     checkpoints/step-000010/  state.json   …whatever the caller wrote (safetensors, JSON; nothing pickled)
 
-A checkpoint is written under a hidden name, hashed, synced and renamed: a visible one is whole.
+A checkpoint is written under a hidden name, hashed, synced and renamed: a visible one is whole. One that was damaged
+later is put aside by the run that goes on from one before it, and counts no more:
+
+    checkpoints/damaged-step-000010/
 """
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from earl.documents import parse_json_object
 from earl.errors import EarlError
-from earl.runs.storage import remove, step_name, step_of, storage, sweep, sync, temporary
+from earl.runs import signing
+from earl.runs.storage import (
+    OddFile,
+    folder_below,
+    opened,
+    read_below,
+    remove,
+    step_name,
+    step_of,
+    storage,
+    sweep,
+    sync,
+    temporary,
+)
 
 FORMAT = 1
 """Version of state.json."""
@@ -32,6 +51,15 @@ class Checkpoint:
     """What `save` was given, as JSON gives it back (tuples are lists)."""
     path: Path
     """The folder with the caller's files."""
+    signed: signing.Signer
+
+
+class Damaged(EarlError):
+    """A checkpoint that is not as it was saved."""
+
+    def __init__(self, path: Path, fault: str, cure: str = "") -> None:
+        super().__init__(f"checkpoint {path} is damaged: {fault}{cure}")
+        self.path, self.fault = path, fault
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, JSON]) -> Path:
@@ -44,39 +72,46 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
     partial = temporary(path)
     with storage(path):
         folder.mkdir(parents=True, exist_ok=True)
-        sweep(folder)
-        try:
-            partial.mkdir()
-            write(partial)
-            _seal(partial, step, state)
-            if path.exists():
-                remove(path)
-            partial.rename(path)
-            sync(folder)
-        finally:
-            if partial.exists():
-                remove(partial)
+        sweep(folder.parent, folder)
+        with folder_below(folder.parent, folder) as inside:
+            try:
+                os.mkdir(partial.name, dir_fd=inside)
+                write(partial)
+                _seal(partial, step, state)
+                remove(path.name, inside)
+                os.rename(partial.name, path.name, src_dir_fd=inside, dst_dir_fd=inside)
+                os.fsync(inside)
+            finally:
+                remove(partial.name, inside)
     return path
 
 
 def _seal(folder: Path, step: int, state: Mapping[str, JSON]) -> None:
     """Hash and sync what the caller wrote, then vouch for it in state.json."""
-    files = {name: _fingerprint(folder / name) for name in _names(folder)}
+    files = {name: _fingerprint(folder, name) for name in _names(folder)}
     assert STATE not in files, "state.json is written by save itself"
     document: dict[str, JSON] = {"format": FORMAT, "step": step, "state": state, "files": {**files}}
-    text = json.dumps({"sha256": _digest_of(document), **document}, indent=1)
+    signature = signing.signature(lambda: _statement(folder, step, document))
+    text = json.dumps({"sha256": _digest_of(document), "signature": signature, **document}, indent=1)
     (folder / STATE).write_text(text, encoding="utf-8")
     for path in (*folder.rglob("*"), folder):
         sync(path)
 
 
+def _statement(folder: Path, step: int, document: Mapping[str, JSON]) -> signing.Digests:
+    """What a signature vouches for: this state of this step of this run, which cannot pass for another's."""
+    return {"run": folder.resolve().parent.parent.name, "step": str(step), STATE: _digest_of(document)}
+
+
 def _names(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
-def _fingerprint(path: Path) -> dict[str, JSON]:
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
+def _fingerprint(folder: Path, name: str) -> dict[str, JSON]:
+    with opened(folder.parent.parent, folder / name) as file:
+        size = os.fstat(file.fileno()).st_size
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": size}
 
 
 def _digest_of(document: Mapping[str, JSON]) -> str:
@@ -85,8 +120,11 @@ def _digest_of(document: Mapping[str, JSON]) -> str:
 
 def all_steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, in order."""
-    paths = folder.glob("step-*") if folder.is_dir() else ()
-    return sorted(step for path in paths if path.is_dir() and (step := step_of(path)) is not None)
+    if not folder.is_dir():
+        return []
+    with storage(folder), folder_below(folder.parent, folder) as inside, os.scandir(inside) as entries:
+        named = {entry.name: step_of(Path(entry.name)) for entry in entries if entry.is_dir()}
+    return sorted(step for name, step in named.items() if step is not None and step_name(step) == name)
 
 
 def latest(folder: Path) -> Path | None:
@@ -96,58 +134,125 @@ def latest(folder: Path) -> Path | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Verify every file of a checkpoint. Raises EarlError that names the first bad file and the cure."""
+    """Verify every file of a checkpoint, that there is no link in it, and its signature.
+
+    Raises:
+        Damaged: names the first bad file.
+        EarlError: when there is no checkpoint, one of another earl, or one whose signature is bad.
+    """
     if not path.is_dir():
         raise EarlError(f"no checkpoint at {path}: the folder is missing")
     with storage(path):
-        document = _document(path)
-        present = set(_names(path)) - {STATE}
-        for name, expected in document["files"].items():
-            if name not in present:
-                raise _damaged(path, f"{name} is missing")
-            size = (path / name).stat().st_size
-            if size != expected["bytes"]:
-                raise _damaged(path, f"{name} has {size} bytes, {expected['bytes']} were saved")
-            if _fingerprint(path / name) != expected:
-                raise _damaged(path, f"{name} has changed since it was saved (its SHA-256 differs)")
+        try:
+            document, signed = _document(path)
+            present = set(_names(path)) - {STATE}
+            for name, expected in document["files"].items():
+                if name not in present:
+                    raise Damaged(path, f"{name} is missing")
+                _verify(path, name, expected)
+        except OddFile as error:
+            raise Damaged(path, str(error)) from error
         if extra := sorted(present - set(document["files"])):
-            raise _damaged(path, f"{extra[0]} was not saved with it")
-    return Checkpoint(document["step"], document["state"], path)
+            raise Damaged(path, f"{extra[0]} was not saved with it")
+    return Checkpoint(document["step"], document["state"], path, signed)
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """state.json, once its own checksum has been verified."""
-    if not (path / STATE).is_file():
-        raise _damaged(path, f"{STATE} is missing")
+def signer(path: Path) -> signing.Signer:
+    """Who signed a checkpoint's state.json; its other files are not read. Raises EarlError for a bad signature."""
+    return _document(path)[1]
+
+
+def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
+    with opened(path.parent.parent, path / name) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected["bytes"]:
+            raise Damaged(path, f"{name} has {size} bytes, {expected['bytes']} were saved")
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            raise Damaged(path, f"{name} has changed since it was saved (its SHA-256 differs)")
+
+
+def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
+    """The last checkpoint that is not damaged, and what is wrong with those after it. Changes nothing.
+
+    Raises:
+        Damaged: when there are checkpoints and none is whole.
+    """
+    damaged: list[Damaged] = []
+    for step in reversed(all_steps(folder)):
+        try:
+            return load(folder / step_name(step)), damaged
+        except Damaged as error:
+            damaged.append(error)
+    if damaged:
+        cure = "; no checkpoint before it is whole: put the file back from a copy, or start a new run"
+        raise Damaged(damaged[0].path, damaged[0].fault, cure)
+    return None, []
+
+
+def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """What a run goes on from; damaged checkpoints after it are put aside. Only for who holds the run's lock.
+
+    Returns:
+        the last whole checkpoint, if there is any, and what was done, in words.
+
+    Raises:
+        Damaged: when there are checkpoints and none is whole; nothing is changed then.
+    """
+    whole, damaged = newest_whole(folder)
+    told = []
+    if whole and damaged:
+        with storage(folder), folder_below(folder.parent, folder) as inside:
+            for error in damaged:
+                name = f"damaged-{error.path.name}"
+                while os.path.lexists(folder / name):
+                    name += "-again"
+                os.rename(error.path.name, name, src_dir_fd=inside, dst_dir_fd=inside)
+                told.append(f"{error}; kept aside as {folder / name}, the run goes on from step {whole.step}")
+            os.fsync(inside)
+    return whole, told
+
+
+def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
+    """state.json, once its own checksum has been verified, and who signed it."""
     try:
-        document = json.loads((path / STATE).read_bytes())
+        document = parse_json_object(read_below(path.parent.parent, path / STATE))
+    except FileNotFoundError as error:
+        raise Damaged(path, f"{STATE} is missing") from error
+    except OddFile:
+        raise
     except ValueError as error:
-        raise _damaged(path, f"{STATE} is not JSON") from error
-    if not isinstance(document, dict):
-        raise _damaged(path, f"{STATE} is not a JSON object")
+        raise Damaged(path, f"{STATE} is {error}") from error
     if document.get("format") != FORMAT:
         raise EarlError(
             f"checkpoint {path} has format {document.get('format')!r}, this earl reads {FORMAT}: "
             "use the earl that wrote it"
         )
+    signature = document.pop("signature", None)
     if document.pop("sha256", None) != _digest_of(document):
-        raise _damaged(path, f"{STATE} has changed since it was saved (its SHA-256 differs)")
-    return document
-
-
-def _damaged(path: Path, fault: str) -> EarlError:
-    earlier = [step for step in all_steps(path.parent) if step < (step_of(path) or 0)]
-    if earlier:
-        cure = f"delete {path}, then --resume continues from {path.parent / step_name(earlier[-1])}"
-    else:
-        cure = "there is no earlier checkpoint: start a new run"
-    return EarlError(f"checkpoint {path} is damaged: {fault}; {cure}")
+        raise Damaged(path, f"{STATE} has changed since it was saved (its SHA-256 differs)")
+    signed = signing.checked(path, signature, lambda: _statement(path, step_of(path) or 0, document))
+    if document.get("step") != step_of(path):  # after the signature: a signed step that is renamed is refused
+        raise Damaged(path, f"{STATE} is of another step")
+    files = document.get("files")
+    if not isinstance(document.get("state"), dict) or not isinstance(files, dict):
+        raise Damaged(path, f"{STATE} lacks the run's state or its files")
+    if not all(isinstance(file, dict) and file.keys() == {"sha256", "bytes"} for file in files.values()):
+        raise Damaged(path, f"{STATE} lacks the checksum of a file")
+    return document, signed
 
 
 def prune(folder: Path, keep: int, also: set[int]) -> None:
-    """Remove all but the last `keep` checkpoints and those of the steps in `also`."""
+    """Remove all but the last `keep` checkpoints, those that their states name as the best, and those in `also`.
+
+    Should the last one be damaged, the run goes on from the one before, and has to end with the best of then.
+    """
     assert keep >= 1, "the last checkpoint is what a run resumes from"
-    with storage(folder):
-        for step in all_steps(folder)[:-keep]:
+    steps = all_steps(folder)
+    for step in steps[-keep:]:
+        with suppress(EarlError):  # a damaged one names none
+            document, _ = _document(folder / step_name(step))
+            also = also | {document["state"].get("best_step")}
+    with storage(folder), folder_below(folder.parent, folder) as inside:
+        for step in steps[:-keep]:
             if step not in also:
-                remove(folder / step_name(step))
+                remove(step_name(step), inside)

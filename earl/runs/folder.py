@@ -8,16 +8,33 @@ import difflib
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from earl.errors import EarlError
-from earl.runs.storage import storage, sweep, sync, temporary
+from earl.recipe import recipe_of
+from earl.runs.storage import (
+    folder_below,
+    new_folder,
+    open_below,
+    read_below,
+    remove,
+    remove_abandoned,
+    storage,
+    sweep,
+    sync,
+    write_text,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_WRITTEN = (
+    *("run.db", "run.db-wal", "run.db-shm", "run.db-journal", "log.txt", "report.html", "trackers.json"),
+    *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
+)
+"""What a process writes at the top of the run that it has created."""
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
@@ -71,6 +88,11 @@ class RunFolder:
         """Held by the one process that writes."""
         return self.path / "lock"
 
+    def recipe(self) -> dict[str, Any]:
+        """What config.toml says. Raises EarlError when it cannot be read or is not TOML."""
+        with storage(self.config):
+            return recipe_of(read_below(self.path, self.config), self.config)
+
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:
     """Make the folder of a new run with its resolved recipe (TOML text) in it, whole or not at all.
@@ -79,32 +101,28 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
     """
     folder = free(root, name)
     with storage(folder.path, then="start the run again"):
-        partial = RunFolder(temporary(root / f"{name}.{os.getpid()}"))  # its own, should two create at once
         root.mkdir(parents=True, exist_ok=True)
-        try:
-            for path in (partial.path, partial.trajectories, partial.checkpoints):
-                path.mkdir(exist_ok=True)
+        with suppress(OSError):  # what another user left stays
+            remove_abandoned(root)
+        with new_folder(folder.path) as path:
+            partial = RunFolder(path)
+            partial.trajectories.mkdir()
+            partial.checkpoints.mkdir()
             partial.config.write_text(config, encoding="utf-8")
             sync(partial.config)
-            partial.path.rename(folder.path)
+            try:
+                partial.path.rename(folder.path)
+            except OSError as error:
+                if os.path.lexists(folder.path):  # another process was faster
+                    raise _taken(folder) from error
+                raise
             sync(root)
-        except OSError as error:
-            if os.path.lexists(folder.path):  # another process was faster
-                raise _taken(folder) from error
-            raise
-        finally:
-            shutil.rmtree(partial.path, ignore_errors=True)
     return folder
 
 
 def rewrite(folder: RunFolder, config: str) -> None:
     """Replace a run's resolved recipe (TOML text), whole or not at all; the caller holds the run's lock."""
-    partial = temporary(folder.config)
-    with storage(folder.config):
-        partial.write_text(config, encoding="utf-8")
-        sync(partial)
-        partial.rename(folder.config)
-        sync(folder.path)
+    write_text(folder.config, config, folder.path)
 
 
 def free(root: Path, name: str) -> RunFolder:
@@ -127,14 +145,22 @@ def _taken(folder: RunFolder) -> EarlError:
     )
 
 
-@contextmanager
-def undone_on_failure(folder: RunFolder) -> Iterator[None]:
-    """Remove a new run's folder when the block that sets it up fails."""
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
+def discard(folder: RunFolder) -> bool:
+    """Undo `create`, for the process that called it, before the first checkpoint. Returns whether the folder is gone.
+
+    Only what earl and its trackers write goes; what anybody else has put there stays, and the folder with it.
+    """
+    with suppress(OSError, EarlError):  # the error that ended the run is the one to tell
+        for inside in (folder.trajectories, folder.checkpoints, folder.path):
+            sweep(folder.path, inside)
+        with folder_below(folder.path, folder.path) as own:
+            for name in ("trajectories", "checkpoints"):
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=own)
+            for name in _WRITTEN:
+                remove(name, own)
+        folder.path.rmdir()
+    return not folder.path.exists()
 
 
 def open_existing(path: Path) -> RunFolder:
@@ -176,7 +202,7 @@ def lock(folder: RunFolder) -> Iterator[None]:
     id when the run is locked.
     """
     with storage(folder.lock):
-        descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_below(folder.path, folder.lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -191,9 +217,8 @@ def lock(folder: RunFolder) -> Iterator[None]:
         with storage(folder.lock):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        sweep(folder.path)
-        sweep(folder.trajectories)
-        sweep(folder.checkpoints)
+        for inside in (folder.path, folder.trajectories, folder.checkpoints):
+            sweep(folder.path, inside)
         yield
     finally:
         _release(descriptor)

@@ -48,11 +48,16 @@ class Journal:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._saving: Future[None] | None = None
 
-    def forget_after(self, step: int) -> None:
-        """Drop what was written of later steps; a resumed run does them again, identically."""
+    def forget_after(self, step: int, best: int = -1) -> None:
+        """Drop what was written of later steps; a resumed run does them again, identically.
+
+        Args:
+            best: the step of the best weights; checkpoints that a killed process had no time to remove go too.
+        """
         if self._store:
             self._store.forget_after(step)
             trajectories.forget_after(self._folder.trajectories, step)
+            checkpoint.prune(self._folder.checkpoints, KEPT_CHECKPOINTS, {best})
 
     def step(
         self,
@@ -106,6 +111,17 @@ class Journal:
         if self._saving:
             saving, self._saving = self._saving, None
             saving.result()
+
+    def fall_back(self) -> None:
+        """Put damaged checkpoints aside, and note it: the run goes on from the last whole one, in all its processes.
+
+        Raises:
+            Damaged: when none is whole.
+        """
+        if self._store:
+            whole, told = checkpoint.fall_back(self._folder.checkpoints)
+            for message in told:
+                self.event(whole.step if whole else 0, "damaged", message)
 
     def _save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any], best: int) -> None:
         checkpoint.save(self._folder.checkpoints, step, write, state)

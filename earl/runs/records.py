@@ -14,4 +14,4 @@ def matches_to_bytes(results: Sequence[MatchResult]) -> bytes:
 
 def matches_from_bytes(data: bytes) -> list[MatchResult]:
     """What `matches_to_bytes` wrote."""
-    return [MatchResult(**fields) for fields in json.loads(data)]
+    return [MatchResult(**{**fields, "faults": tuple(fields["faults"])}) for fields in json.loads(data)]

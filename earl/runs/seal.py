@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from earl.documents import parse_json_object
 
 _KEY = b"earl.seal"
 
@@ -17,20 +17,14 @@ def sealed(table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(digests).encode()})
 
 
-def changed(path: Path) -> list[str]:
-    """Columns of a file that are not as they were sealed; none for a file without a seal.
-
-    Raises:
-        pa.ArrowException, OSError: when it cannot be read.
-    """
-    table = pq.read_table(path, use_threads=False)
+def changed(table: pa.Table) -> list[str]:
+    """Columns of a stored table that are not as they were sealed; none for a table without a seal."""
     try:
-        digests = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+        digests = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
     except ValueError:
         return [_KEY.decode()]
-    return [
-        name for name, digest in digests.items() if name not in table.column_names or _digest(table[name]) != digest
-    ]
+    columns = {field.name: table[field.name] for field in table.schema if _numeric(field.type)}
+    return [name for name, digest in digests.items() if name not in columns or _digest(columns[name]) != digest]
 
 
 def _numeric(kind: Any) -> bool:

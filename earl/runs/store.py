@@ -16,21 +16,28 @@ from typing import Any, Self
 from earl.errors import EarlError
 from earl.growth import ContextTokens
 from earl.matches import MatchResult
-from earl.runs.storage import storage
+from earl.runs.storage import checked_database, storage
 from earl.runs.tables import (
-    CONTEXTS,
-    DECISIONS,
+    ADDED,
     FORMAT,
     TABLES,
     Event,
     RecordedDecision,
     RecordedMatch,
     Series,
+    checked_bytes,
     from_real,
     match_row,
     recorded_match,
+    schema,
     to_real,
 )
+
+LONGEST, SHORT = 1 << 20, 1 << 13
+"""Most bytes of a text that tells something, and of any other value."""
+CHUNK_BYTES = 1 << 25
+WORK, MOST_WORK = 1_000_000, 300
+"""Instructions of SQLite's machine after which it asks, and how often it may in one query: a row takes about 10."""
 
 
 class Store:
@@ -45,7 +52,9 @@ class Store:
         if read_only and not path.is_file():
             raise _nothing_at(path)
         with storage(path):
+            checked_database(path, read_only and not _interrupted(path))
             self._connection = sqlite3.connect(_address(path, read_only), uri=True, isolation_level=None)
+        with self._guarded():
             try:
                 self._prepare(read_only)
             except BaseException:
@@ -53,13 +62,18 @@ class Store:
                 raise
 
     def _prepare(self, read_only: bool) -> None:
+        self._distrust()
+        if read_only:
+            self._connection.execute("PRAGMA query_only = ON")
         self._connection.execute("PRAGMA busy_timeout = 10000")
+        self._connection.execute("BEGIN")  # a writer may be about to make the tables: both of one moment
         version = self._format = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        found = self._connection.execute("SELECT name, type, sql FROM sqlite_schema").fetchmany(100)
+        self._connection.execute("COMMIT")
         if version > FORMAT:
             raise EarlError(f"{self._path} has format {version}, this earl reads up to {FORMAT}: use a newer earl")
+        self._check_schema(version, found)
         if read_only:
-            if version == 0:
-                raise _nothing_at(self._path)
             return
         self._connection.execute("PRAGMA journal_mode = WAL")
         # One sync per commit: after a power failure the numbers are never behind the checkpoint either.
@@ -70,18 +84,59 @@ class Store:
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
         with self._transaction() as connection:
-            if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in filter(str.strip, TABLES.split(";")):
-                    connection.execute(statement)
-            connection.execute(CONTEXTS)
-            connection.execute(DECISIONS)
+            present = schema(connection.execute("PRAGMA user_version").fetchone()[0])
+            for name, made in TABLES.items():
+                if name not in present:
+                    connection.execute(made)
             connection.execute(f"PRAGMA user_version = {FORMAT}")  # always, so that a read-only disk shows now
         self._format = FORMAT
+
+    def _distrust(self) -> None:
+        """Let a file that somebody else made neither run code of its own nor take memory or time without end."""
+        connection = self._connection
+        connection.set_progress_handler(self._worked, WORK)
+        for limit in (sqlite3.SQLITE_LIMIT_ATTACHED, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH):
+            connection.setlimit(limit, 0)
+        for setting in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+            connection.execute(f"PRAGMA {setting}")
+
+    def _check_schema(self, version: int, found: Sequence[tuple[str, str, str]]) -> None:
+        """Refuse all but the tables that earl made: views, triggers and generated columns are programs."""
+        tables = {name: " ".join(str(made).split()) for name, _, made in found}
+        expected = schema(version)
+        for name, kind, _ in found:
+            if tables[name] != expected.get(name):
+                raise self._foreign(f"it holds a {kind} {name!r} that earl did not make")
+        for name in expected.keys() - tables.keys():
+            raise self._foreign(f"the table {name!r} is missing")
+
+    def _worked(self) -> bool:
+        """Whether a query has taken more than any honest database could need; SQLite then interrupts it."""
+        self._work += 1
+        return self._work > MOST_WORK
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Faults of the disk or the file as EarlError; each block has its own measure of work."""
+        self._work = 0
+        try:
+            with storage(self._path):
+                yield
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            raise self._foreign(str(error)) from error
+
+    def _foreign(self, fault: str) -> EarlError:
+        return EarlError(
+            f"{self._path} is damaged, not a database of a run ({fault}): move it and its -wal and -shm files away "
+            "(the recorded metrics are lost, the checkpoints are not), then continue with --resume"
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing: what the block writes is committed together, or not at all when it raises."""
-        with storage(self._path):
+        with self._guarded():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -162,7 +217,7 @@ class Store:
 
     def contexts(self) -> list[ContextTokens]:
         """Tokens by step, turn and author; empty for a run of an earl that did not keep them."""
-        if self._format < 2:
+        if self._format < ADDED["contexts"]:
             return []
         return [ContextTokens(*row) for row in self._rows("SELECT * FROM contexts ORDER BY step, turn, author")]
 
@@ -172,16 +227,15 @@ class Store:
 
     def decisions(self) -> list[RecordedDecision]:
         """Every decision, in the order in which they were made; empty for a run of an earl that made none."""
-        if self._format < 3:
+        if self._format < ADDED["decisions"]:
             return []
         columns = "step, stage, choice, before, reason, why, inputs"
         return [RecordedDecision(*row) for row in self._rows(f"SELECT {columns} FROM decisions ORDER BY id")]
 
     def last_step(self) -> int | None:
         """The last step with numbers; None when there is none yet."""
-        query = "SELECT max(step) FROM (SELECT max(step) AS step FROM metrics UNION ALL SELECT max(step) FROM timings)"
-        step: int | None = self._rows(query)[0][0]
-        return step
+        ends = [self._rows(f"SELECT step FROM {name} ORDER BY step DESC LIMIT 1") for name in ("metrics", "timings")]
+        return max((row[0] for rows in ends for row in rows), default=None)
 
     def _series(self, query: str, parameters: Sequence[str | int] = ()) -> Series:
         series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -190,8 +244,28 @@ class Store:
         return dict(series)
 
     def _rows(self, query: str, parameters: Sequence[str | int] = ()) -> list[tuple[Any, ...]]:
-        with storage(self._path):
-            return self._connection.execute(query, parameters).fetchall()
+        """What a query gives, once its values have been checked."""
+        rows: list[tuple[Any, ...]] = []
+        if self._format == 0:  # made, and killed before the first commit
+            return rows
+        longest = LONGEST if "message" in query or "inputs" in query else SHORT
+        with self._guarded():
+            before = self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+            cursor, taken = self._connection.execute(query, parameters), 0
+            columns = [column[0] for column in cursor.description]
+            while some := cursor.fetchmany(CHUNK_BYTES // longest):
+                try:
+                    taken += checked_bytes(columns, some)
+                except ValueError as error:
+                    raise self._foreign(str(error)) from None
+                if taken > self._bytes():  # pages may be shared: a small file could hold rows without end
+                    raise self._foreign("it has more rows than there is room for")
+                rows += some
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)  # a writer may have more to say
+        return rows
+
+    def _bytes(self) -> int:
+        return sum(path.stat().st_size for path in files_of(self._path) if path.exists())
 
     def close(self) -> None:
         """Close the database; the write-ahead log is folded into it."""
@@ -205,6 +279,11 @@ class Store:
         self.close()
 
 
+def files_of(path: Path) -> tuple[Path, Path]:
+    """A database and its write-ahead log, which may be missing."""
+    return path, path.with_name(f"{path.name}-wal")
+
+
 def _address(path: Path, read_only: bool) -> str:
     """The URI that SQLite opens."""
     uri = path.absolute().as_uri()
@@ -212,7 +291,12 @@ def _address(path: Path, read_only: bool) -> str:
         return uri + "?mode=rwc"
     # A reader of a closed database would still make the log's files; on a read-only medium it need not.
     settled = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-    return uri + ("?immutable=1" if settled else "?mode=ro")
+    return uri + ("?immutable=1" if settled else "?mode=rw" if _interrupted(path) else "?mode=ro")
+
+
+def _interrupted(path: Path) -> bool:
+    """Whether a process was killed while it made the database: what it began has to be rolled back before a read."""
+    return path.with_name(f"{path.name}-journal").exists()
 
 
 def _nothing_at(path: Path) -> EarlError:

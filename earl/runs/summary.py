@@ -2,17 +2,18 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from earl.config import Config
+from earl.config import MOST, Config
 from earl.errors import EarlError
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.runs import checkpoint
-from earl.runs.checkpoint import Checkpoint
+from earl.runs.checkpoint import Checkpoint, Damaged
 from earl.runs.folder import RunFolder
-from earl.runs.storage import step_name
-from earl.runs.store import Store
+from earl.runs.storage import read_below, step_name, storage
+from earl.runs.store import Store, files_of
 from earl.runs.tables import RecordedMatch
 
 FINAL = "final"
@@ -44,7 +45,7 @@ def summarize(folder: RunFolder) -> Summary:
     Raises:
         EarlError: when one of them is damaged.
     """
-    config = build(load_toml(folder.config))
+    config = build(folder.recipe())
     step, matches = 0, []
     if folder.database.is_file():
         with Store(folder.database, read_only=True) as store:
@@ -67,13 +68,8 @@ def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:
 
 def changed(folder: RunFolder) -> float:
     """When the numbers were last written, or the recipe; seconds since the epoch."""
-    written = [path for path in database_files(folder) if path.is_file()]
+    written = [path for path in files_of(folder.database) if path.is_file()]
     return max(path.stat().st_mtime for path in [folder.config, *written])
-
-
-def database_files(folder: RunFolder) -> tuple[Path, Path]:
-    """The database and its write-ahead log, which may be missing."""
-    return folder.database, folder.database.with_name(f"{folder.database.name}-wal")
 
 
 def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
@@ -94,17 +90,38 @@ def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
     last = steps[-1] if which in ("best", "last") else int(which)
     if last not in steps:
         raise EarlError(f"run {folder.name!r} keeps no checkpoint of step {last}; kept are the steps {kept}")
-    found = checkpoint.load(folder.checkpoints / step_name(last))
-    best = found.state.get("best_step", last)
-    if which != "best" or best == last:
-        return found
-    return checkpoint.load(folder.checkpoints / step_name(int(best)))
+    try:
+        found = checkpoint.load(folder.checkpoints / step_name(last))
+        best = found.state.get("best_step", last)
+        if which != "best" or best == last:
+            return found
+        if best not in steps:
+            raise EarlError(
+                f"the checkpoint {found.path} names {best!r} as the best step; kept are the steps {kept}: name one of "
+                "them with --checkpoint"
+            )
+        return checkpoint.load(folder.checkpoints / step_name(best))
+    except Damaged as error:
+        raise Damaged(error.path, error.fault, f"; {_another(folder, error.path)}") from error
+
+
+def _another(folder: RunFolder, damaged: Path) -> str:
+    """What to do without a checkpoint."""
+    others = [step for step in checkpoint.all_steps(folder.checkpoints) if step_name(step) != damaged.name]
+    for step in reversed(others):
+        with suppress(EarlError):
+            checkpoint.load(folder.checkpoints / step_name(step))
+            return f"choose a whole one with --checkpoint {step}"
+    return "no other checkpoint is whole: put the file back from a copy, or start a new run"
 
 
 def context_limit(saved: Checkpoint) -> int | None:
     """The context limit in tokens that a run had come to; None in the checkpoint of an earl that kept none."""
     context = saved.state.get("context")
-    return int(context["limit"]) if isinstance(context, dict) else None
+    limit = context.get("limit") if isinstance(context, dict) else None
+    if context is not None and (type(limit) is not int or not 1 <= limit <= MOST):
+        raise EarlError(f"the checkpoint {saved.path} has the context limit {limit!r}: it is not one that earl saved")
+    return limit
 
 
 def _held(folder: RunFolder) -> bool:
@@ -112,10 +129,11 @@ def _held(folder: RunFolder) -> bool:
 
     The lock itself is not tried: a run that starts at that moment would find it taken.
     """
-    if not folder.lock.is_file():
+    if not folder.lock.exists():
         return False
-    holder = folder.lock.read_text(errors="replace").strip()
-    if not holder.isdigit():
+    with storage(folder.lock):
+        holder = read_below(folder.path, folder.lock).decode(errors="replace").strip()
+    if not (holder.isascii() and holder.isdigit() and len(holder) < 20):
         return False
     try:
         os.kill(int(holder), 0)

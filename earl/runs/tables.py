@@ -1,37 +1,79 @@
 """The tables of a run's database, and how a row becomes a value and back."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from earl.matches import MatchResult
+from earl.matches import BOTH_SEATS, MatchResult
+from earl.trajectory import Author
 
 FORMAT = 3
 """Version of the tables, in the database's `user_version`."""
 
-TABLES = """
-CREATE TABLE metrics (step INTEGER, name TEXT, value REAL, PRIMARY KEY (step, name)) WITHOUT ROWID;
-CREATE TABLE timings (step INTEGER, stage TEXT, seconds REAL, PRIMARY KEY (step, stage)) WITHOUT ROWID;
-CREATE TABLE events (id INTEGER PRIMARY KEY, step INTEGER, time REAL, kind TEXT, message TEXT);
-CREATE TABLE matches (
-    step INTEGER, phase TEXT, env TEXT, opponent TEXT, seat INTEGER, exact INTEGER, episodes INTEGER,
-    win REAL, draw REAL, loss REAL, illegal REAL, truncated REAL,
-    PRIMARY KEY (step, phase, opponent, seat, exact)
-) WITHOUT ROWID;
-"""
+TABLES = {
+    "metrics": "CREATE TABLE metrics (step INTEGER, name TEXT, value REAL, PRIMARY KEY (step, name)) WITHOUT ROWID",
+    "timings": "CREATE TABLE timings (step INTEGER, stage TEXT, seconds REAL, PRIMARY KEY (step, stage)) WITHOUT ROWID",
+    "events": "CREATE TABLE events (id INTEGER PRIMARY KEY, step INTEGER, time REAL, kind TEXT, message TEXT)",
+    "matches": """CREATE TABLE matches (
+        step INTEGER, phase TEXT, env TEXT, opponent TEXT, seat INTEGER, exact INTEGER, episodes INTEGER,
+        win REAL, draw REAL, loss REAL, illegal REAL, truncated REAL,
+        PRIMARY KEY (step, phase, opponent, seat, exact)
+    ) WITHOUT ROWID""",
+    "contexts": """CREATE TABLE contexts (
+        step INTEGER, turn INTEGER, author INTEGER, tokens INTEGER, episodes INTEGER, PRIMARY KEY (step, turn, author)
+    ) WITHOUT ROWID""",
+    "decisions": """CREATE TABLE decisions (
+        id INTEGER PRIMARY KEY, step INTEGER, stage TEXT, choice TEXT, before TEXT, reason TEXT, why TEXT, inputs TEXT
+    )""",
+}
+ADDED = {"contexts": 2, "decisions": 3}
+"""The format that a table came with; a writer adds it to older databases."""
 
-CONTEXTS = """
-CREATE TABLE IF NOT EXISTS contexts (
-    step INTEGER, turn INTEGER, author INTEGER, tokens INTEGER, episodes INTEGER, PRIMARY KEY (step, turn, author)
-) WITHOUT ROWID
-"""
-"""The table that format 2 added; a writer adds it to older databases."""
+_COUNT, _SHARE, _NAME, _TEXT = (int, 0, 1 << 53), (float, -1e-6, 1 + 1e-6), (str, 0, 1000), (str, 0, 1 << 20)
+_BOUNDS: dict[str, tuple[type, float, float]] = {
+    **dict.fromkeys(("episodes", "tokens"), _COUNT),
+    "step": (int, 0, 10**9),
+    "turn": (int, 0, 1000),
+    "author": (int, min(Author), max(Author)),
+    "seat": (int, BOTH_SEATS, 1000),
+    "exact": (int, 0, 1),
+    "value": (float, -math.inf, math.inf),
+    "seconds": (float, 0, 1e12),
+    "time": (float, 0, 1e11),
+    **dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), _SHARE),
+    **dict.fromkeys(("name", "stage", "kind", "phase", "env", "opponent", "choice", "before", "reason"), _NAME),
+    **dict.fromkeys(("message", "why", "inputs"), _TEXT),
+}
+"""Type and range of each column's values, of text its length: SQLite keeps to neither."""
+_ABSENT = {"before", "value", "seconds", "win", "draw", "loss", "illegal", "truncated"}
+"""Columns that may hold NULL: a NaN, or nothing before."""
+LEAST_ROW_BYTES = 4
 
-DECISIONS = """
-CREATE TABLE IF NOT EXISTS decisions (
-    id INTEGER PRIMARY KEY, step INTEGER, stage TEXT, choice TEXT, before TEXT, reason TEXT, why TEXT, inputs TEXT
-)
-"""
-"""The table that format 3 added, likewise."""
+
+def schema(form: int) -> dict[str, str]:
+    """The tables of a database of a format, and what made each, as SQLite keeps it but for white space."""
+    return {name: " ".join(made.split()) for name, made in TABLES.items() if ADDED.get(name, 1) <= form}
+
+
+def checked_bytes(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+    """The fewest bytes that some rows take in a file, once their values have been checked, column by column.
+
+    Raises:
+        ValueError: that names the first fault.
+    """
+    least = LEAST_ROW_BYTES * len(rows)
+    for name, values in zip(columns, zip(*rows, strict=True), strict=True):
+        kind, low, high = _BOUNDS[name]
+        known = [value for value in values if value is not None] if name in _ABSENT else values
+        if others := set(map(type, known)) - {kind}:
+            raise ValueError(f"a {name} is of the type {others.pop().__name__}")
+        sizes = [*map(len, known)] if kind is str else known
+        if sizes and not (min(sizes) >= low and max(sizes) <= high):
+            raise ValueError(f"a {name} is {'longer than' if kind is str else 'outside of what'} earl writes")
+        least += sum(sizes) if kind is str else 0
+    return least
+
 
 Series = dict[str, list[tuple[int, float]]]
 """(step, value) pairs in order of step, by name."""

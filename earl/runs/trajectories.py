@@ -8,7 +8,7 @@ nullable columns: which tokens it learned from, with which advantages, and its o
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from earl.errors import EarlError
 from earl.group import Group
 from earl.runs.older import upgraded
+from earl.runs.parquet import read_table
 from earl.runs.seal import sealed
-from earl.runs.storage import remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Experience, Outcome, StopReason, Task, Trajectory, Turn
+from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
+from earl.trajectory import Author, Experience, Outcome, StopReason, Task, Trajectory, Turn
 
 T = TypeVar("T")
 
@@ -59,6 +60,10 @@ _LISTS |= {name: pa.list_(pa.field("element", kind, nullable=False)) for name, k
 _NULLABLE = {"error", *_LEARNED}
 SCHEMA = pa.schema([pa.field(name, kind, name in _NULLABLE) for name, kind in {**_SCALARS, **_LISTS}.items()])
 """The columns, in order. Seeds are 64-bit signed."""
+_LONGEST = {"env": 1000, "opponent": 1000, "error": 1 << 20}
+"""Bytes of a text."""
+ACTION_BYTES = 1000
+"""Of an action, for each token of its reply and one more."""
 
 
 def to_table(groups: Sequence[Group], step: int, experiences: Sequence[Experience] | None = None) -> pa.Table:
@@ -120,8 +125,16 @@ def _turn_values(rows: Sequence[Trajectory]) -> Any:
     return pa.StructArray.from_arrays(children, fields=list(_TURN))
 
 
-def from_table(table: pa.Table) -> list[Group]:
-    """The groups that `to_table` took, equal in every bit. Arrays are views into one copy of their column."""
+def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
+    """The groups that `to_table` took, equal in every bit. Arrays are views into one copy of their column.
+
+    Args:
+        strict: whether tokens, turns and what was learned have to agree; not for an audit, which says where they fail.
+
+    Raises:
+        ValueError: for a table that no episodes can have made.
+    """
+    _check(table, strict)
     scalars = {name: table[name].to_pylist() for name in _SCALARS}
     tasks = map(Task, scalars["env"], scalars["task_seed"], scalars["seat"], scalars["opponent"])
     trajectories = map(
@@ -137,6 +150,73 @@ def from_table(table: pa.Table) -> list[Group]:
     )
     numbered = zip(scalars["group"], trajectories, strict=True)
     return [Group(tuple(row for _, row in rows)) for _, rows in groupby(numbered, key=lambda pair: pair[0])]
+
+
+def _check(table: pa.Table, strict: bool) -> None:
+    """Raises ValueError for values that no episode has, and when `strict` for lists and places that do not agree."""
+    turns = _values(table["turns"])
+    whole = [*_SCALARS.keys() - _NULLABLE, *_ARRAYS, "turns"]
+    inner = [_values(table[name]) for name in _LISTS]
+    inner += [turns.field(field.name) for field in _TURN if not field.nullable]
+    if any(table[name].null_count for name in whole) or any(values.null_count for values in inner):
+        raise ValueError("a value is missing")
+    for name, most in _LONGEST.items():
+        if _text_bytes(table[name].combine_chunks()).max(initial=0) > most:
+            raise ValueError(f"{name} holds a text of more than {most:,} bytes")
+    if _values(table["authors"]).to_numpy().max(initial=0) > max(Author):
+        raise ValueError("authors holds a number that is no author's")
+    starts, ends = _numbers(turns, "action_start"), _numbers(turns, "end")
+    spoken = _text_bytes(turns.field("action"))
+    if (spoken > ACTION_BYTES * (1 + np.maximum(0, ends - starts))).any():
+        raise ValueError("turns holds an action that is far longer than its reply")
+    if strict:
+        _check_places(table, turns)
+
+
+def _check_places(table: pa.Table, turns: Any) -> None:
+    """Lists that belong together are equally long; a turn's places are in order, and behind the turn before."""
+    lengths = {name: _lengths(table[name].combine_chunks()) for name in _LISTS}
+    told = np.all([lengths[name] >= 0 for name in _LEARNED], 0)
+    for name in (*_ARRAYS, *_LEARNED):
+        here = told if name in _LEARNED else slice(None)
+        other = "turns" if name == "advantages" else "tokens"
+        if (lengths[name][here] != lengths[other][here]).any():
+            raise ValueError(f"{name} does not have one value for each of {other}")
+    counts = lengths["turns"]
+    before = np.concatenate([[0], _numbers(turns, "end")])[: len(turns)]
+    before[(np.cumsum(counts) - counts)[counts > 0]] = 0  # the first turns of their episodes
+    places = [_numbers(turns, name) for name in ("context_start", "prompt_start", "action_start", "end")]
+    in_order = pairwise([np.zeros_like(before), *places, np.repeat(lengths["tokens"], counts)])
+    if any((left > right).any() for left, right in in_order) or (before > places[2]).any():
+        raise ValueError("turns holds places that are out of order or outside of the tokens")
+
+
+# From the buffers themselves: pyarrow.compute, which has functions for these, takes longer to import than all else.
+def _values(column: Any) -> Any:
+    """What the lists of a column hold, one after another."""
+    lists = column.combine_chunks()
+    bounds = lists.offsets
+    first = bounds[0].as_py()
+    return lists.values.slice(first, bounds[-1].as_py() - first)
+
+
+def _text_bytes(texts: Any) -> Any:
+    """Bytes of each text; 0 of a missing one."""
+    offsets = np.frombuffer(texts.buffers()[1] or bytes(4), np.int32)
+    return np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
+
+
+def _lengths(lists: Any) -> Any:
+    """Of each list; -1 of a missing one."""
+    lengths = np.diff(lists.offsets.to_numpy())
+    if lists.null_count:
+        bits = np.unpackbits(np.frombuffer(lists.buffers()[0], np.uint8), bitorder="little")
+        lengths = np.where(bits[lists.offset : lists.offset + len(lists)], lengths, -1)
+    return lengths
+
+
+def _numbers(turns: Any, name: str) -> Any:
+    return turns.field(name).to_numpy().astype(np.int64)
 
 
 def _split(column: Any) -> list[Any]:
@@ -169,6 +249,7 @@ def from_bytes(data: bytes) -> tuple[int, list[Group]]:
     """The step and the groups that `to_bytes` took."""
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all()
+    table.validate(full=True)  # of a stream nothing else has looked at the offsets
     return int(table.schema.metadata[b"earl.step"]), from_table(table)
 
 
@@ -179,21 +260,26 @@ def path_of(folder: Path, step: int) -> Path:
 
 def write(path: Path, table: pa.Table) -> None:
     """Write the table as a Parquet file, whole or not at all. Raises EarlError when the disk refuses."""
-    replace_file(path, lambda partial: _write_parquet(partial, table))
+    replace_file(path, lambda file: _write_parquet(file, table), path.parent.parent)
 
 
-def _write_parquet(path: Path, table: pa.Table) -> None:
-    pq.write_table(sealed(table), path, compression="zstd", write_page_checksum=True)
+def _write_parquet(file: BinaryIO, table: pa.Table) -> None:
+    pq.write_table(sealed(table), file, compression="zstd", write_page_checksum=True)
 
 
 def read(path: Path) -> tuple[int, list[Group]]:
     """The step and the groups of a file. Raises EarlError when it is missing or damaged."""
-    return _parsed(path, lambda table: (_checked_step(table), from_table(table)))
+    return read_whole(path)[:2]
+
+
+def read_whole(path: Path, strict: bool = True) -> tuple[int, list[Group], list[Experience]]:
+    """The same, and what the learner made of each trajectory; nothing when the file does not say."""
+    return _parsed(path, lambda table: (_checked_step(table), from_table(table, strict), experiences_of(table)))
 
 
 def read_experiences(path: Path) -> list[Experience]:
-    """What the learner made of each trajectory of a file; empty when the file does not say. Raises as `read`."""
-    return _parsed(path, experiences_of)
+    """What the learner made of each trajectory alone."""
+    return read_whole(path)[2]
 
 
 def experiences_of(table: pa.Table) -> list[Experience]:
@@ -208,13 +294,20 @@ def _parsed(path: Path, parse: Callable[[pa.Table], T]) -> T:
     if not path.is_file():
         raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return parse(upgraded(file.read(use_threads=False), SCHEMA, FORMAT))
+        return parse(upgraded(stored(path), SCHEMA, FORMAT))
+    except OddFile:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        fault = (str(error) or type(error).__name__).splitlines()[0]
         raise EarlError(
-            f"trajectories {path} cannot be read ({str(error).splitlines()[0]}): the file is damaged; "
-            "delete it, training does not need it"
+            f"trajectories {path} cannot be read ({fault}): the file is damaged; delete it, training does not need it"
         ) from error
+
+
+def stored(path: Path) -> pa.Table:
+    """A file's table as it is. Raises pa.ArrowException, OSError or ValueError when it cannot be read."""
+    with opened(path.parent.parent, path) as file:
+        return read_table(file, frozenset({*_ARRAYS, *_LEARNED}))
 
 
 def _checked_step(table: pa.Table) -> int:
@@ -230,7 +323,9 @@ def _checked_step(table: pa.Table) -> int:
 
 def forget_after(folder: Path, step: int) -> None:
     """Remove the files of later steps: a run resumed from `step` writes them again."""
-    with storage(folder):
+    if not folder.is_dir():
+        return
+    with storage(folder), folder_below(folder.parent, folder) as inside:
         for path in folder.glob("step-*.parquet"):
             if (step_of(path) or 0) > step:
-                remove(path)
+                remove(path.name, inside)

@@ -1,7 +1,7 @@
 """Runs made by code."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ opponents = ["random", "perfect"]
 [run]
 steps = {STEPS - WARM}
 """
+
+LONGEST_NAME = 1000
+"""Characters of a name that a run may hold; a longer one is refused on reading."""
 
 
 @dataclass
@@ -97,18 +100,25 @@ class Builder:
         return folder
 
     def hostile(self, texts: Sequence[str], name: str = "hostile") -> RunFolder:
-        """A run whose model, environment, opponents, events, metrics and stages are all named by `texts`."""
+        """A run whose opponents, events, metrics and stages are named by `texts`, as far as names may be long."""
         folder = self.empty(name)
         with Store(folder.database) as store:
             for number, text in enumerate(texts):
-                result = MatchResult("tictactoe", text, 0, False, 40, 0.5, 0.25, 0.25, 0.0, 0.0)
-                store.record_step(number, {text: 1.0, "reward": 0.5}, {text: 0.1}, [result], "train")
-                store.event(number, text, text)
-                store.decision(RecordedDecision(number, "update", text, "dp4 tp1", text, text, text))
+                name = text[:LONGEST_NAME]
+                result = MatchResult("tictactoe", name, 0, False, 40, 0.5, 0.25, 0.25, 0.0, 0.0)
+                store.record_step(number, {name: 1.0, "reward": 0.5}, {name: 0.1}, [result], "train")
+                store.event(number, name, text)
+                store.decision(RecordedDecision(number, "update", name, "dp4 tp1", name, text, text))
         self.checkpoint(folder, 1, byte_tokenizer())
+        numbers = np.random.default_rng(0)  # a long reply whose log-probs are all equal is refused as a bomb
         played = [
-            episode(lambda t: byte_tokenizer().encode(t).ids, [(text, text)], opponent=text, error=text)
+            episode(lambda t: byte_tokenizer().encode(t).ids, [(text, text)], opponent=text[:LONGEST_NAME], error=text)
             for text in texts
         ]
-        self.episodes(folder, 1, played)
+        self.episodes(folder, 1, [_varied(game, numbers) for game in played])
         return folder
+
+
+def _varied(game: Trajectory, numbers: np.random.Generator) -> Trajectory:
+    logprobs = np.where(game.sampled, -numbers.random(len(game.tokens)), 0).astype(np.float32)
+    return replace(game, logprobs=logprobs)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from earl.errors import EarlError
-from earl.runs.checkpoint import JSON, all_steps, latest, load, prune, save
+from earl.runs.checkpoint import JSON, Damaged, all_steps, fall_back, latest, load, newest_whole, prune, save
 
 
 def weights(text: str) -> Callable[[Path], None]:
@@ -76,21 +76,46 @@ def test_the_latest_is_the_highest_step(tmp_path: Path) -> None:
     ],
 )
 def test_damage_is_told_with_its_file_and_the_cure(tmp_path: Path, damage: Callable[[Path], object], told: str) -> None:
-    earlier = save(tmp_path, 5, weights("abc"), {"lr": 5})
+    save(tmp_path, 5, weights("abc"), {"lr": 5})
     path = save(tmp_path, 10, weights("abc"), {"lr": 5})
     damage(path)
     with pytest.raises(EarlError, match=told) as caught:
         load(path)
     assert str(path) in str(caught.value)
-    if "format 2" not in told:
-        assert f"delete {path}, then --resume continues from {earlier}" in str(caught.value)
+    if "format 2" in told:  # of another earl, not damaged: nothing older is taken instead
+        assert not isinstance(caught.value, Damaged)
+        with pytest.raises(EarlError, match=told):
+            newest_whole(tmp_path)
+        return
+    whole, damaged = newest_whole(tmp_path)
+    assert whole is not None
+    assert (whole.step, [error.path for error in damaged]) == (5, [path])
+    aside = f"kept aside as {tmp_path}/damaged-step-000010, the run goes on from step 5"
+    assert fall_back(tmp_path) == (whole, [f"{caught.value}; {aside}"])
+    assert all_steps(tmp_path) == [5]
+    assert fall_back(tmp_path) == (whole, [])
 
 
 def test_damage_of_the_only_checkpoint(tmp_path: Path) -> None:
     path = save(tmp_path, 10, weights("abc"), {})
     (path / "optimizer.safetensors").unlink()
-    with pytest.raises(EarlError, match="there is no earlier checkpoint: start a new run"):
-        load(path)
+    with pytest.raises(EarlError, match=r"no checkpoint before it is whole: .* or start a new run"):
+        fall_back(tmp_path)
+    assert all_steps(tmp_path) == [10]
+    assert fall_back(tmp_path / "nowhere") == (None, [])
+
+
+def test_a_checkpoint_damaged_twice_is_kept_twice(tmp_path: Path) -> None:
+    for _ in range(2):
+        save(tmp_path, 5, weights("abc"), {})
+        path = save(tmp_path, 10, weights("abc"), {})
+        (path / "optimizer.safetensors").unlink()
+        fall_back(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "damaged-step-000010",
+        "damaged-step-000010-again",
+        "step-000005",
+    ]
 
 
 def test_a_missing_checkpoint(tmp_path: Path) -> None:
@@ -161,6 +186,16 @@ def test_pruning_keeps_the_last_and_the_chosen(tmp_path: Path) -> None:
     assert hidden(tmp_path) == []
     prune(tmp_path, keep=9, also=set())
     assert all_steps(tmp_path) == [1, 4, 5]
+
+
+def test_pruning_keeps_what_a_kept_one_calls_the_best(tmp_path: Path) -> None:
+    for step, best in ((0, 0), (1, 1), (2, 1), (3, 3)):
+        save(tmp_path, step, weights(""), {"best_step": best})
+    prune(tmp_path, keep=2, also={3})
+    assert all_steps(tmp_path) == [1, 2, 3]  # should 3 be damaged, the run goes on from 2, whose best is 1
+    (tmp_path / "step-000002" / "state.json").unlink()
+    prune(tmp_path, keep=2, also={3})
+    assert all_steps(tmp_path) == [2, 3]
 
 
 DEADLY = ("mkdir", "open", "fsync", "rename", "unlink", "rmdir")

@@ -13,12 +13,13 @@ from earl.errors import EarlError
 from earl.runs.folder import (
     RunFolder,
     create,
+    discard,
     fresh_name,
     listing,
     lock,
     open_existing,
-    undone_on_failure,
 )
+from earl.runs.store import Store
 
 HOLD = """
 import sys, time
@@ -83,20 +84,50 @@ def test_a_creation_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         create(tmp_path, "a", "\ud800")  # half a surrogate pair cannot be written as UTF-8
     assert list(tmp_path.iterdir()) == []
-    folder = create(tmp_path, "a")
-    with pytest.raises(KeyError), undone_on_failure(folder):
-        raise KeyError("a recipe that cannot be")
+
+
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from earl.runs.folder import create
+sys.addaudithook(lambda event, _: event == "os.rename" and os.kill(os.getpid(), signal.SIGSTOP))
+create(Path(sys.argv[1]), "killed")
+"""
+
+
+def test_a_creation_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -> None:
+    others = {".0123456789ABCDEF.tmp", ".0123456789abcde.tmp", ".mine.tmp", "0123456789abcdef.tmp"}
+    for name in others:
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+    (tmp_path / ".ffffffffffffffff.tmp").symlink_to(tmp_path / ".mine.tmp")
+    before = {path.name for path in tmp_path.iterdir()}
+    with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)]) as process:
+        try:
+            assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+            (partial,) = {path.name for path in tmp_path.iterdir()} - before
+            create(tmp_path, "a")
+            assert (tmp_path / partial / "config.toml").is_file(), "a living process holds it"
+        finally:
+            process.kill()
+    assert (tmp_path / partial).exists()
+    assert [run.name for run in listing(tmp_path)] == ["a"]
+    create(tmp_path, "b")
+    assert {path.name for path in tmp_path.iterdir()} == before | {"a", "b"}
+
+
+def test_a_discarded_run_loses_what_earl_wrote_and_nothing_else(tmp_path: Path) -> None:
+    folder = create(tmp_path, "a", "x")
+    with lock(folder), Store(folder.database):
+        (folder.checkpoints / ".0123456789abcdef.tmp").mkdir()
+        assert discard(folder)
     assert list(tmp_path.iterdir()) == []
-    with undone_on_failure(create(tmp_path, "a")):
-        pass
-    assert open_existing(tmp_path / "a") == folder
-
-
-def test_a_creation_after_a_killed_one(tmp_path: Path) -> None:
-    (tmp_path / f".a.{os.getpid()}.tmp" / "checkpoints").mkdir(parents=True)
-    assert listing(tmp_path) == []
-    assert create(tmp_path, "a", "x").config.read_text() == "x"
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    folder = create(tmp_path, "a", "x")
+    for name in ("notes.txt", "trajectories/mine.parquet", "checkpoints/mine/weights"):
+        (folder.path / name).parent.mkdir(exist_ok=True)
+        (folder.path / name).write_text("mine")
+    assert not discard(folder)
+    left = sorted(path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*") if path.is_file())
+    assert left == ["checkpoints/mine/weights", "notes.txt", "trajectories/mine.parquet"]
 
 
 def test_of_many_that_create_one_run_at_once_one_does(tmp_path: Path) -> None:

@@ -173,6 +173,11 @@ def test_files_that_may_not_grow(tmp_path: Path, make_groups: MakeGroups) -> Non
     assert everything(tmp_path) == ["checkpoints", "run.db"]
 
 
+def test_a_tokenizer_on_a_full_disk_says_so(characters, tmp_path: Path) -> None:
+    with pytest.raises(EarlError, match="no space left at"), storage(tmp_path):
+        characters.backend_tokenizer.save("/dev/full")  # raises a bare Exception, with the errno in its words
+
+
 def test_other_faults_pass_through(tmp_path: Path) -> None:
     with pytest.raises(KeyError), storage(tmp_path):
         raise KeyError("a bug")

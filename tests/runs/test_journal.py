@@ -100,3 +100,10 @@ def test_who_keeps_nothing_copies_nothing(folder):
     journal.settle()
     journal.close()
     assert not list(folder.checkpoints.iterdir())
+
+
+def test_old_checkpoints_that_a_killed_process_had_no_time_to_remove_go_when_the_run_goes_on(folder, journal):
+    for step in (0, 2, 4, 6):
+        checkpoint.save(folder.checkpoints, step, lambda path: None, {})
+    journal.forget_after(6, best=0)
+    assert checkpoint.all_steps(folder.checkpoints) == [0, 4, 6]  # the best and the last two

@@ -31,7 +31,7 @@ from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
 
 def groups(step):
     tokens = np.full(200, step, np.int32)
-    arrays = (tokens, tokens.astype(np.uint8), tokens.astype(np.float32), tokens)
+    arrays = (tokens, (tokens % 5).astype(np.uint8), tokens.astype(np.float32), tokens)
     turns = (Turn(0, 0, 1, 200, "5", 1.0, 0.0),)
     row = Trajectory(Task("tictactoe", step), step, *arrays, turns, StopReason.FINISHED, Outcome.WIN, 0)
     return [Group((row,) * 8)] * 4

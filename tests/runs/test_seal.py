@@ -17,7 +17,7 @@ def table(lists=LISTS, **columns):
 
 def stored(folder, told, **options):
     pq.write_table(told, folder / "file.parquet", **options)
-    return changed(folder / "file.parquet")
+    return changed(pq.read_table(folder / "file.parquet"))
 
 
 def test_a_file_is_as_it_was_sealed(tmp_path):

@@ -154,9 +154,22 @@ def test_a_reader_of_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(EarlError, match=r"no numbers at .*has not recorded a step yet"):
         Store(tmp_path / "run.db", read_only=True)
     assert not (tmp_path / "run.db").exists()
-    (tmp_path / "run.db").touch()  # where a writer is about to make the tables
-    with pytest.raises(EarlError, match="no numbers at"):
-        Store(tmp_path / "run.db", read_only=True)
+
+
+@pytest.mark.parametrize("begun", [b"", None])
+def test_a_database_that_was_killed_before_its_first_commit_is_empty_and_can_be_written(
+    tmp_path: Path, begun: bytes | None
+) -> None:
+    path = tmp_path / "run.db"
+    if begun is None:
+        sqlite3.connect(path).execute("PRAGMA journal_mode = WAL")
+    else:
+        path.write_bytes(begun)
+    with Store(path, read_only=True) as store:
+        assert (store.last_step(), store.metrics(), store.events(), store.decisions()) == (None, {}, [], [])
+    with Store(path) as store:
+        store.record_step(1, {"loss": 1.0}, {})
+        assert store.last_step() == 1
 
 
 def filled(path: Path) -> None:

@@ -58,3 +58,9 @@ def test_the_checkpoint_that_is_meant(folder: RunFolder) -> None:
     for odd in ("first", "-1", "²", ""):
         with pytest.raises(EarlError, match="neither 'best', 'last' nor a step"):
             chosen_checkpoint(folder, odd)
+
+
+def test_a_lock_that_holds_digits_without_end_holds_nobody(tmp_path):
+    folder = create(tmp_path, "a", "[env]\nname = 'tictactoe'\n")
+    folder.lock.write_text("9" * 5000)
+    assert summarize(folder).state == "stopped"

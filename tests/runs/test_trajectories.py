@@ -29,7 +29,6 @@ MakeGroups = Callable[..., list[Group]]
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats() | st.sampled_from([float("nan"), -0.0])
-TURNS = st.builds(Turn, *[st.integers(0, 2**31 - 1)] * 4, action=st.none() | st.text(), reward=FLOATS, seconds=FLOATS)
 
 
 @st.composite
@@ -39,6 +38,11 @@ def trajectory_strategy(draw: st.DrawFn) -> Trajectory:
     def column(kind: type, elements: st.SearchStrategy[float]) -> np.ndarray:
         return np.array(draw(st.lists(elements, min_size=length, max_size=length)), kind)
 
+    places = sorted(draw(st.lists(st.integers(0, length), max_size=12)))  # 4 for each turn, in order
+    turns = [
+        Turn(*places[at : at + 4], draw(st.none() | st.text()), draw(FLOATS), draw(FLOATS))
+        for at in range(0, len(places) - 3, 4)
+    ]
     return Trajectory(
         task=Task(draw(st.text()), draw(INT64), draw(st.integers(0, 3)), draw(st.text())),
         seed=draw(INT64),
@@ -46,7 +50,7 @@ def trajectory_strategy(draw: st.DrawFn) -> Trajectory:
         authors=column(np.uint8, st.integers(0, 4)),
         logprobs=column(np.float32, st.floats(width=32)),
         versions=column(np.int32, INT32),
-        turns=tuple(draw(st.lists(TURNS, max_size=3))),
+        turns=tuple(turns),
         stop=draw(st.sampled_from(StopReason)),
         outcome=draw(st.sampled_from(Outcome)),
         illegal=draw(st.integers(0, 9)),

@@ -1,0 +1,77 @@
+"""TOML and JSON that somebody else may have written: bounded before anything is made of them.
+
+Both parsers recurse, take whole numbers of any length and, as TOML's, need time quadratic in the longest key.
+"""
+
+import json
+import tomllib
+from typing import Any
+
+MOST_TOML_BYTES = 16 << 10
+"""A resolved recipe has 2 KB."""
+MOST_JSON_BYTES = 16 << 20
+"""A tokenizer's is the largest; states and profiles stay far below."""
+DEEPEST = 32
+LARGEST = 1 << 128
+"""No state, seed or count is larger, and as a float it is still finite."""
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """A TOML document. Raises ValueError for anything else, and for what is larger or deeper than a recipe can be."""
+    _short(data, MOST_TOML_BYTES)
+    try:
+        tree = tomllib.loads(data.decode())
+    except RecursionError:
+        raise _too_deep() from None
+    _check(tree)
+    return tree
+
+
+def parse_json(data: bytes) -> Any:
+    """A JSON document. Raises ValueError for anything else, and for what is too large, too deep, or no text."""
+    _short(data, MOST_JSON_BYTES)
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    _check(value)
+    return value
+
+
+def parse_json_object(data: bytes) -> dict[str, Any]:
+    """A JSON object. Raises ValueError as `parse_json` does."""
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _short(data: bytes, most: int) -> None:
+    if len(data) > most:
+        raise ValueError(f"too long: {len(data):,} bytes, at most {most:,} are read")
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"nested more than {DEEPEST} deep")
+
+
+def _check(value: Any) -> None:
+    """Level by level, so that depth costs no stack."""
+    level = [value]
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below += [*one, *one.values()]
+            elif isinstance(one, list):
+                below += one
+            elif isinstance(one, int) and not -LARGEST <= one < LARGEST:
+                raise ValueError("not what earl writes: a whole number has more than 128 bits")
+            elif isinstance(one, str) and not one.isascii():
+                one.encode()  # half of a pair of surrogates is no text, and could be neither stored nor shown
+        if not below:
+            return
+        level = below
+    raise _too_deep()
