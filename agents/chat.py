@@ -4,12 +4,13 @@ The opening of a conversation is rendered whole. From then on only what the temp
 model's reply and the next point of generation is rendered and tokenised; what the model sampled stays as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from earl.errors import EarlError
+from earl.agents.template import Template, TemplateError
+from earl.errors import EarlError, boundary
 from earl.trajectory import Author
 
 # They stand for the model's reply and for a message while the text around them is measured.
@@ -21,12 +22,13 @@ class Tokenizer(Protocol):
 
     eos_token: str
     eos_token_id: int
+    special_tokens_map: Mapping[str, Any]
 
     def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool) -> Any:
         """Token ids of a text, with the span of characters that each came from."""
 
-    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any:
-        """The text of a conversation."""
+    def get_chat_template(self) -> str:
+        """The program that makes a conversation a text."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> Any:
         """The text of token ids."""
@@ -50,6 +52,11 @@ class Chat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.stop = frozenset({tokenizer.eos_token_id})
+        with boundary() as fault:
+            source = tokenizer.get_chat_template()
+        if fault.message or not isinstance(source, str):
+            raise self._unusable(fault.message or f"it is {source!r:.99}, not a text")
+        self._template = Template(source, tokenizer.special_tokens_map)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
         self.decode = lru_cache(maxsize=1 << 12)(self._decode)
@@ -74,7 +81,9 @@ class Chat:
         """
         opening = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
         text, begin, end = self._render(opening, role, content)
-        skipped = text.rindex(_REPLY) + len(_REPLY)
+        if _REPLY not in text[:begin]:
+            raise self._unusable("it leaves out what the model replied")
+        skipped = text.rindex(_REPLY, 0, begin) + len(_REPLY)
         stop = self.tokenizer.eos_token
         if not text.startswith(stop, skipped):
             raise EarlError(
@@ -87,14 +96,17 @@ class Chat:
 
     def _render(self, before: list[dict[str, str]], role: str, content: str) -> tuple[str, int, int]:
         """The conversation's text, and where in it `content` begins and ends."""
-
-        def text(last: str) -> str:
-            messages = [*before, {"role": role, "content": last}]
-            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-        head, _, tail = text(_CONTENT).rpartition(_CONTENT)
-        whole = text(content)
+        conversations = ([*before, {"role": role, "content": last}] for last in (_CONTENT, content))
+        try:
+            frame, whole = self._template.render(*conversations)
+        except TemplateError as error:
+            raise self._unusable(str(error)) from None
+        head, _, tail = frame.rpartition(_CONTENT)
         return whole, len(head), len(whole) - len(tail)
+
+    def _unusable(self, reason: str) -> EarlError:
+        name = getattr(self.tokenizer, "name_or_path", "") or "this model"
+        return EarlError(f"the chat template of {name} cannot be used: {reason}; mend it, or choose another model")
 
     def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
         encoded = self._encode(text)
@@ -103,7 +115,15 @@ class Chat:
         return Piece(tuple(encoded["input_ids"]), authors)
 
     def _encode(self, text: str) -> Any:
-        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        with boundary() as fault:
+            encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        if fault.message:
+            name = getattr(self.tokenizer, "name_or_path", "") or "this model"
+            raise EarlError(
+                f"the tokenizer of {name} cannot encode {text[:99]!r}: {fault.message}; use characters that it knows, "
+                "or another model"
+            )
+        return encoded
 
     def _decode(self, tokens: tuple[int, ...]) -> str:
         """The text of sampled tokens, without the end-of-turn token."""

@@ -11,7 +11,9 @@ from earl.engine.attention import ATTENTION
 def bare(config: Any) -> Any:
     """The model of a configuration on no device: shapes without numbers."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION).eval()
+        return AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=ATTENTION, trust_remote_code=False
+        ).eval()
 
 
 def empty(model: Any) -> Any:

@@ -1,6 +1,7 @@
 """A checkpoint's model alone, as a plain Hugging Face folder for whoever serves it."""
 
 import json
+import secrets
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from earl.engine.source import folder_of
 from earl.errors import EarlError
 
 NOT_OF_THE_MODEL = "state.json"
@@ -21,19 +23,26 @@ def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> list[Path]
         dtype: "float32", as it was trained, or "bfloat16", half the size, as it is mostly served.
 
     Raises:
-        EarlError: when the folder holds something already.
+        EarlError: when the folder holds something already, or the checkpoint what no library should read.
     """
+    folder_of(checkpoint)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EarlError(f"{folder} is there already; name a new or an empty folder")
-    partial = folder.parent / f".{folder.name}.tmp"
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = folder.parent / f".{folder.name}-{secrets.token_hex(8)}.tmp"  # no name of `earl.runs.storage`'s
     partial.mkdir(parents=True)
-    for path in sorted(checkpoint.iterdir()):
-        if path.is_file() and path.name != NOT_OF_THE_MODEL:
-            _copy(path, partial / path.name, getattr(torch, dtype))
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
+    try:
+        for path in sorted(checkpoint.iterdir()):
+            if path.is_symlink():
+                raise EarlError(
+                    f"{path} is a link, and a checkpoint has none: it may lead to a file of yours; remove it"
+                )
+            if path.is_file() and path.name != NOT_OF_THE_MODEL:
+                _copy(path, partial / path.name, getattr(torch, dtype))
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return sorted(folder.iterdir())
 
 
@@ -48,7 +57,10 @@ def _copy(path: Path, to: Path, dtype: torch.dtype) -> None:
         save_file(tensors, to, metadata={"format": "pt"})
     elif path.name.endswith(".index.json"):
         index = json.loads(path.read_text(encoding="utf-8"))
-        total = index["metadata"]["total_size"] * dtype.itemsize // torch.float32.itemsize
+        try:
+            total = int(index["metadata"]["total_size"]) * dtype.itemsize // torch.float32.itemsize
+        except (LookupError, TypeError, ValueError) as error:
+            raise EarlError(f"{path} says no total_size of the weights; export another checkpoint") from error
         to.write_text(json.dumps({**index, "metadata": {"total_size": total}}, indent=2, sort_keys=True) + "\n")
     else:
         shutil.copyfile(path, to)

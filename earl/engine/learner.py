@@ -1,5 +1,6 @@
 """The learner: batches in, statistics out, however it is spread over processes (see ranks.py and sharding/)."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,11 @@ from earl.engine.ranks import Ranks
 from earl.engine.score import Scores
 from earl.engine.stored import Part as StoredPart
 from earl.engine.stored import Source
+
+SKIPPED = "skipped_minibatches"
+"""The statistic that counts minibatches that were not learned from; absent where all were."""
+LOSSES = ("loss", "value_loss", "kl_to_reference")
+"""The statistics that are minimised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ class Learner(Prepares):
             part: which rows of the step the batch is; None: all of them.
 
         Returns:
-            the mean of each statistic; nothing when the batch has no rows.
+            the mean of each statistic; nothing when the batch has no rows. Minibatches that were skipped, because
+            their loss or gradient was not finite, have no part in it; where there are such, SKIPPED says how many.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = update.learning_rate
@@ -137,7 +144,9 @@ class Learner(Prepares):
             for _ in range(update.epochs)
             for rows in minibatches(order, len(part.learned), update.minibatches)
         ]
-        return {name: float(np.mean([stats[name] for stats in collected])) for name in (collected or [{}])[0]}
+        made = [stats for stats in collected if stats]
+        means = {name: float(np.mean([stats[name] for stats in made])) for name in (made or [{}])[0]}
+        return means if made == collected else means | {SKIPPED: float(len(collected) - len(made))}
 
     @torch.no_grad()
     def logprobs(
@@ -167,7 +176,12 @@ class Learner(Prepares):
     def _minibatch(
         self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: Part
     ) -> dict[str, float]:
-        """One optimiser step on the processes' summed gradients, for rows of the step wherever they lie."""
+        """One optimiser step on the processes' summed gradients, for rows of the step wherever they lie.
+
+        Returns:
+            the statistics; nothing when loss or gradient are not finite, and the step was skipped. Both are sums over
+            all processes, which therefore skip alike.
+        """
         tokens, turns = part.counts(rows)
         own = batch.select(part.places(rows))
         sums: dict[str, Tensor] = {}
@@ -179,9 +193,14 @@ class Learner(Prepares):
         names = sorted(sums)
         gathered = torch.stack([sums[name] for name in names])
         norm, totals = self._ranks.finish(self._parameters, gathered, self._config.clip_grad_norm)
-        self._kept.step()
-        self._optimizer.zero_grad()  # now, so that whatever comes between two updates has their room
         named = dict(zip(names, totals.tolist(), strict=True))
+        losses = [named[name] for name in LOSSES if name in named]
+        sound = all(math.isfinite(number) for number in (norm, *losses))
+        if sound:
+            self._kept.step()
+        self._optimizer.zero_grad()  # now, so that whatever comes between two updates has their room
+        if not sound:
+            return {}
         return {name: value / tokens for name, value in named.items()} | {"grad_norm": norm}
 
     def _chunks(self, rows: R, alone: bool) -> list[Chunk[R]]:

@@ -5,22 +5,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.bare import bare
 from earl.engine.source import folder_of, known_shape
+from earl.engine.stored import Stored, check_finite
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
 
 disable_progress_bar()  # earl shows its own
+set_verbosity_error()  # a warning would print the names of a foreign file as they are
+CLOSED: Final = {"trust_remote_code": False, "local_files_only": True}
+"""A model's own code is not run, and a folder is all there is: nothing is asked of the hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,9 @@ def shape(config: ModelConfig) -> ModelShape:
     else:
         folder = folder_of(config.path, weights=False)
         with _loading(config.path):
-            described = AutoConfig.from_pretrained(folder)
-    with _loading(config.path or "the recipe"), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(described)
-    return shape_of(model)
+            described = AutoConfig.from_pretrained(folder, **CLOSED)
+    with _loading(config.path or "the recipe"):
+        return shape_of(bare(described))
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -65,7 +68,7 @@ def shape_of(model: Any) -> ModelShape:
     text = model.config.get_text_config()
     _check_layers(text)
     return ModelShape(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=_numbers(model),
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
         heads=text.num_attention_heads,
@@ -119,8 +122,24 @@ def tokenizer_of(config: ModelConfig) -> Any:
     """The tokenizer of the policy that a recipe starts from; needs none of its weights."""
     if config.path is None:
         return character_tokenizer()
-    with _loading(config.path):
-        return AutoTokenizer.from_pretrained(folder_of(config.path, weights=False))
+    return read_tokenizer(config.path, folder_of(config.path, weights=False))
+
+
+def read_tokenizer(path: str | Path, folder: Path) -> Any:
+    """The tokenizer of a folder that was checked.
+
+    Raises:
+        EarlError: when there is none that earl can use.
+    """
+    with _loading(path):
+        tokenizer = AutoTokenizer.from_pretrained(folder, **CLOSED)
+        if not tokenizer.chat_template:
+            raise EarlError(f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model")
+        if not tokenizer.is_fast:
+            raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
+        if tokenizer.eos_token_id is None:
+            raise EarlError(f"the tokenizer of {str(path)!r} has no token that ends a reply; set its eos_token")
+    return tokenizer
 
 
 def load(path: str | Path) -> Policy:
@@ -130,16 +149,26 @@ def load(path: str | Path) -> Policy:
         EarlError: when there is no model, no chat template, or a shape that earl cannot train.
     """
     folder = folder_of(path)
-    tokenizer, _ = _described(path, folder)
+    tokenizer, described = _described(path, folder)
     with _loading(path):
+        needed, held = _numbers(bare(described)), _held(path, folder)
+        if needed > held:  # before memory is taken
+            raise EarlError(f"the weights in {str(path)!r} are {held} numbers of {needed}; give a whole language model")
         model, info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation=ATTENTION, output_loading_info=True
+            folder,
+            dtype=torch.float32,
+            attn_implementation=ATTENTION,
+            output_loading_info=True,
+            use_safetensors=True,
+            **CLOSED,
         )
-    if missing := sorted(info["missing_keys"]):
-        raise EarlError(f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model")
-    policy = Policy(model, tokenizer)
-    _check_layers(model.config.get_text_config())
-    _check_head(policy)
+        if missing := sorted(info["missing_keys"]):
+            raise EarlError(f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model")
+        for name, tensor in model.state_dict().items():
+            check_finite(f"{name} in {path}", tensor, "use an earlier checkpoint or another model")
+        policy = Policy(model, tokenizer)
+        _check_layers(model.config.get_text_config())
+        _check_head(policy)
     return policy
 
 
@@ -156,20 +185,27 @@ def outline(model: ModelConfig) -> Policy:
         tokenizer, config = _described(model.path, folder_of(model.path, weights=False))
     with _loading(model.path or "the recipe"):
         made = bare(config)
-    _check_layers(config.get_text_config())
+        _check_layers(config.get_text_config())
     return Policy(made, tokenizer)
 
 
 def _described(path: str | Path, folder: Path) -> tuple[Any, Any]:
     """Tokenizer and configuration."""
     with _loading(path):
-        config = AutoConfig.from_pretrained(folder)  # its complaint about an unknown model is the clearest
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    if not tokenizer.chat_template:
-        raise EarlError(f"the tokenizer of {str(path)!r} has no chat template; choose an instruction-tuned model")
-    if not tokenizer.is_fast:
-        raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
-    return tokenizer, config
+        config = AutoConfig.from_pretrained(folder, **CLOSED)  # its complaint about an unknown model is the clearest
+    return read_tokenizer(path, folder), config
+
+
+def _held(path: str | Path, folder: Path) -> int:
+    """How many numbers a folder's weights are, by their headers."""
+    try:
+        return Stored(folder).numbers
+    except EarlError as error:
+        raise EarlError(f"no model can be loaded from {str(path)!r}: {error}") from error
+
+
+def _numbers(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
@@ -197,8 +233,18 @@ def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
 @contextmanager
 def _loading(path: str | Path) -> Iterator[None]:
     """A library that reads somebody's files fails in every way there is: each becomes one clear error."""
+    known: EarlError | None = None
     with boundary() as fault:
-        yield
+        try:
+            yield
+        except EarlError as error:
+            known = error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the libraries in Rust, and no Exception
+                raise
+            raise RuntimeError(str(error)) from error
+    if known is not None:
+        raise known
     if fault.message:
         reason = next(iter(fault.message.splitlines()))
         raise EarlError(f"no model can be loaded from {str(path)!r}: {reason}; give a folder or hub id")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from earl.engine.folder import write_model
-from earl.engine.stored import Part, write
+from earl.engine.stored import Part, check_finite, write
 
 STATE = "learner"
 """The folder of moments, value head and adapters: inference engines read every safetensors file beside config.json."""
@@ -31,7 +31,14 @@ class Snapshot:
     tokenizer: Any
 
     def write(self, folder: Path) -> None:
-        """Write all of it. Other processes may write theirs into the same folder meanwhile."""
+        """Write all of it. Other processes may write theirs into the same folder meanwhile.
+
+        Raises:
+            EarlError: when a number is not finite; nothing is written then.
+        """
+        for tensors in (*self.models.values(), {name: part.numbers for name, part in self.parts.items()}):
+            for name, tensor in tensors.items():
+                check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
         for name, tensors in self.models.items():
             write_model(folder / name, self.model, tensors)
         if self.models:

@@ -1,7 +1,16 @@
-"""Where an existing model lies: in a folder, or on the hub, from where it is copied once. Some go by a short name."""
+"""Where an existing model lies: in a folder, or on the hub, from where it is copied once. Some go by a short name.
 
+Whoever made it is not trusted: its files are checked here before any library reads them.
+"""
+
+import json
 import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
@@ -14,6 +23,25 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["*.safetensors"]
 PATIENCE_SECONDS = 10
+_fetches: ContextVar[bool] = ContextVar("fetches", default=True)
+
+FILE_BYTES = 64 << 20
+"""Of a file that a library reads whole, such as a tokenizer."""
+CONFIG_BYTES = 1 << 20
+SHARD = re.compile(r"[^/\\]+\.safetensors")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+REFUSED = {
+    "auto_map": "names Python code of the model's own, and earl runs none; choose a model that transformers knows",
+    "quantization_config": "asks for quantized weights, and earl trains whole numbers only; choose the original model",
+    "compression_config": "asks for compressed weights, and earl trains whole numbers only; choose the original model",
+    "speculators_config": "names another model to load; choose a model that stands alone",
+    "configuration_files": "names another configuration; keep one config.json",
+    "transformers_weights": "names other weights; keep them in model.safetensors or its shards",
+}
+"""Settings by which a library would load what is not in the folder, or cannot be trained."""
+LIMITS = {"layer": 1_000, "expert": 10_000, "head": 100_000, "vocab": 1 << 24, "position": 1 << 26}
+"""Of a whole number in config.json, by what its name contains; others are at most OTHERS."""
+OTHERS = 1 << 31
 
 
 def folder_of(path: str | Path, weights: bool = True) -> Path:
@@ -24,16 +52,34 @@ def folder_of(path: str | Path, weights: bool = True) -> Path:
         weights: whether the weights are needed too, or only what describes them.
 
     Raises:
-        EarlError: when there is no such folder, hub id or name, or the hub does not answer.
+        EarlError: when there is no such folder, hub id or name, the hub does not answer, or what is there cannot be
+            read safely.
     """
     folder = Path(path)
-    if (folder / "config.json").is_file():
-        return folder
+    if not (folder / "config.json").is_file():
+        folder = _downloaded(path, weights)
+    try:
+        _check(folder, weights)
+    except OSError as error:
+        raise EarlError(f"{error.filename} cannot be read: {error.strerror}; check the folder") from error
+    return folder
+
+
+def _downloaded(path: str | Path, weights: bool) -> Path:
+    folder = Path(path)
     if folder.exists():
         raise EarlError(f"{folder} holds no model: there is no config.json; give a folder written by save_pretrained")
     hub = hub_id(str(path))
+    patterns = DESCRIPTION + (WEIGHTS if weights else [])
+    if not _fetches.get():
+        try:
+            return Path(snapshot_download(hub, allow_patterns=patterns, local_files_only=True))
+        except OSError:
+            raise EarlError(
+                f"model {str(path)!r} is not on this machine: a run would fetch it from the hub, a dry run contacts "
+                f"nobody; fetch it with: hf download {hub}"
+            ) from None
     try:
-        patterns = DESCRIPTION + (WEIGHTS if weights else [])
         return Path(snapshot_download(hub, allow_patterns=patterns, etag_timeout=PATIENCE_SECONDS))
     except (OSError, ValueError) as error:
         what = repr(str(path)) if hub == str(path) else f"{str(path)!r}, which is {hub}"
@@ -41,6 +87,16 @@ def folder_of(path: str | Path, weights: bool = True) -> Path:
             f"no model at {what}: there is no such folder, and the hub gives none "
             f"({type(error).__name__}: {_first_line(error)}); check name and connection, or give a folder"
         ) from error
+
+
+@contextmanager
+def fetching(may: bool) -> Iterator[None]:
+    """Whether the hub may be contacted until the context ends."""
+    before = _fetches.set(may)
+    try:
+        yield
+    finally:
+        _fetches.reset(before)
 
 
 def is_here(path: str | Path) -> bool:
@@ -73,3 +129,78 @@ def known_shape(path: str | Path) -> ModelShape | None:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "no reason given").rstrip(".")
+
+
+def _check(folder: Path, weights: bool) -> None:
+    """Raise EarlError for files that no library should read. Links are followed, as the hub's cache is made of them."""
+    for path in [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]:
+        if not path.exists():  # a link to what was not downloaded
+            continue
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise EarlError(f"{path} is no regular file; remove it from the model's folder")
+        limit = CONFIG_BYTES if path.name.endswith("config.json") or path.suffix == ".jinja" else FILE_BYTES
+        if path.suffix in (".json", ".jinja", ".txt", ".model") and found.st_size > limit:
+            raise EarlError(f"{path} has {found.st_size} bytes, and earl reads up to {limit}; is it the right file?")
+    if (folder / "adapter_config.json").exists():
+        raise EarlError(
+            f"{folder} holds an adapter of another model; merge them (peft's merge_and_unload) and save that"
+        )
+    for path in sorted(folder.glob("*config.json")):
+        _check_config(path)
+    if weights:
+        _check_weights(folder)
+
+
+def _check_config(path: Path) -> None:
+    for name, value in _pairs(_object(path)):
+        if name in REFUSED and value:
+            raise EarlError(f"{path}: {name!r} {REFUSED[name]}")
+        if name.endswith("_implementation") and "/" in str(value):
+            raise EarlError(f"{path}: {name!r} is {value!r:.99}, code from the hub, and earl runs none; remove it")
+        if name.endswith(("_file", "_files")) and value and name != "special_tokens_map_file":
+            raise EarlError(
+                f"{path}: {name!r} names other files, {value!r:.99}; remove it, and keep them in the folder"
+            )
+        limit = next((limit for part, limit in LIMITS.items() if part in name), OTHERS)
+        if path.name == "config.json" and isinstance(value, int) and value > limit:
+            raise EarlError(f"{path}: {name!r} is {value:.3e}, and earl takes up to {limit}; is it the right file?")
+
+
+def _check_weights(folder: Path) -> None:
+    """Weights are read from safetensors alone: other formats can run code, or lie."""
+    for path in sorted(folder.glob("*.safetensors.index.json")):
+        places = _object(path).get("weight_map")
+        names = [*places.values()] if isinstance(places, dict) else [None]
+        if other := [name for name in names if not (isinstance(name, str) and SHARD.fullmatch(name))]:
+            raise EarlError(f"{path}: 'weight_map' names {other[0]!r:.99}, no .safetensors of the folder; save it anew")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = next((path for path in sorted(folder.iterdir()) if path.suffix in PICKLES), None)
+    if pickled is not None:
+        raise EarlError(
+            f"{pickled} can run code when it is loaded, and earl loads safetensors only; take a model that has them, "
+            "or convert this one where you trust it (transformers: from_pretrained, then save_pretrained)"
+        )
+    raise EarlError(f"no model can be loaded from {folder}: it has no .safetensors file; give one of save_pretrained")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        reason = _first_line(error)
+        raise EarlError(f"no model can be loaded: {path} is not JSON ({reason}); restore it") from error
+    if not isinstance(value, dict):
+        raise EarlError(f"no model can be loaded: {path} holds no JSON object; restore it")
+    return value
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    """All names of an object and of those within it, with their values."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []

@@ -51,18 +51,18 @@ class SplitSampler(LocalSampler):
             what came of it, on the first process.
         """
         if not self._band.leads:
-            while (order := self._band.told(None)) is not None:
-                self._follow(*order)
+            while order := self._band.told(()):
+                self._follow(*_read(order))
             return None
         try:
             return work()
         finally:
-            self._band.told(None)
+            self._band.told(())
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """Complete all prompts, on the first process; see `LocalSampler.generate`."""
         released, self._released = self._released, []
-        self._band.told((released, prompts))
+        self._band.told(_written(released, prompts))
         return self._follow(released, prompts)
 
     def release(self, sessions: Sequence[int]) -> None:
@@ -112,3 +112,23 @@ class SplitSampler(LocalSampler):
         whole = self._band.gathered(logits, self._words)
         chosen = None if whole is None else super()._choose(whole, seeds, greedy, counter)
         return self._band.agreed(chosen, len(logits))
+
+
+def _written(released: Sequence[int], prompts: Sequence[Prompt]) -> list[int]:
+    """What `generate` is asked, as numbers: how many are released, these, then each prompt with its length in front."""
+    order = [len(released), *released]
+    for prompt in prompts:
+        head = (prompt.session, prompt.seed, prompt.max_tokens, int(prompt.greedy))
+        order += (len(prompt.tokens), *head, *prompt.tokens)
+    return order
+
+
+def _read(order: Sequence[int]) -> tuple[Sequence[int], list[Prompt]]:
+    """What `_written` wrote."""
+    at, prompts = order[0] + 1, []
+    released = order[1:at]
+    while at < len(order):
+        length, session, seed, max_tokens, greedy = order[at : at + 5]
+        at += 5 + length
+        prompts.append(Prompt(session, order[at - length : at], seed, max_tokens, bool(greedy)))
+    return released, prompts

@@ -52,11 +52,18 @@ def write(path: Path, parts: Mapping[str, Part]) -> None:
     save_file(numbers, path, metadata={PLACES: json.dumps(places)})  # of one key alone: the order of several is random
 
 
+def check_finite(name: str, tensor: Tensor, cure: str) -> None:
+    """Raises EarlError when a number of a tensor is NaN or infinite."""
+    extremes = torch.stack(tensor.aminmax()) if tensor.numel() else tensor  # NaN is both; in one pass, without copies
+    if not bool(extremes.isfinite().all()):
+        raise EarlError(f"{name} holds numbers that are NaN or infinite; {cure}")
+
+
 class Stored:
     """The tensors of all safetensors files of a folder.
 
     Raises:
-        EarlError: on reading what is not there, or is not whole.
+        EarlError: on reading what is not there, is not whole, or is not finite.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,12 +72,22 @@ class Stored:
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             with self._opened(path) as file:
-                places = json.loads((file.metadata() or {}).get(PLACES, "{}"))
+                places = _places((file.metadata() or {}).get(PLACES, "{}"), path)
                 for name in file.keys():  # noqa: SIM118
                     own = tuple(file.get_slice(name).get_shape())
-                    place = places.get(name, {"shape": own, "offset": [0] * len(own)})
-                    self._places[name].append((path, Box(tuple(place["offset"]), own)))
-                    self.shapes[name] = tuple(place["shape"])
+                    shape, offset = places.get(name, (own, (0,) * len(own)))
+                    ends = zip(offset, own, shape, strict=False)
+                    if not len(own) == len(offset) == len(shape) or any(
+                        start + size > end for start, size, end in ends
+                    ):
+                        raise _unreadable(path, f"{name!r} lies outside of its tensor")
+                    self._places[name].append((path, Box(offset, own)))
+                    self.shapes[name] = shape
+
+    @property
+    def numbers(self) -> int:
+        """In all tensors, as far as they are in the files."""
+        return sum(box.numbers for boxes in self._places.values() for _, box in boxes)
 
     def read(self, name: str, wanted: Box) -> Tensor:
         """A part of a tensor; only the parts of files that overlap with it are read."""
@@ -82,6 +99,7 @@ class Stored:
             with self._opened(path) as file:
                 index = common.inside(box)
                 part: Tensor = file.get_slice(name)[index] if index else file.get_tensor(name)
+            check_finite(f"{name} in {path}", part, "use an earlier checkpoint or another model")
             if common == wanted:
                 return part
             result = torch.empty(wanted.shape, dtype=part.dtype) if result is None else result
@@ -90,7 +108,24 @@ class Stored:
         return result
 
     def _opened(self, path: Path) -> "safe_open":
+        if not path.is_file():  # reading a pipe would wait without end
+            raise _unreadable(path, "it is no regular file")
         try:
             return safe_open(path, framework="pt")
         except SafetensorError as error:
-            raise EarlError(f"{path} cannot be read as safetensors: {error}; restore it, or start anew") from error
+            raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, reason: str) -> EarlError:
+    return EarlError(f"{path} cannot be read as safetensors: {reason}; restore it, or start anew")
+
+
+def _places(text: str, path: Path) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shape and offset of each tensor whose place a file tells."""
+    try:
+        places = {name: (tuple(told["shape"]), tuple(told["offset"])) for name, told in json.loads(text).items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, f"its places are malformed ({type(error).__name__})") from error
+    if any(type(number) is not int or number < 0 for place in places.values() for part in place for number in part):
+        raise _unreadable(path, "its places are no whole numbers from 0")
+    return places

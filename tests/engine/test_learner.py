@@ -1,5 +1,6 @@
 """The learner against the mean loss computed row by row, and its independence of how the work is cut."""
 
+import threading
 from dataclasses import fields, replace
 from itertools import pairwise
 
@@ -12,9 +13,12 @@ from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
 from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine import micro
-from earl.engine.learner import Learner, Update
+from earl.engine.learner import SKIPPED, Learner, Update
 from earl.engine.local import LocalSampler
+from earl.engine.model import load
 from earl.engine.ranks import Replicas
+from earl.envs.base import LARGEST_REWARD
+from earl.errors import EarlError
 from earl.placement.peers import Peers
 from earl.rollout.lockstep import play
 from earl.rollout.pack import complete, pack
@@ -273,3 +277,112 @@ def test_a_process_without_rows_adds_zeros_of_the_same_shape(small, batch):
     assert first.shape == second.shape
     assert not second.any()
     assert torch.allclose(first, learned_alone(small, one), atol=1e-6, rtol=1e-6)
+
+
+def state_of(learner, folder):
+    """Weights, value head and moments to the bit."""
+    learner.snapshot()(folder)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+
+
+@pytest.mark.parametrize("name", [*NAMES, "imitation"])
+@pytest.mark.parametrize("worth", [np.nan, np.inf, 1e30, 3e38])
+def test_an_update_that_is_not_finite_leaves_the_learner_to_the_bit_as_it_was(small, batch, tmp_path, name, worth):
+    learns = Imitation() if name == "imitation" else algorithm(name)
+    states = []
+    for between in (False, True):
+        learner = learner_of(small(), {"value_weight": 1.0}, values=name == "ppo")
+        learner.update(batch, learns, MOVING)
+        if between:
+            poisoned = np.full_like(batch.returns, worth)
+            bad = replace(batch, advantages=poisoned, returns=poisoned, reference=poisoned)  # of imitation, the KL's
+            stats = learner.update(bad, learns, MOVING)
+            assert stats == {SKIPPED: MOVING.minibatches * MOVING.epochs}
+        learner.update(batch, learns, MOVING)
+        assert learner.steps == 2 * MOVING.minibatches * MOVING.epochs
+        states.append(state_of(learner, tmp_path / str(between)))
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_minibatch_that_is_not_finite_is_skipped_alone(small, batch, name):
+    advantages, returns = batch.advantages.copy(), batch.returns.copy()
+    last = slice(batch.offsets[-2], batch.offsets[-1])
+    advantages[last] = returns[last] = np.nan
+    policy = small()
+    learner = learner_of(policy, values=name == "ppo")
+    stats = learner.update(replace(batch, advantages=advantages, returns=returns), algorithm(name), MOVING)
+    assert (stats[SKIPPED], learner.steps) == (2, 4)  # of 3 minibatches x 2 epochs, those with the last row
+    assert np.isfinite([*stats.values()]).all()
+    assert weights(policy).isfinite().all()
+
+
+def test_rewards_as_large_as_they_may_be_do_not_poison(small, batch):
+    for name in NAMES:
+        policy = small()
+        learner = learner_of(policy, values=name == "ppo")
+        large = replace(batch, advantages=batch.advantages * LARGEST_REWARD, returns=batch.returns * LARGEST_REWARD)
+        stats = learner.update(large, algorithm(name), MOVING)
+        assert SKIPPED not in stats
+        assert weights(policy).isfinite().all()
+
+
+class Pair:
+    """One of two processes of a run, as threads that add up what both of them have."""
+
+    size = 2
+
+    def __init__(self, rank, barrier, shared):
+        self.rank, self._barrier, self._shared = rank, barrier, shared
+
+    def add(self, values):
+        self._shared[self.rank] = values.clone()
+        self._barrier.wait()
+        total = self._shared[0] + self._shared[1]
+        self._barrier.wait()
+        return total
+
+
+def test_processes_skip_alike_when_one_of_them_meets_what_is_not_finite(small, batch):
+    advantages = batch.advantages.copy()
+    advantages[: batch.offsets[1]] = np.nan  # of the first row: one of the two processes has it
+    bad = replace(batch, advantages=advantages)
+    policies, barrier, shared, found = [small(), small()], threading.Barrier(2), [None, None], [None, None]
+
+    def work(rank):
+        peers = Pair(rank, barrier, shared)
+        learner = Learner(policies[rank], AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(peers), False)
+        found[rank] = learner.update(bad, algorithm("grpo"), MOVING)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1]
+    assert found[0][SKIPPED] == 2
+    assert torch.equal(*map(weights, policies))
+
+
+@pytest.mark.parametrize("where", ["weights", "moments"])
+def test_numbers_that_are_not_finite_are_not_saved(small, batch, tmp_path, where):
+    learner = learner_of(small())
+    learner.update(batch, algorithm("grpo"), MOVING)
+    with torch.no_grad():
+        if where == "weights":
+            next(learner.scorer.parameters())[0, 0] = np.nan
+        else:
+            next(iter(learner._optimizer.state.values()))["exp_avg"][0] = np.inf
+    with pytest.raises(EarlError, match=r"holds numbers that are NaN or infinite; .* is not saved"):
+        learner.snapshot()(tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_weights_that_are_not_finite_are_not_loaded(small, tmp_path):
+    policy = small()
+    with torch.no_grad():
+        policy.model.lm_head.weight[3, 3] = np.nan
+    policy.save(tmp_path)
+    for reads in (lambda: load(tmp_path), lambda: learner_of(small()).restore(tmp_path)):
+        with pytest.raises(EarlError, match=r"lm_head.weight in .* holds numbers that are NaN or infinite"):
+            reads()

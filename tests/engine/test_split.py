@@ -57,13 +57,16 @@ def played(own):
 
 def ours(seat, kind, tp, port, room):
     """What one process holds, and what the first one plays: with the first weights, and with others."""
+    from earl.dispatch.transports.rendezvous import Rendezvous
     from earl.engine.sharding.band import Band, Meeting
     from earl.engine.split import SplitSampler
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     policy, other = (POLICIES[kind](seed) for seed in (3, 4))
-    sampler = SplitSampler(policy, Band(Meeting(seat.process, tp, seat.address, port)), room_bytes=room)
+    sampler = SplitSampler(
+        policy, Band(Meeting(seat.process, tp, Rendezvous(seat.address, port, "secret"))), room_bytes=room
+    )
     own = fragment(policy, sampler)
     first = sampler.together(lambda: played(own))
     sampler.load(other.model.state_dict(), 1, Probe.of(other.model))

@@ -4,14 +4,16 @@ first:   order ─▶ forward ─▶ logits of all words ─▶ tokens ─▶ �
 others:  order ─▶ forward ─▶ own words' logits ──┘      └─▶ tokens ─▶ …
 """
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import ProcessGroup, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroup
 
+from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed, opened, reached
 from earl.parallel.layout import Layout
 
 
@@ -20,40 +22,36 @@ class Meeting:
     """Where the processes of a copy meet, and which of them this one is.
 
     Example:
-        Meeting(rank=1, size=2, address="10.0.0.7", port=40123)
+        Meeting(rank=1, size=2, place=Rendezvous("10.0.0.7", 40123, secret="5f0c…"))
     """
 
     rank: int
     size: int
-    address: str
-    port: int
-    """At which the first process listens."""
-
-
-def listening(address: str, port: int = 0) -> Any:
-    """Where processes will meet, on the first one's side: who comes to a place that is open is not kept waiting.
-
-    Args:
-        port: 0: any that is free; the result, a store of `torch.distributed`, knows which.
-    """
-    return TCPStore(address, port, is_master=True, wait_for_workers=False)
+    place: Rendezvous
+    """Which the first process opens."""
 
 
 class Band:
     """A process among those of its copy, from when it was made until `leave`; a process is in one at a time.
 
     Args:
-        place: on the first process, where the others come to; None: it is opened now.
+        store: on the first process, where the others come to; None: it is opened now.
         timeout_seconds: how long an exchange waits before it is given up.
     """
 
-    def __init__(self, meeting: Meeting, place: Any = None, timeout_seconds: float = 1800.0) -> None:
+    def __init__(
+        self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self.rank, self.layout = meeting.rank, Layout(1, meeting.size)
         if not self.leads:
-            place = TCPStore(meeting.address, meeting.port, is_master=False, timeout=timedelta(seconds=timeout_seconds))
-        place = place or listening(meeting.address, meeting.port)
+            store = reached(meeting.place, timeout_seconds)
+        self._store = store or opened(meeting.place, timeout_seconds)
         distributed.init_process_group(
-            "gloo", store=place, rank=self.rank, world_size=meeting.size, timeout=timedelta(seconds=timeout_seconds)
+            "gloo",
+            store=self._store,
+            rank=self.rank,
+            world_size=meeting.size,
+            timeout=timedelta(seconds=timeout_seconds),
         )
 
     @property
@@ -68,11 +66,17 @@ class Band:
         assert group is not None
         return group
 
-    def told(self, order: Any) -> Any:
-        """The first process's order, on all processes."""
-        message = [order]
-        distributed.broadcast_object_list(message)
-        return message[0]
+    def told(self, order: Sequence[int]) -> list[int]:
+        """The first process's order, on all processes: 64-bit numbers, and nothing that could run code."""
+        size = torch.tensor([len(order)])
+        distributed.broadcast(size, 0)
+        if not int(size):
+            return []
+        own = torch.frombuffer(array("q", order), dtype=torch.int64) if self.leads else None
+        message = torch.empty(int(size), dtype=torch.int64) if own is None else own
+        distributed.broadcast(message, 0)
+        numbers: list[int] = message.tolist()
+        return numbers
 
     def gathered(self, part: Tensor, length: int) -> Tensor | None:
         """Parts [B, V'] that were cut along their last axis, put together [B, length]; on the first process alone."""

