@@ -4,7 +4,9 @@ earl train ─┬─ rank 0 (this process: also records)
             └─ rank 1 … (started here, ends with it)     joined by gloo over loopback
 """
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from earl.errors import EarlError
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another. A process that dies is noticed at once, by its closed connection."""
+PR_SET_PDEATHSIG = 1
 
 
 class Lost(EarlError):
@@ -132,7 +135,9 @@ def _meet(join: Callable[[], ProcessGroupGloo], lost: Callable[[], bool]) -> Pro
 
 
 def end_with_parent() -> None:
-    """Make this process end when the one that started it does, however that one ends."""
+    """Make this process end when the one that started it does, however that one ends, and whatever this one does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         os.read(0, 1)  # returns when the pipe closes; nobody writes to it

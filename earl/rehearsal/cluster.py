@@ -1,20 +1,19 @@
-"""A cluster comes up, is looked at, and goes down without a trace."""
+"""A cluster comes up, is looked at, and goes down without a trace. What a process left that was killed goes first."""
 
+import secrets
 import shutil
 import socket
-import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from earl.errors import EarlError
 from earl.rehearsal import network, nodes, processes, state
-from earl.rehearsal.needs import call, check
+from earl.rehearsal.needs import call, check, check_network
+from earl.rehearsal.owner import SHORT, Owner, owner_of
 from earl.rehearsal.plan import Cluster, bits_per_second, checked_name
 
-SHORT = Path("/tmp")
-"""Where the sessions lie, whatever TMPDIR says: the path of a Unix socket ends at 107 bytes."""
 RAY_PORT = 6379
 
 
@@ -33,37 +32,79 @@ class Host:
 
 
 def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None]) -> Cluster:
-    """Bring a cluster up. When that fails, or is interrupted, nothing of it stays.
+    """Bring a cluster up that stays when this process ends. When that fails, or is interrupted, nothing of it stays.
 
     `say` is told what is done now. Raises EarlError for what the machine does not allow, and when the name is taken.
     """
-    checked_name(name)
-    bits_per_second(rate)
-    check()
-    _free(name, hosts)
-    plan = Cluster(name, hosts, rate, cpus, memory_mib, network.free_subnet(), _port(), folder="")
     with ExitStack() as undo:
-        cluster = replace(plan, folder=tempfile.mkdtemp(prefix=f"{name}-", dir=SHORT))
-        undo.callback(Path(cluster.folder).rmdir)
-        state.remember(cluster)
-        undo.pop_all()
-        undo.callback(_remove, cluster)
-        say(f"network: {hosts} hosts at {rate}")
-        network.lay(cluster)
-        nodes.open_head(cluster)
-        say("Ray: head")
-        nodes.start(cluster, [0])
-        say(f"Ray: {hosts} hosts")
-        nodes.start(cluster, cluster.workers)
+        cluster = _begin(Cluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
+        state.disown(cluster)
         undo.pop_all()
     return cluster
 
 
-def down(name: str) -> Cluster:
-    """Take a cluster down, whatever state it is in. Raises EarlError when there is none of that name."""
-    cluster = state.load(name)
+@contextmanager
+def rehearsed(name: str, hosts: int, rate: str, cpus: int, memory_mib: int) -> Iterator[Cluster]:
+    """A cluster that ends with the context, see `up`."""
+    with ExitStack() as undo:
+        yield _begin(Cluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, lambda _: None)
+
+
+@contextmanager
+def laid(name: str, hosts: int, rate: str) -> Iterator[Cluster]:
+    """Hosts without Ray and the links between them, until the context ends. Raises EarlError as `up` does."""
+    with ExitStack() as undo:
+        yield _lay(Cluster(name, hosts, rate, 0, 0, 0, 0, ""), undo)
+
+
+def _begin(plan: Cluster, undo: ExitStack, say: Callable[[str], None]) -> Cluster:
     check()
+    say(f"network: {plan.hosts} hosts at {plan.rate}")
+    cluster = _lay(plan, undo)
+    nodes.open_head(cluster)
+    say("Ray: head")
+    nodes.start(cluster, [0])
+    say(f"Ray: {cluster.hosts} hosts")
+    nodes.start(cluster, cluster.workers)
+    return cluster
+
+
+def _lay(plan: Cluster, undo: ExitStack) -> Cluster:
+    """The network of a plan, whose subnet and folder are chosen here."""
+    checked_name(plan.name)
+    bits_per_second(plan.rate)
+    check_network()
+    sweep()
+    _free(plan.name, plan.hosts)
+    folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
+    cluster = replace(plan, subnet=network.free_subnet(), folder=str(folder))
+    state.remember(cluster)  # before anything is made: what is killed from here on can be found
+    undo.callback(_remove, cluster)
+    folder.mkdir(mode=0o700)
+    network.lay(cluster)
+    return cluster
+
+
+def sweep() -> list[str]:
+    """Remove what processes left that have ended without doing so: the names of it."""
+    left = [cluster for cluster in state.known() if (owner := _owner(cluster)) and owner.gone]
+    for cluster in left:
+        _remove(cluster)
+    return [cluster.name for cluster in left]
+
+
+def down(name: str) -> Cluster:
+    """Take a cluster down, whatever state it is in; what dead processes left of others goes too.
+
+    Raises EarlError when there is none of that name, or another process is at work with it.
+    """
+    cluster = state.load(name)
+    check_network()
+    owner = _owner(cluster)
+    if owner and owner.process and not owner.gone:
+        raise EarlError(f"cluster {name!r} belongs to process {owner.process}, which is at work; end that process")
     _remove(cluster)
+    sweep()
     return cluster
 
 
@@ -89,9 +130,13 @@ def _link(cluster: Cluster, host: int) -> str:
 
 def _remove(cluster: Cluster) -> None:
     """Everything of a cluster, as far as it exists: processes, network, sessions, state, in this order."""
-    for host in range(cluster.hosts + 1):
-        nodes.stop(cluster, host)
-    network.remove(cluster)
+    if cluster not in state.known():
+        return  # somebody took it down, and its names may be another's by now
+    owner = _owner(cluster)
+    if not (owner and owner.rebooted):  # then namespaces of these names are somebody else's
+        for host in range(cluster.hosts + 1):
+            nodes.stop(cluster, host)
+        network.remove(cluster)
     _clear(cluster)
     state.forget(cluster)
 
@@ -103,9 +148,16 @@ def _clear(cluster: Cluster) -> None:
         shutil.rmtree(folder)
 
 
+def _owner(cluster: Cluster) -> Owner | None:
+    return owner_of(state.folder(cluster.name))
+
+
 def _free(name: str, hosts: int) -> None:
     """Raises EarlError when something is there already that a new cluster would be called like."""
     if state.folder(name).exists():
+        owner = owner_of(state.folder(name))
+        if owner and owner.process:
+            raise EarlError(f"cluster {name!r} is in use by process {owner.process}; wait until that has ended")
         raise EarlError(f"cluster {name!r} is up already; take it down with: earl cluster down --name {name}")
     taken = network.taken(name, hosts)
     if taken:

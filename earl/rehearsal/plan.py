@@ -49,7 +49,7 @@ class Cluster:
     subnet: int
     """Third number of the addresses."""
     port: int
-    """Of Ray's head."""
+    """Of Ray's head; 0: hosts without Ray."""
     folder: str
     """Where Ray's sessions lie; short, because the path of a Unix socket ends at 107 bytes."""
 

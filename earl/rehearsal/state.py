@@ -1,6 +1,6 @@
 """What is remembered of a cluster while it is up: a folder with its plan and with the token that opens it.
 
-    $XDG_STATE_HOME/earl/clusters/NAME/  cluster.json  token (readable by its owner alone)
+    $XDG_STATE_HOME/earl/clusters/NAME/  cluster.json  owner.json  token (readable by its owner alone)
 
 The folder is made before anything else and removed after everything else, so whatever of a cluster may exist can be
 taken down by its name.
@@ -12,10 +12,14 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from earl.documents import parse_json_object
 from earl.errors import EarlError
+from earl.rehearsal.owner import Owner
 from earl.rehearsal.plan import Cluster
 
 
@@ -26,7 +30,7 @@ def attach(address: str) -> Mapping[str, str]:
     when it is imported: set them before.
     Raises EarlError when `auto` could be any of several.
     """
-    clusters = {cluster.address: cluster for cluster in known()}
+    clusters = {cluster.address: cluster for cluster in known() if cluster.port}
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or _only(clusters)
     cluster = clusters.get(address)
@@ -73,20 +77,26 @@ def load(name: str) -> Cluster:
     if not file.is_file():
         raise EarlError(f"no cluster {name!r} is up; start it with: earl cluster up --name {name}")
     try:
-        return Cluster(**json.loads(file.read_text(encoding="utf-8")))
+        return TypeAdapter(Cluster).validate_python(parse_json_object(file.read_bytes()))
     except (ValueError, TypeError) as error:
         raise EarlError(f"{file} is not what earl wrote ({error}); remove the folder {file.parent}") from error
 
 
 def remember(cluster: Cluster) -> None:
-    """Write a cluster's plan and a fresh token: all of the folder or none of it."""
+    """Write a cluster's plan, its owner, this process, and a fresh token: all of the folder or none of it."""
     root().mkdir(parents=True, exist_ok=True)
     begun = Path(tempfile.mkdtemp(prefix=".", dir=root()))  # readable by its owner alone
     descriptor = os.open(begun / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32))
+    Owner.this().write(begun)
     (begun / "cluster.json").write_text(json.dumps(asdict(cluster), indent=2), encoding="utf-8")
     begun.rename(folder(cluster.name))
+
+
+def disown(cluster: Cluster) -> None:
+    """Let a cluster stay when this process ends."""
+    replace(Owner.this(), process=0).write(folder(cluster.name))
 
 
 def forget(cluster: Cluster) -> None:

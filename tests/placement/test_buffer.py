@@ -39,3 +39,13 @@ def test_a_damaged_buffer_is_named(groups, tmp_path):
     (tmp_path / "ahead/step-000004.parquet").write_bytes(b"PAR1")
     with pytest.raises(EarlError, match="step-000004"):
         buffer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[" * 5000 + "]" * 5000, '[{"step": "a"}]', '[{"step": 4, "limit": 72, "ended": [0, 1]}]']
+)
+def test_a_foreign_list_of_what_waits_is_refused(groups, tmp_path, text):
+    buffer.save(tmp_path, {4: 72}, {Ticket(4, 0): groups[0]})
+    (tmp_path / "ahead/ahead.json").write_text(text)
+    with pytest.raises(EarlError, match=r"(?s)ahead is not what earl wrote .* another checkpoint"):
+        buffer.load(tmp_path)

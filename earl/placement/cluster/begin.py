@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import ray
 import torch
 
 from earl.config import Config
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed
 from earl.engine.model import Policy, outline
 from earl.engine.rank import join
 from earl.engine.sharding.band import Band, Meeting
@@ -40,13 +40,13 @@ def begun(config: Config, who: str = "") -> Budget:
     return Budget(config.placement.memory_bytes, who)
 
 
-def joined_band(config: Config, meeting: Meeting | None, place: Any) -> Band | None:
+def joined_band(config: Config, meeting: Meeting | None, store: Sealed | None) -> Band | None:
     """Join the other processes of a copy; None: there are none."""
     if meeting is None:
         return None
     torch.set_num_threads(1)  # processes share the cores
-    os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
-    return Band(meeting, place, config.placement.stage_seconds)
+    _between_hosts()
+    return Band(meeting, store, config.placement.stage_seconds)
 
 
 def outline_of(config: Config, source: str | None) -> Policy:
@@ -54,11 +54,17 @@ def outline_of(config: Config, source: str | None) -> Policy:
     return outline(config.model.model_copy(update={"path": source}) if source else config.model)
 
 
-def joined(config: Config, rank: int, meeting: tuple[str, int]) -> Mesh:
+def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
     """Meet the other ranks; they stay joined until they leave, or the process ends."""
-    host, port = meeting
-    os.environ["GLOO_SOCKET_IFNAME"] = interface_of(ray.util.get_node_ip_address()) or "lo"
+    _between_hosts()
     placement = config.placement
     device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank its own device alone
     layout = Layout(placement.dp, placement.tp, placement.cp)
-    return join(rank, layout, host, port, device, placement.stage_seconds)
+    return join(rank, layout, place, store, device, placement.stage_seconds)
+
+
+def _between_hosts() -> None:
+    """Let gloo, and NCCL where nobody has said otherwise, listen at the address by which Ray knows this node."""
+    interface = interface_of(ray.util.get_node_ip_address()) or "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": this name, and not all that begin so

@@ -14,12 +14,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from ipaddress import ip_address
 
 import torch
 
 from earl.errors import EarlError
 from earl.parallel.hardware import Cluster, Device, device_of
-from earl.rehearsal.state import attach
+from earl.rehearsal.state import attach, known
 
 PATIENCE_SECONDS = 3.0
 """For a port to answer."""
@@ -64,6 +65,16 @@ def here(memory_bytes: int) -> Cluster:
     count = torch.cuda.device_count()
     device = _device_here() if count else None
     return Cluster("this machine", 1, os.cpu_count(), memory_bytes, count, count, device)
+
+
+def on_this_machine(address: str) -> bool:
+    """Whether a recipe alone may have an address asked: its own cluster, loopback, or a rehearsal that is up here."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    return address == "auto" or loopback or address in {cluster.address for cluster in known()}
 
 
 def inventory(address: str) -> Cluster:

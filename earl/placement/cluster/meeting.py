@@ -17,6 +17,7 @@ from earl.dispatch.spread import Numbers, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.estimate import Link
 from earl.dispatch.transports.probe import waiting_seconds
+from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.cluster.budget import of_memory
@@ -42,13 +43,10 @@ class Meets:
     _transport: Transport | None = None
     _close_group: Callable[[], None] | None = None
 
-    def invite(self) -> tuple[str, int]:
-        """Open the place where all find each other: this node's address, and a port."""
-        from torch._C._distributed_c10d import TCPStore
-
-        host = ray.util.get_node_ip_address()
-        self._book = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        return host, self._book.port
+    def invite(self) -> Rendezvous:
+        """Open the place where all find each other: this node's address, a port, and a secret."""
+        self._book = opened(fresh(ray.util.get_node_ip_address()))
+        return self._book.place
 
     def depart(self) -> None:
         """Let go of the group, if it is in one."""
@@ -56,18 +54,16 @@ class Meets:
             self._close_group()
         self._transport = self._close_group = None
 
-    def enter(self, where: tuple[str, int], process: int, hosts: Counts, seconds: float) -> Said:
+    def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> Said:
         """Join the others; what is known of the links between them then."""
-        from torch._C._distributed_c10d import TCPStore
-
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
         self.depart()
         try:
             address = ray.util.get_node_ip_address()
-            store = TCPStore(*where, is_master=False, wait_for_workers=False)
-            peers = join(store, process, hosts.astype(np.int64), address, seconds)
+            self._store = reached(where)
+            peers = join(self._store, process, hosts.astype(np.int64), address, seconds)
             self._close_group = peers.close
             near = len(np.unique(hosts)) < len(hosts)
             self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers

@@ -8,14 +8,6 @@ SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface."""
 
 
-def free_port(host: str) -> int:
-    """A port of this host that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def interface_of(host: str) -> str | None:
     """The interface that has an IPv4 address, which gloo and NCCL have to be told; None when there is none."""
     for _, name in socket.if_nameindex():

@@ -15,6 +15,7 @@ from earl.batch import Batch
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.shard import Shard, empty
 from earl.dispatch.transports import objects
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.learner import Update
 from earl.engine.rank import sharded_learner
 from earl.placement.cluster.begin import begun, joined
@@ -23,17 +24,19 @@ from earl.placement.cluster.gives import Gives
 from earl.placement.cluster.guarded import Lines, bounded, losing_others
 from earl.placement.cluster.manifest import Manifest, Moved
 from earl.placement.cluster.meeting import Meets, Said
-from earl.placement.cluster.network import free_port
 from earl.recipe import build
 
 
 class RankActor(Meets, Gives):
     """One rank of the learner."""
 
-    def address(self) -> tuple[str, int]:
-        """Where the ranks meet: this node's address and a free port."""
-        host = ray.util.get_node_ip_address()
-        return host, free_port(host)
+    _meets: Sealed | None = None
+    """Where the ranks meet, on the first one."""
+
+    def address(self, rank: int) -> Rendezvous | None:
+        """Where the ranks meet, which the first one opens: this node's address, a free port, and a secret."""
+        self._meets = None if rank else opened(fresh(ray.util.get_node_ip_address()))
+        return self._meets.place if self._meets else None
 
     def devices(self) -> list[str]:
         """The GPUs that Ray gave this rank, as CUDA names them."""
@@ -45,7 +48,7 @@ class RankActor(Meets, Gives):
         recipe: Mapping[str, Any],
         source: str | None,
         rank: int,
-        meeting: tuple[str, int],
+        meeting: Rendezvous,
         carried: Sequence[Given] | None = None,
     ) -> None:
         """Join the other ranks and make the learner.
@@ -59,7 +62,7 @@ class RankActor(Meets, Gives):
         # Adapters are merged by all ranks together, and who plays on loads while the learner learns.
         self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
         with Lines() as self._lines:
-            mesh = joined(config, rank, meeting)
+            mesh = joined(config, rank, meeting, self._meets)
         self._budget = self._budget or begun(config, f"learner rank {rank}")
         with self._budget.stage("start"):
             path = Path(source) if source else None

@@ -140,7 +140,7 @@ class Cluster(Events):
         if lost := self._ranks.introduce():
             return "; ".join(lost.values())
         try:
-            meeting = ask_all(self._ranks, "start", lambda actor, _: actor.address.remote())[0]
+            meeting = ask_all(self._ranks, "start", lambda actor, rank: actor.address.remote(rank))[0]
             ask_all(
                 self._ranks,
                 "start",

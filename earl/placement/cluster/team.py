@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.sharding.band import Meeting
 from earl.errors import EarlError
 from earl.placement.cluster.crew import Call, Crew
@@ -26,7 +27,7 @@ class Team:
     def __init__(self, crew: Crew, setup: Setup, keeper: Keeper, tp: int = 1) -> None:
         self._crew, self._setup, self._keeper = crew, setup, keeper
         self._told: dict[str, Call] = {}
-        self._meetings: dict[int, tuple[str, int]] = {}
+        self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
         self._crew.group = tp
         self._ready(range(len(crew)))
@@ -187,7 +188,7 @@ class Team:
         if self.tp == 1:
             return self._setup(actor, number, None)
         first = self._crew.mates(number).start
-        return self._setup(actor, number, Meeting(number - first, self.tp, *self._meetings[first]))
+        return self._setup(actor, number, Meeting(number - first, self.tp, self._meetings[first]))
 
 
 def _load(actor: Any, _: int, given: tuple[Any, int]) -> Any:

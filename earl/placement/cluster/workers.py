@@ -5,11 +5,12 @@ from typing import Any
 
 import ray
 
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.model import Policy
 from earl.engine.probe import Probe
 from earl.engine.sampler import Closes
 from earl.engine.samplers import make_sampler, split_of
-from earl.engine.sharding.band import Meeting, listening
+from earl.engine.sharding.band import Meeting
 from earl.group import GroupOf
 from earl.outline import Outline
 from earl.placement.ahead import Ticket
@@ -32,14 +33,13 @@ class WorkerActor(Plays):
     _kind: type[RolloutFragment] = RolloutFragment
     _policy: Policy | None = None
     """Without weights: they come from the learner."""
-    _meets: Any = None
+    _meets: Sealed | None = None
     """Where the processes of its copy meet, on the first one."""
 
-    def address(self) -> tuple[str, int]:
+    def address(self) -> Rendezvous:
         """Where the processes of a copy meet whose first one this is; it listens from now on."""
-        host = ray.util.get_node_ip_address()
-        self._meets = listening(host)
-        return host, self._meets.port
+        self._meets = opened(fresh(ray.util.get_node_ip_address()))
+        return self._meets.place
 
     @losing_others
     def setup(
