@@ -1,6 +1,8 @@
 """The errors of the house: what a user can mend, and the one place where outside faults become records."""
 
 import difflib
+import signal
+import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,10 @@ from dataclasses import dataclass
 
 class EarlError(ValueError):
     """Something the user can mend. The message names the value, the rule and the cure; exit code 2."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user's wish to stop at once. A KeyboardInterrupt that other code raises is a fault of that code."""
 
 
 class OutOfMemory(EarlError):
@@ -49,16 +55,42 @@ class Fault:
     message: str | None = None
 
 
+LONGEST_MESSAGE = 500
+"""Characters that are kept of what a fault says."""
+
+
 @contextmanager
 def boundary() -> Iterator[Fault]:
     """Turn a fault in code that is not ours (an environment, a tool) into a record.
 
-    A bad rollout is data: the caller reads `fault.message` and ends that one episode with it.
-    This is the only broad `except` in earl.
+    A bad rollout is data: the caller reads `fault.message` and ends that one episode with it. SystemExit and its like
+    are faults too; only the user's own interrupt passes. Other broad `except`s only translate and raise again.
     """
     fault = Fault()
     try:
         yield fault
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        fault.message = f"{type(error).__name__}: {error} (line {where.lineno} of {where.name})"
+    except BaseException as error:
+        if _from_user(error):
+            raise
+        fault.message = _described(error)
+
+
+def _from_user(error: BaseException) -> bool:
+    """Whether Ctrl-C raised it. Python's own handler, where no other is installed, raises in the main thread alone."""
+    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    in_main = threading.current_thread() is threading.main_thread()
+    return isinstance(error, Interrupted) or (isinstance(error, KeyboardInterrupt) and plain and in_main)
+
+
+def _described(error: BaseException) -> str:
+    """One clean line of bounded length, whatever the error says of itself."""
+    kind, *_, (frame, line) = type(error).__name__, *traceback.walk_tb(error.__traceback__)
+    try:
+        said = str.__getitem__(str(error), slice(LONGEST_MESSAGE + 1))
+    except BaseException as another:
+        said = f"(its message cannot be had: {type(another).__name__})"
+    shown = " ".join("".join(c if c.isprintable() else " " for c in said[:LONGEST_MESSAGE]).split())
+    cut = " …" if len(said) > LONGEST_MESSAGE else ""
+    if isinstance(error, EarlError):  # it says all that there is to say
+        return shown + cut
+    return f"{kind}: {shown}{cut} (line {line} of {frame.f_code.co_name})"

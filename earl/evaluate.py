@@ -55,7 +55,8 @@ def evaluate(world: World, sampler: Completes, match: Match, seed: int = 0) -> M
     """Measure one match.
 
     Raises:
-        EarlError: when an environment fails, or a tree has more than MAX_LEAVES leaves.
+        EarlError: when an environment fails, a server has no valid reply in any episode, or a tree has more than
+            MAX_LEAVES leaves.
     """
     if match.exact:
         played, weights = _enumerate(world, sampler, match)
@@ -67,7 +68,10 @@ def evaluate(world: World, sampler: Completes, match: Match, seed: int = 0) -> M
         raise EarlError(
             f"environment {world.env!r} failed during evaluation: {faults[0]}; check it with `earl envs check`"
         )
-    return match_results(played, weights, match.exact)[0]
+    result = match_results(played, weights, match.exact)[0]
+    if len(result.faults) == len(played):
+        raise EarlError(f"all {len(played)} episodes ended by a fault: {result.faults[0]}")
+    return result
 
 
 def strength(results: Sequence[MatchResult]) -> tuple[float, float]:

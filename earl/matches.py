@@ -31,6 +31,8 @@ class MatchResult:
     """Fraction of episodes in which a reply broke the rule, counted apart from how they ended."""
     truncated: float
     """Fraction of episodes that a token limit ended."""
+    faults: tuple[str, ...] = ()
+    """The errors of the episodes that a server's invalid reply ended; they count as lost. Not kept in run.db."""
 
 
 def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -83,4 +85,5 @@ def _mean(results: Sequence[MatchResult], weights: Sequence[int], seat: int) -> 
         loss=mean("loss"),
         illegal=mean("illegal"),
         truncated=mean("truncated"),
+        faults=tuple(fault for result in results for fault in result.faults),
     )

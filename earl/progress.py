@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from earl import evaluate
 from earl.config import Config
 from earl.context.limit import ContextWatch
+from earl.errors import EarlError
 from earl.matches import MatchResult
 
 NEVER = (float("-inf"), float("-inf"))
@@ -25,15 +28,23 @@ class Progress:
     finished: bool = False
     saved: int = -1
     """The step of the last checkpoint that was due."""
+    skipped: int = 0
+    """Steps in a row, up to this one, of which nothing could be learned: loss or gradient were not finite."""
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
     layouts: dict[str, Any] = field(default_factory=dict)
     """What the selector remembers; see `earl.layouts`."""
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
-        """What a checkpoint holds."""
-        given = {**state, "best": tuple(state["best"]), "context": ContextWatch.restored(state["context"])}
-        return cls(**given)
+        """What a checkpoint holds. Raises EarlError when it is something else."""
+        try:
+            return TypeAdapter(cls).validate_python(state)
+        except ValidationError as error:
+            place, fault = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+            raise EarlError(
+                f"the checkpoint's state is not one that earl saved ({place}: {fault}); delete the checkpoint, then "
+                "continue with --resume"
+            ) from None
 
     def better(self, results: Sequence[MatchResult]) -> bool:
         """Whether results are the best so far; they are then remembered."""

@@ -11,7 +11,11 @@ import tomli_w
 from pydantic import ValidationError
 
 from earl.config import Config
+from earl.documents import MOST_TOML_BYTES, parse_toml
 from earl.errors import EarlError
+
+SHOWN = 200
+"""Characters of a value that an error quotes."""
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -21,10 +25,18 @@ def load_toml(path: Path) -> dict[str, Any]:
         EarlError: when the file cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MOST_TOML_BYTES + 1)
     except OSError as error:
         raise EarlError(f"recipe {path} cannot be read: {error.strerror}; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    return recipe_of(data, path)
+
+
+def recipe_of(data: bytes, path: Path) -> dict[str, Any]:
+    """What was read from a recipe file, as a tree. Raises EarlError when it is not TOML."""
+    try:
+        return parse_toml(data)
+    except ValueError as error:
         raise EarlError(f"recipe {path} is not TOML: {error}; see configs/ for examples") from error
 
 
@@ -80,9 +92,11 @@ _ASSIGNMENT = re.compile(rf"\s*(?P<path>(?:{_KEY.pattern})(?:\.(?:{_KEY.pattern}
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}".encode())["value"]
     except tomllib.TOMLDecodeError:
         return text.strip()
+    except ValueError as error:
+        raise EarlError(f"--set …={text.strip()[:SHOWN]}: {error}; give another value") from error
 
 
 def _explain(item: Any) -> str:
@@ -96,7 +110,8 @@ def _explain(item: Any) -> str:
         return f"{path}: {item['ctx']['error']}"
     if item["type"] == "missing":
         return f"{path} is missing; every recipe needs it"
-    return f"{path} = {item['input']!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+    given, rule = repr(item["input"]), item["msg"]
+    return f"{path} = {given if len(given) < SHOWN else f'{given[:SHOWN]}…'}: {rule[:1].lower()}{rule[1:]}"
 
 
 def _keys(section: Iterable[Any]) -> list[str]:

@@ -3,7 +3,7 @@
 layouts ─▶ rollout ─▶ track contexts ─▶ layouts ─▶ dispatch ─▶ experience preparation ─▶ model update
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from earl.config import Config
 from earl.context.limit import growth_of
 from earl.context.track import tokens_by_turn
+from earl.engine.learner import SKIPPED
+from earl.errors import EarlError
 from earl.group import PlayedGroups
 from earl.growth import ContextTokens
 from earl.layouts import Layouts
@@ -22,6 +24,9 @@ from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
+
+MOST_SKIPPED = 3
+"""Steps in a row of which nothing can be learned, until the run gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
     if run.placement.learned(groups):
         run.layouts.settle("update", step, clock)
         batch, stats = run.layouts.keep("update", step, partial(_learn, run.placement, groups, step - warm, clock))
+        _count_skipped(run, progress, stats)
     else:
         run.journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
     with clock("record"):
@@ -96,6 +102,9 @@ def _imitate(run: Run, progress: Progress, clock: Clock) -> StepRecord:
     step, placement = progress.step, run.placement
     with clock("rollout"):
         rows = run.layouts.keep(None, step, lambda: placement.demonstrations(step, progress.context.ceiling))
+    if not len(rows.lengths):
+        run.journal.event(step, "skipped", "nothing was learned: every demonstration ended by a fault")
+        return StepRecord({})
     tell(run.journal, step, progress.context.make_room(int(rows.lengths.max())))
     placement.limit(progress.context.limit)
     run.layouts.saw(step, taught_load(rows.lengths.tolist(), progress.context.limit))
@@ -108,7 +117,26 @@ def _imitate(run: Run, progress: Progress, clock: Clock) -> StepRecord:
 
     run.layouts.settle("update", step, clock)
     stats = run.layouts.keep("update", step, learn)
+    _count_skipped(run, progress, stats)
     return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
+
+
+def _count_skipped(run: Run, progress: Progress, stats: Mapping[str, float]) -> None:
+    """Say what an update skipped. Raises EarlError when whole updates were skipped MOST_SKIPPED times in a row."""
+    skipped, learned = stats.get(SKIPPED, 0), "loss" in stats
+    progress.skipped = progress.skipped + 1 if skipped and not learned else 0
+    if not skipped:
+        return
+    extent = f"{skipped:.0f} minibatches of the update" if learned else "the whole update"
+    fault = f"skipped {extent}: loss or gradient were not finite (NaN or infinite); the weights are as before"
+    run.journal.event(progress.step, "skipped", fault)
+    if progress.skipped >= MOST_SKIPPED:
+        raise EarlError(
+            f"nothing could be learned in {MOST_SKIPPED} steps in a row, up to step {progress.step}: loss or gradient "
+            "were not finite (NaN or infinite). Rewards or algorithm.kl may be too large, learner.learning_rate too "
+            f"high, learner.dtype too narrow: change that in a new run. The checkpoints in {run.folder.checkpoints} "
+            "are sound, and one of them can be its --model"
+        )
 
 
 def _track(run: Run, progress: Progress, groups: PlayedGroups) -> StepRecord:

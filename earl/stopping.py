@@ -1,11 +1,34 @@
-"""A wish to stop: raised by Ctrl-C or SIGTERM, honoured at the end of a step."""
+"""A wish to stop: raised by Ctrl-C or SIGTERM, honoured at the end of a step, enforced where a step does not end.
 
+signal ─▶ handler (Python): the first asks, the second interrupts      neither runs while C code holds on
+       └▶ wakeup pipe ─▶ guard, a process of its own: after the grace period it signals again, then kills
+"""
+
+import math
+import os
+import select
 import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from earl.observer import Observer
+if TYPE_CHECKING:  # the guard runs this file alone
+    from earl.observer import Observer
+
+GRACE_SECONDS = 30.0
+"""From SIGTERM to the second signal, which the guard then sends itself; a third of it from there to SIGKILL."""
+GRACE = "EARL_GRACE_SECONDS"
+"""The variable of the environment that replaces it."""
+POLL_SECONDS = 5.0
+FORCED = (
+    "error: process {process} did not stop within {grace:g} s and is ended by force; "
+    "what was done since the last checkpoint is lost; continue with --resume"
+)
 
 
 @dataclass(slots=True)
@@ -16,19 +39,90 @@ class StopRequest:
 
 
 @contextmanager
-def stopping_on_signals(observer: Observer | None) -> Iterator[StopRequest]:
-    """The first Ctrl-C or SIGTERM asks for a stop after the step; a second one interrupts at once."""
+def stopping_on_signals(observer: "Observer | None") -> Iterator[StopRequest]:
+    """The first Ctrl-C or SIGTERM asks for a stop after the step; a second one interrupts at once.
+
+    Raises:
+        EarlError: when EARL_GRACE_SECONDS is not a number above 0.
+    """
     request = StopRequest()
 
     def ask(number: int, _: object) -> None:
         request.raised = True
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)
         if observer:
             observer.stopping()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    with _guarded(_grace()):
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield request
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def interrupt(*_: object) -> None:
+    """The handler of a signal that stops at once. Raises Interrupted."""
+    from earl.errors import Interrupted
+
+    raise Interrupted
+
+
+def _grace() -> float:
+    from earl.errors import EarlError
+
+    text = os.environ.get(GRACE, str(GRACE_SECONDS))
     try:
-        yield request
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise EarlError(f"{GRACE} is {text!r}, not a number of seconds above 0; unset it or set it to one")
+    return seconds
+
+
+@contextmanager
+def _guarded(grace: float) -> Iterator[None]:
+    """Have a guard told of every signal: by Python's C code, whatever Python itself is held up by."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(grace)]
+    guard = subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, process_group=0)
+    os.close(reading)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        guard.kill()
+        guard.wait()
+        os.close(writing)
+
+
+def _guard(process: int, grace: float) -> None:
+    """Read the numbers of its parent's signals from standard input, until the parent ends or has to be ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # schedulers send them to every process
+        signal.signal(number, signal.SIG_IGN)
+    heard, ends, last = Counter[int](), math.inf, False
+    while os.getppid() == process:  # a fork of the parent may hold the pipe open
+        if select.select([0], [], [], min(POLL_SECONDS, max(0.0, ends - time.monotonic())))[0]:
+            numbers = os.read(0, 64)
+            if not numbers:
+                return
+            heard.update(numbers)
+        elif time.monotonic() >= ends:
+            if last:
+                print(FORCED.format(process=process, grace=grace), file=sys.stderr)
+                os.kill(process, signal.SIGKILL)
+                return
+            os.kill(process, signal.SIGTERM)
+            heard[signal.SIGTERM] += 1
+        if not last and max(heard[signal.SIGTERM], heard[signal.SIGINT]) > 1:
+            ends, last = time.monotonic() + grace / 3, True
+        elif not last and heard[signal.SIGTERM]:
+            ends = min(ends, time.monotonic() + grace)
+
+
+if __name__ == "__main__":
+    _guard(int(sys.argv[1]), float(sys.argv[2]))

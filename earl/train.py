@@ -24,12 +24,12 @@ from earl.placement.place import Here, Place, on_cluster
 from earl.placement.stages import Stages
 from earl.profiling.beginning import known_to, measured_first
 from earl.progress import NEVER, Progress, due, phase_of
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
-from earl.runs.storage import step_name
+from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
 from earl.step import Run, StepRecord, step_of, tell
 from earl.stopping import StopRequest, stopping_on_signals
@@ -60,6 +60,7 @@ def train(
             except Lost as lost:
                 with suppress(Lost):
                     journal.settle()  # whoever was lost may have had a part of it to write
+                journal.fall_back()  # what is started in its place loads the last checkpoint
                 place.mend(lost)
                 progress = None  # on from the last checkpoint
         return progress
@@ -129,7 +130,8 @@ def _finish(run: Run, progress: Progress) -> None:
     """Evaluate the best weights at full length."""
     placement, step = run.placement, progress.best_step
     best = checkpoint.load(run.folder.checkpoints / step_name(step))
-    placement.restore(best.path)
+    with storage(best.path):
+        placement.restore(best.path)
     placement.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
     results = evaluate_matches(placement, run.config.evaluate.final_episodes)
@@ -153,10 +155,11 @@ def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
         run.journal.event(0, "start", f"started with {processes} processes")
         known_to(run.layouts, run.placement, run.journal)
         return Progress(context=_context_watch(run.placement))
-    run.placement.resume(saved.path)
-    run.journal.forget_after(saved.step)
-    run.journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
+    with storage(saved.path):
+        run.placement.resume(saved.path)
     progress = Progress.restored(saved.state)
+    run.journal.forget_after(saved.step, progress.best_step)
+    run.journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
     run.layouts.restore(progress.layouts, saved.step)
     return progress
 
@@ -178,19 +181,20 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
             with on_cluster(config) as place:
                 return train(folder, config, place, Peers(), stop, observer)
         command = ["-m", "earl.train", str(folder.path)]
-        rendezvous = folder.path.resolve() / ".peers.tmp"
+        rendezvous = temporary(folder.path.resolve() / "peers")
         with peer_processes.together(config.run.processes, rendezvous, command) as peers:
             return train(folder, config, Here(config, peers), peers, stop, observer)
 
 
 def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     """A process beside the first: the same training, without journal and observer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides when to stop
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the first process decides when to stop
     peer_processes.end_with_parent()
     folder = open_existing(Path(path))
     try:
         with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
-            config = build(load_toml(folder.config))
+            config = build(folder.recipe())
             train(folder, config, Here(config, peers), peers, StopRequest(), None)
     except Lost:
         sys.exit(1)  # whoever was lost, or the first process, says why

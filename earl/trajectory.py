@@ -35,10 +35,13 @@ class StopReason(StrEnum):
     CONTEXT_LIMIT = "context_limit"
     TRUNCATED_TURN = "truncated_turn"
     ENV_ERROR = "env_error"
+    SAMPLER_ERROR = "sampler_error"
 
 
 TRUNCATING = frozenset({StopReason.CONTEXT_LIMIT, StopReason.TRUNCATED_TURN})
 """The stop reasons where a token limit, not the environment or the policy, ended the episode."""
+FAULTS = frozenset({StopReason.ENV_ERROR, StopReason.SAMPLER_ERROR})
+"""The stop reasons where the episode says nothing of the policy: its environment failed, or a server's reply."""
 
 
 class Outcome(StrEnum):
@@ -130,7 +133,7 @@ class Trajectory(Ended):
     illegal: int
     """Replies that broke the rule, whether or not the episode went on."""
     error: str | None = None
-    """One line that names the fault when stop is ENV_ERROR."""
+    """One line that names the fault when stop is one of FAULTS."""
 
     @property
     def sampled(self) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from earl.envs import registry
-from earl.envs.base import TextEnv
+from earl.envs.base import OUTCOMES, TextEnv
 from earl.envs.random_play import Step, play
 from earl.errors import EarlError
 
@@ -17,7 +17,6 @@ Options = dict[str, object]
 """Keyword arguments of `make`: the seat of a game, nothing for a task."""
 
 SEEDS = range(20)
-OUTCOMES = ("win", "draw", "loss")
 
 
 def _reproducible(name: str, options: Options) -> Iterator[str]:

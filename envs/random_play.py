@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from earl.envs.base import Info, TextEnv
+from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_turns
 from earl.errors import EarlError
+
+LONGEST = 1_000_000
+"""Characters of an observation: no context limit is known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,12 @@ def play(env: TextEnv, seed: int, opponent_seed: int | None = None) -> Iterator[
     """One episode of random legal actions, drawn from `seed`; gives up at twice `max_turns`."""
     rng = Random(f"agent {seed}")  # no stream that an environment seeded alike could share
     options = None if opponent_seed is None else {"opponent_seed": opponent_seed}
-    observation, info = env.reset(seed=seed, options=options)
+    observation, info = checked_reset(env.reset(seed=seed, options=options), LONGEST)
     step = Step("", observation, 0.0, False, False, info)
     yield step
-    for _ in range(2 * env.max_turns):
+    for _ in range(2 * checked_turns(env.max_turns)):
         if step.last:
             return
         action = random_action(env, step.info, rng)
-        step = Step(action, *env.step(action))
+        step = Step(action, *checked_step(env.step(action), LONGEST))
         yield step

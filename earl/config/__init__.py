@@ -7,9 +7,10 @@ from earl.config.course import EvaluateConfig, RunConfig, TrackConfig
 from earl.config.learning import AlgorithmConfig, LearnerConfig, ModelConfig, WarmStartConfig
 from earl.config.places import PlacementConfig, SamplerConfig, SelectorConfig
 from earl.config.play import AgentConfig, ContextConfig, EnvConfig, RolloutConfig
-from earl.config.section import Section
+from earl.config.section import MOST, Section
 
 __all__ = [
+    "MOST",
     "AgentConfig",
     "AlgorithmConfig",
     "Config",

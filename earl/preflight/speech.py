@@ -98,18 +98,20 @@ def _longest_opening(config: Config, world: World) -> int:
 def _check_actions(config: Config, chat: Chat) -> int:
     """Every action that may be needed can be written, with its end, within a turn. Returns the shortest's tokens."""
     limit, lengths = config.agent.max_turn_tokens, []
-    for action in sorted(set(_actions(config))):
+    with outside(f"environment {config.env.name!r} fails", f"check it with `earl envs check {config.env.name}`"):
+        actions = sorted(set(_actions(config)))
+    for action in actions:
         with outside(f"the model's tokenizer fails at the action {action!r}", "choose another model"):
             tokens = chat.written(action)
             if chat.decode(tuple(tokens)) != action:
                 raise EarlError(f"the model's tokenizer cannot write the action {action!r}; choose another model")
         lengths.append(len(tokens))
-    if max(lengths) > limit:
+    if max(lengths, default=0) > limit:
         raise EarlError(
             f"agent.max_turn_tokens = {limit} is too short: the longest action takes {max(lengths)} tokens with its "
             f"end; set agent.max_turn_tokens to at least {max(lengths)}"
         )
-    return min(lengths)
+    return min(lengths, default=1)  # none is listed
 
 
 def _actions(config: Config) -> Iterator[str]:

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.parallel.choice import Choice
 from earl.parallel.profile.timings import Point, Timing
 from earl.runs.storage import storage, write_text
+
+_TIMING, _CHOICE = TypeAdapter(Timing), TypeAdapter(Choice)
 
 
 @dataclass(slots=True)
@@ -50,19 +55,18 @@ def read(key: Mapping[str, Any]) -> Profile:
     Raises:
         EarlError: when there is a file that earl did not write.
     """
-    file, profile = path_of(key), Profile(key)
+    file = path_of(key)
     if not file.is_file():
-        return profile
+        return Profile(key)
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = parse_json_object(file.read_bytes())
         if kept["key"] != json.loads(json.dumps(key)):
-            return profile
-        timings = [Timing.of(fields) for fields in kept["cells"]]
-        profile.switches = {Choice.of(own["choice"]): float(own["seconds"]) for own in kept["switches"]}
+            return Profile(key)
+        timings = [_TIMING.validate_python({**fields, "point": fields}) for fields in kept["cells"]]
+        switches = {_CHOICE.validate_python(own["choice"]): float(own["seconds"]) for own in kept["switches"]}
     except (ValueError, TypeError, KeyError) as error:
         raise EarlError(f"{file} is not what earl wrote ({error}); remove it, then measure again") from error
-    profile.timings = {timing.point: timing for timing in timings}
-    return profile
+    return Profile(key, {timing.point: timing for timing in timings}, switches)
 
 
 def write(profile: Profile) -> Path:

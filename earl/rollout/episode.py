@@ -13,7 +13,7 @@ import numpy as np
 
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import parse, unclosed
-from earl.envs.base import Info, TextEnv
+from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import EarlError, boundary
 from earl.rollout.history import SUMMARY_REQUEST, History, Round, Told
 from earl.rollout.prompt import Completion, Prompt
@@ -23,6 +23,9 @@ from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
+LEAST_LONGEST, TOKEN_CHARACTERS = 4096, 16
+"""A text of an environment may have the larger of so many characters, and so many for each token of the context limit:
+longer ones cannot fit, and are refused before they are tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class Episode:
         self.stop: StopReason | None = None
         self.outcome = Outcome.LOSS
         self.error: str | None = None
-        self._max_turns = rules.max_turns or env.max_turns + rules.retries
+        self._longest = max(LEAST_LONGEST, TOKEN_CHARACTERS * rules.context_limit)
+        self._max_turns, self._instructions = rules.max_turns or 0, ""
         self._context_start = self._prompt_start = 0
         self._history = History.of(rules.history)
         self._rounds: list[Round] = []  # of the context that is open, as far as the history policy keeps them
@@ -97,9 +101,13 @@ class Episode:
 
     def _begin(self) -> None:
         with boundary() as fault:
-            self._observation, _ = self.env.reset(seed=self.task.seed, options={"opponent_seed": self.seed})
+            returned = self.env.reset(seed=self.task.seed, options={"opponent_seed": self.seed})
+            self._observation, _ = checked_reset(returned, self._longest)
+            self._max_turns = self._max_turns or checked_turns(self.env.max_turns) + self.rules.retries
+            if self.rules.instructions:
+                self._instructions = checked_text("instructions", self.env.instructions, self._longest)
         if fault.message:
-            return self._end(StopReason.ENV_ERROR, error=fault.message)
+            return self.fail(fault.message)
         self._task, self._told = self._observation, Told("user", self._observation)
         self.transcript.give(self._opening(self._observation))
         if len(self.transcript) >= self.rules.context_limit:
@@ -131,6 +139,8 @@ class Episode:
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and go on to the next prompt or to the end."""
+        if completion.error is not None:
+            return self._end(StopReason.SAMPLER_ERROR, error=completion.error)
         start = len(self.transcript)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
@@ -143,6 +153,10 @@ class Episode:
         if completion.finished:
             return self._act(start, reply.action)
         return self._cut(start)
+
+    def fail(self, fault: str) -> None:
+        """End by a fault of code that is not ours."""
+        self._end(StopReason.ENV_ERROR, error=fault)
 
     def trajectory(self) -> Trajectory:
         """What the episode leaves behind, once `stop` is set."""
@@ -166,17 +180,19 @@ class Episode:
         with boundary() as fault:
             rule = self.env.rule(action)
             if rule is None:
-                observation, reward, terminated, truncated, info = self.env.step(action)
-                outcome = Outcome(info["outcome"]) if terminated else Outcome.LOSS
+                returned = self.env.step(action)
+                observation, reward, terminated, truncated, info = checked_step(returned, self._longest)
+            else:
+                checked_text("the rule", rule, self._longest)
         seconds = time.perf_counter() - began
         if fault.message:
             self._turn(start, action, 0.0, seconds)
-            return self._end(StopReason.ENV_ERROR, error=fault.message)
+            return self.fail(fault.message)
         if rule is not None:
             return self._refuse(start, StopReason.ILLEGAL_ACTION, rule)
         self._turn(start, action, reward, seconds)
         if terminated:
-            return self._end(StopReason.FINISHED, outcome)
+            return self._end(StopReason.FINISHED, Outcome(info["outcome"]))
         if truncated:
             return self._forfeit(StopReason.TURN_LIMIT)
         return self._continue(info, observation, closed=True)
@@ -253,7 +269,7 @@ class Episode:
         return sum(not turn.summary for turn in self.turns)
 
     def _opening(self, observation: str) -> Piece:
-        return self.chat.opening(self.env.instructions if self.rules.instructions else "", observation)
+        return self.chat.opening(self._instructions, observation)
 
     def _policy_authors(self, tokens: list[int], thinking: str) -> bytes:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""

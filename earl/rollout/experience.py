@@ -11,7 +11,7 @@ from earl.batch import Batch
 from earl.group import Group, GroupOf
 from earl.outline import Outline, Played
 from earl.rollout.pack import contexts, trajectories_of
-from earl.trajectory import Experience, StopReason, Trajectory, Turn
+from earl.trajectory import FAULTS, Experience, Trajectory, Turn
 
 G = TypeVar("G", bound=GroupOf[Any])
 E = TypeVar("E", Trajectory, Outline)
@@ -32,7 +32,7 @@ def learned(groups: Sequence[G], truncated: bool) -> list[G]:
 
 
 def _learnable(trajectory: Played, truncated: bool) -> bool:
-    return trajectory.stop is not StopReason.ENV_ERROR and (truncated or not trajectory.truncated)
+    return trajectory.stop not in FAULTS and (truncated or not trajectory.truncated)
 
 
 def charged(groups: Sequence[G], penalty: float) -> Sequence[G]:

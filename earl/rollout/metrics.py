@@ -53,7 +53,10 @@ def match_results(
 
 def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, float]], exact: bool) -> MatchResult:
     shares: Mapping[str, float] = _shares(members)
-    return MatchResult(env=env, opponent=opponent, seat=seat, exact=exact, episodes=len(members), **shares)
+    faults = tuple(str(t.error) for t, _ in members if t.stop is StopReason.SAMPLER_ERROR)
+    return MatchResult(
+        env=env, opponent=opponent, seat=seat, exact=exact, episodes=len(members), **shares, faults=faults
+    )
 
 
 def _shares(members: list[tuple[Trajectory, float]]) -> dict[str, float]:

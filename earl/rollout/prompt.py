@@ -33,3 +33,5 @@ class Completion:
     """Weight version that sampled each token; they rise where weights were loaded in between."""
     finished: bool
     """Whether the last token is a stop token; if not, `max_tokens` cut the reply."""
+    error: str | None = None
+    """Why the sampler has no reply to this prompt; its episode ends."""

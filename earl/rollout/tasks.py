@@ -10,6 +10,7 @@ from earl.agents.scripted.registry import player
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
+from earl.errors import EarlError, boundary
 from earl.rollout.episode import Episode, Rules
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -36,7 +37,11 @@ class World:
 
     def episode(self, task: Task, seed: int, session: int, opponent: object = None) -> Episode:
         """A new episode of a task; `opponent` replaces the one that the task names."""
-        env = self.make(task, opponent)
+        env: Any = None
+        with boundary() as fault:
+            env = self.make(task, opponent)
+        if fault.message:
+            env = Unmade(fault.message)
         return Episode(env, self.chat, self.rules, task, seed, session, self.delay_seconds)
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
@@ -47,10 +52,21 @@ class World:
         return registry.make(self.env, seat=task.seat, opponent=met, **self.options)
 
 
+class Unmade:
+    """Stands for an environment that could not be made: its episode ends by that fault."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
+
+    def reset(self, **_: object) -> None:
+        """Raises EarlError."""
+        raise EarlError(self._fault)
+
+
 @cache
 def seats(env: str) -> int:
     """How many seats an environment has."""
-    return registry.spec(env).seats
+    return registry.seats(env)
 
 
 @cache

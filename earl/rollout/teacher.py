@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from earl.agents.scripted.base import Agent
-from earl.errors import EarlError
+from earl.errors import EarlError, boundary
 from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion
 from earl.trajectory import Trajectory
@@ -28,7 +28,11 @@ def demonstrate(
     for episode in episodes:
         rng, own = Random(episode.seed), {}
         while episode.stop is None:
-            clean, played = _actions(episode, teacher, noisy, noise, rng)
+            with boundary() as fault:
+                clean, played = _actions(episode, teacher, noisy, noise, rng)
+            if fault.message:
+                episode.fail(fault.message)
+                break
             own[len(episode.turns)] = _label(episode, clean)
             written = episode.chat.written(played)
             tokens = written[: episode.prompt().max_tokens]  # as a sampler would be cut

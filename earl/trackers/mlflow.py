@@ -4,6 +4,7 @@ import os
 import re
 import time
 
+from earl.runs.storage import checked_database
 from earl.trackers.base import Record, Run
 
 EXPERIMENT = "earl"
@@ -32,7 +33,8 @@ class MLflow:
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
 
-        address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder.resolve() / 'mlflow.db'}"
+        own = run.folder.resolve() / "mlflow.db"
+        address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{checked_database(own)}"
         self._client = MlflowClient(address)
         self.identity = run.identity or self._create(run)
         self._client.update_run(self.identity, status="RUNNING")

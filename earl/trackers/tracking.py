@@ -1,6 +1,7 @@
 """The observer that hands a run's numbers on to its trackers, and keeps their faults from the training."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
@@ -10,10 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from earl.config import TrackConfig
+from earl.documents import parse_json_object
 from earl.errors import EarlError, boundary
 from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
-from earl.runs.storage import temporary
+from earl.runs.storage import OddFile, folder_below, read_below, write_text
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
 from earl.trackers.base import Record, Run, Tracker
@@ -49,7 +51,10 @@ class Tracking:
         self._state = "stopped"
 
     def __enter__(self) -> Self:
-        self._known = _read(self._memory)
+        for own in filter(os.path.lexists, (self._folder.path / name for name in self._config.to)):
+            with folder_below(self._folder.path, own):
+                pass  # the tracker's library would follow a link
+        self._known = _read(self._folder.path, self._memory)
         resumed = self._run.begun >= 0
         try:
             for name in [*self._config.to, *([PROMETHEUS] if self._config.prometheus_port is not None else [])]:
@@ -119,10 +124,8 @@ class Tracking:
         """Keep what a tracker has been told, at once: a kill before that tells it a step twice."""
         self._known[active.name]["step"] = max(step, active.had)
         if not active.tracker.rewinds:
-            partial = temporary(self._memory)
-            with suppress(OSError):  # a disk that refuses stops the run by itself
-                partial.write_text(json.dumps(self._known), encoding="utf-8")
-                partial.replace(self._memory)
+            with suppress(EarlError):  # a disk that refuses stops the run by itself
+                write_text(self._memory, json.dumps(self._known), self._folder.path)
 
     def _tell(self, active: _Active, step: int, do: Callable[[Tracker], None]) -> bool:
         """Whether the tracker took it; one that did not is off."""
@@ -145,10 +148,12 @@ class Tracking:
             store.event(max(step, 0), "tracker", line)
 
 
-def _read(path: Path) -> dict[str, dict[str, str | int]]:
+def _read(root: Path, path: Path) -> dict[str, dict[str, str | int]]:
     """What the trackers of earlier starts are known by; nothing when there were none or the file is damaged."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = parse_json_object(read_below(root, path))
+    except OddFile:
+        raise
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return {name: told for name, told in known.items() if isinstance(told, dict) and type(told.get("step", -1)) is int}

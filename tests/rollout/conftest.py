@@ -24,9 +24,10 @@ class Characters:
         spans = [(i, i + 1) for i in range(len(text))]
         return {"input_ids": [ord(character) for character in text], "offset_mapping": spans}
 
-    def apply_chat_template(self, conversation, *, tokenize, add_generation_prompt):
-        text = "".join(MARKS[message["role"]] + message["content"] + END for message in conversation)
-        return text + MARKS["assistant"] * add_generation_prompt
+    special_tokens_map = {"marks": MARKS}  # noqa: RUF012
+
+    def get_chat_template(self):
+        return "{% for m in messages %}{{ marks[m.role] + m.content }}${% endfor %}{{ marks.assistant }}"
 
     def decode(self, token_ids, *, skip_special_tokens):
         return "".join(map(chr, token_ids))

@@ -11,6 +11,7 @@ import pytest
 from earl.config import TrackConfig
 from earl.errors import EarlError
 from earl.runs.folder import create
+from earl.runs.storage import OddFile
 from earl.runs.store import Store
 from earl.trackers import Tracking, check, registry
 from earl.trackers.registry import Entry
@@ -222,3 +223,22 @@ def test_secrets_are_blotted_out(monkeypatch):
     monkeypatch.setenv("A_TOKEN", "x")  # too short to be one
     text = "mysql://root:toor@db/x: 'open sesame' is wrong, next"
     assert without_secrets(text) == "mysql://***@db/x: '***' is wrong, next"
+
+
+@pytest.mark.parametrize("name", ["fake", "trackers.json", ".trackers.json.tmp"])
+def test_no_tracker_writes_through_a_link_in_a_foreign_run(fake, run, tmp_path, name):
+    victim = tmp_path / "victim"
+    if name == "fake":  # the folder that a tracker of this name writes
+        victim.mkdir()
+    else:
+        victim.write_text("{}")
+    (run.folder.path / name).symlink_to(victim)
+    if name.startswith("."):  # a name under which the memory was once written
+        with run.tracking() as tracking:
+            step(tracking, 0)
+        assert json.loads((run.folder.path / "trackers.json").read_text())["fake"]["step"] == 0
+    else:
+        with pytest.raises(OddFile, match=name), run.tracking():
+            pass
+        assert fake.told == []
+    assert victim.is_dir() or victim.read_text() == "{}"

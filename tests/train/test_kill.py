@@ -1,4 +1,4 @@
-"""Whole processes killed at random moments: what is continued ends as if nothing had happened."""
+"""Two processes killed at random moments: what is continued ends as if nothing had happened. Of one: tests/faults."""
 
 import os
 import random
@@ -31,24 +31,11 @@ except EarlError as error:
 sys.exit(0 if progress.finished else 130)
 """
 
-# Ends at the given access to a file of the run: an opening, a renaming, a removal.
-DYING = """
-import os, signal, sys
-left = int(sys.argv[2])
-def count(event, arguments):
-    global left
-    if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir") and sys.argv[1] in str(arguments[0]):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(count)
-"""
 
-
-def start(folder, program=PROGRAM, *arguments):
+def start(folder):
     """Start a training process; its messages are kept."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program, str(folder.path), *map(str, arguments)]
+    command = [sys.executable, "-c", PROGRAM, str(folder.path)]
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -89,16 +76,9 @@ def processes_of(folder):
 
 
 @pytest.fixture
-def ended(tiny, whole):
-    """The recipe for a number of processes, and what its uninterrupted run leaves behind."""
-
-    def make(processes):
-        config = tiny(run={"processes": processes, "steps": 4, "checkpoint_every": 1})
-        if processes == 1:
-            return config, whole(config)
-        return config, None
-
-    return make
+def recipe(tiny):
+    """The recipe of a run of two processes."""
+    return tiny(run={"processes": 2, "steps": 4, "checkpoint_every": 1})
 
 
 def finish(folder):
@@ -108,24 +88,11 @@ def finish(folder):
     return said
 
 
-def test_killed_at_any_write_a_run_goes_on_to_the_same_end(ended, new_run, remains):
-    config, expected = ended(1)
-    rng, folder = random.Random(7), new_run(config)
-    # A step with its checkpoint takes some 35 accesses; from death to death the run comes a little further.
-    for number in (rng.randint(1, 70) for _ in range(8)):
-        process = start(folder, DYING + PROGRAM, number)
-        process.communicate(timeout=300)
-        assert process.returncode == -signal.SIGKILL
-    finish(folder)
-    assert remains(folder) == expected
-
-
-def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(ended, new_run, remains):
-    config, _ = ended(2)
-    undisturbed = new_run(config, "undisturbed")
+def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, new_run, remains):
+    undisturbed = new_run(recipe, "undisturbed")
     finish(undisturbed)
     rng = random.Random(3)
-    folder = new_run(config, "killed")
+    folder = new_run(recipe, "killed")
     for target in (-1, 0, 2, 3, 5):
         process = start(folder)
         wait_until(lambda target=target: last_step(folder) >= target, process)
@@ -137,11 +104,10 @@ def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(ended, new
     assert remains(folder) == remains(undisturbed)
 
 
-def test_when_the_second_process_is_killed_the_first_says_so_and_ends(ended, new_run, remains):
-    config, _ = ended(2)
-    undisturbed = new_run(config, "undisturbed")
+def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, new_run, remains):
+    undisturbed = new_run(recipe, "undisturbed")
     finish(undisturbed)
-    folder, rng = new_run(config, "killed"), random.Random(11)
+    folder, rng = new_run(recipe, "killed"), random.Random(11)
     for target in (-1, 1, 4):
         process = start(folder)
         wait_until(lambda process=process: len(processes_of(folder)) == 2, process)
@@ -158,11 +124,10 @@ def test_when_the_second_process_is_killed_the_first_says_so_and_ends(ended, new
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(ended, new_run, remains, number):
-    config, _ = ended(2)
-    undisturbed = new_run(config, "undisturbed")
+def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, new_run, remains, number):
+    undisturbed = new_run(recipe, "undisturbed")
     finish(undisturbed)
-    folder = new_run(config, "stopped")
+    folder = new_run(recipe, "stopped")
     process = start(folder)
     wait_until(lambda: last_step(folder) >= 2, process)
     process.send_signal(number)

@@ -2,12 +2,18 @@
 
 import hashlib
 import shutil
+import time
 
 import pytest
 from safetensors.torch import load_file
 
+from earl.placement.peers import Lost, Peers
+from earl.placement.place import Here
 from earl.runs import checkpoint
+from earl.runs.folder import lock
 from earl.runs.store import Store
+from earl.stopping import StopRequest
+from earl.train import train
 
 KINDS = {
     "grpo": {},
@@ -143,3 +149,44 @@ def test_events_are_not_told_twice(tiny, new_run, carry_on, stopping):
 def events(folder):
     with Store(folder.database, read_only=True) as store:
         return [(event.step, event.kind, event.message) for event in store.events() if event.kind != "resume"]
+
+
+class Losing:
+    """Loses a process once, behind a checkpoint that is damaged meanwhile; whoever mends it finds that put aside."""
+
+    def __init__(self, config, folder):
+        self._here, self._folder, self.found = Here(config, Peers()), folder, []
+        self.open, self.notes, self.request = self._here.open, self._here.notes, StopRequest()
+
+    def mend(self, lost):
+        self.found.append(checkpoint.latest(self._folder.checkpoints).name)
+
+    def step(self, step, *_):
+        if step == 5 and not self.found:
+            last = self._folder.checkpoints / "step-000004"
+            while not last.exists():  # it is written meanwhile
+                time.sleep(0.01)
+            (last / "model.safetensors").write_bytes(b"")
+            raise Lost("the process")
+
+    def event(self, step, kind, message):
+        pass
+
+    def stopping(self):
+        pass
+
+
+def test_a_run_that_is_mended_goes_on_from_the_last_whole_checkpoint(tiny, new_run, whole, remains):
+    config = tiny(run={"checkpoint_every": 2}, evaluate={"every": 50})
+    folder = new_run(config)
+    place = Losing(config, folder)
+    with lock(folder):
+        assert train(folder, config, place, Peers(), place.request, place).finished
+    assert place.found[0] < "step-000004"
+    with Store(folder.database, read_only=True) as store:
+        told = [event.message for event in store.events() if event.kind == "damaged"]
+    assert len(told) == 1
+    assert "step-000004 is damaged: model.safetensors has 0 bytes" in told[0]
+    continued, expected = remains(folder), whole(config)
+    for part in ("files", "state", "metrics", "matches", "episodes"):
+        assert continued[part] == expected[part]

@@ -3,7 +3,11 @@
 import threading
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from earl.engine.keeping import Kept
+from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.store import Store
@@ -149,3 +153,47 @@ def test_the_next_step_is_done_while_a_checkpoint_is_written(tiny, new_run, carr
     folder = new_run(config)
     assert carry_on(folder, config, Watching(99)).finished
     assert {3, 6} <= {*checkpoint.all_steps(folder.checkpoints)}
+
+
+def test_a_run_that_learns_nothing_three_times_in_a_row_stops_with_a_cause(tiny, new_run, carry_on):
+    # Once the policy has left the reference, the gradient of its divergence times 1e38 has no finite norm.
+    once = {"minibatches": 1, "epochs": 1}
+    config = tiny(learner=once, algorithm={"kl": 1e38}, run={"steps": 40, "checkpoint_every": 1})
+    folder, said = new_run(config), []
+    for _ in range(2):  # resumed, it comes to the same
+        with pytest.raises(EarlError, match="nothing could be learned in 3 steps in a row, up to step ") as raised:
+            carry_on(folder, config)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+    last = int(said[0].partition("up to step ")[2].partition(":")[0])
+    with Store(folder.database, read_only=True) as store:
+        skipped = [event for event in store.events() if event.kind == "skipped"]
+    assert [event.step for event in skipped][-3:] == [last - 2, last - 1, last]
+    assert "skipped the whole update: loss or gradient were not finite" in skipped[-1].message
+    steps = checkpoint.all_steps(folder.checkpoints)
+    assert steps[-2:] == [last - 2, last - 1]
+    for step in steps:
+        for path in checkpoint.load(folder.checkpoints / f"step-{step:06d}").path.rglob("*.safetensors"):
+            assert all(tensor.isfinite().all() for tensor in load_file(path).values())
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused_and_the_earlier_ones_stay(tiny, new_run, carry_on, monkeypatch):
+    config = tiny(run={"steps": 6, "checkpoint_every": 1})
+    step = Kept.step
+
+    def overflows(kept):
+        step(kept)
+        if kept.steps > 20:
+            with torch.no_grad():
+                next(iter(kept.trained.values()))[0] = float("inf")
+
+    monkeypatch.setattr(Kept, "step", overflows)
+    folder = new_run(config)
+    with pytest.raises(EarlError, match=r"holds numbers that are NaN or infinite; .* earlier checkpoints stay"):
+        carry_on(folder, config)
+    kept = checkpoint.all_steps(folder.checkpoints)
+    assert len(kept) >= 2
+    for number in kept:
+        checkpoint.load(folder.checkpoints / f"step-{number:06d}")
+    monkeypatch.setattr(Kept, "step", step)
+    assert carry_on(folder, config).finished

@@ -67,14 +67,6 @@ class Timing:
         expected = None if self.expected is None else asdict(self.expected)
         return {**asdict(self.point), "choice": self.point.choice.as_object(), **own, "expected": expected}
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Timing":
-        """What `as_object` made."""
-        point = Point(Choice.of(fields["choice"]), fields["tokens"], fields["sequences"])
-        own = {name: fields[name] for name in ("seconds", "spread", "count", "measured_at")}
-        expected = fields["expected"]
-        return cls(point, **own, expected=None if expected is None else Expected(**expected))
-
 
 @dataclass(frozen=True, slots=True)
 class Skipped:

@@ -54,23 +54,6 @@ class Inputs:
         """As JSON holds it."""
         return asdict(self)
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Inputs":
-        """What `as_object` made, also after JSON turned tuples into lists."""
-        candidates = tuple(
-            Candidate(
-                **{
-                    **one,
-                    "choice": Choice.of(one["choice"]),
-                    "seconds": tuple(one["seconds"]),
-                    "futures": tuple(one["futures"]),
-                }
-            )
-            for one in fields["candidates"]
-        )
-        lists = {name: tuple(fields[name]) for name in ("mean_tokens", "longest_tokens")}
-        return cls(**{**fields, **lists, "candidates": candidates, "settings": Settings(**fields["settings"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:

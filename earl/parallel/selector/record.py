@@ -3,14 +3,18 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from pydantic import TypeAdapter
+
+from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.parallel.choice import Stage
 from earl.parallel.selector.decide import decide
 from earl.parallel.selector.inputs import Decision, Inputs
 from earl.parallel.selector.settings import Settings
 from earl.parallel.selector.state import StageState
+
+_STATE, _INPUTS = TypeAdapter(StageState), TypeAdapter(Inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,15 @@ def text_of(decision: Decision) -> str:
 def made_from(text: str) -> tuple[StageState, Inputs]:
     """What `text_of` wrote. Raises EarlError when it is something else."""
     try:
-        fields: dict[str, Any] = json.loads(text)
-        return StageState.of(fields["state"]), Inputs.of(fields["inputs"])
+        fields = parse_json_object(text.encode())
+        return _STATE.validate_python(fields["state"]), _INPUTS.validate_python(fields["inputs"])
     except (ValueError, KeyError, TypeError) as error:
-        raise EarlError(
-            f"a decision's inputs cannot be read ({error}); the run is of another earl, use that one"
-        ) from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> EarlError:
+    fault = str(error).partition("\n")[0] or type(error).__name__
+    return EarlError(f"a decision's inputs cannot be read ({fault}); the run is of another earl, use that one")
 
 
 def replayed(recorded: Sequence[tuple[str, str]], **other: float) -> list[Replayed]:
@@ -62,7 +69,10 @@ def replayed(recorded: Sequence[tuple[str, str]], **other: float) -> list[Replay
         begun, inputs = made_from(text)
         settings: Settings = replace(inputs.settings, **other)  # type: ignore[arg-type]
         inputs = replace(inputs, settings=settings)
-        state, again = decide(states.get(inputs.stage, begun), inputs)
+        try:
+            state, again = decide(states.get(inputs.stage, begun), inputs)
+        except (ArithmeticError, LookupError, ValueError, StopIteration) as error:
+            raise _unreadable(error) from None
         states[inputs.stage] = state
         result.append(Replayed(inputs.step, inputs.stage, choice, again))
     return result

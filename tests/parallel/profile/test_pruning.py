@@ -73,11 +73,9 @@ def test_contexts_and_loads_follow_from_the_recipe():
     assert loads_of(1) == [1]
 
 
-def test_a_timing_is_json_and_comes_back():
+def test_a_timing_is_json_that_says_where_its_seconds_are_from():
     one = replace(timing(LARGE, 1.5), expected=Expected(1.2, "corrected"), count=3, spread=0.1)
     assert one.as_object()["origin"] == "measured"
-    assert Timing.of(one.as_object()) == one
-    assert Timing.of(timing(SMALL, 0.5).as_object()) == timing(SMALL, 0.5)
 
 
 def test_the_spread_is_that_of_a_sample():
