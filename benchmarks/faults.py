@@ -5,8 +5,8 @@ one run left alone ─▶ the same run, struck again and again ─▶ the same n
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from earl.benchmarks.sabotage import Blow, campaign
 from earl.recipe import build, override
-from earl.rehearsal.cluster import down, up
+from earl.rehearsal.cluster import rehearsed
 from earl.rehearsal.faults import fail, heal
 from earl.rehearsal.plan import Cluster
 
@@ -74,7 +74,7 @@ def hosts(
     roles = (("learner rank", "update"), ("rollout worker", "rollout"))
     plans = [[_blow(random, role, stage, how)] for how in HOST_FAULTS for role, stage in roles]
     plans.append([_blow(random, "rollout worker", "rollout", FULL)])
-    with _rehearsed(number, rate) as cluster:
+    with rehearsed(NAME, number, rate, cpus=2, memory_mib=128) as cluster:
         address = f'placement.address="{cluster.address}"'
         config = build(override(RECIPE, [f"run.seed={seed}", address, *assignments]))
         healer = Healer(cluster)
@@ -93,15 +93,6 @@ def _signal(blow: Blow, member: "Member") -> bool:
         os.kill(member.process, SIGNALS[blow.how])
         return True
     return False
-
-
-@contextmanager
-def _rehearsed(number: int, rate: str) -> Iterator[Cluster]:
-    cluster = up(NAME, number, rate, cpus=2, memory_mib=128, say=lambda _: None)
-    try:
-        yield cluster
-    finally:
-        down(NAME)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ One server process loads torch; every host's process is forked from it and enter
 import ctypes
 import multiprocessing
 import os
+import select
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from earl.errors import EarlError
-from earl.rehearsal import network, processes
-from earl.rehearsal.needs import check_network
-from earl.rehearsal.plan import Cluster, bits_per_second
+from earl.rehearsal.cluster import laid
+from earl.rehearsal.plan import Cluster
 
 NAME = "dispatch"
 _NEW_NETWORK = 0x40000000
@@ -50,17 +51,8 @@ def shaped(hosts: int, rate: str) -> Iterator[Cluster]:
     Raises:
         EarlError: where network namespaces are not permitted, and when another one of these is in use.
     """
-    bits_per_second(rate)
-    check_network()
-    cluster = Cluster(NAME, hosts, rate, 0, 0, network.free_subnet(), 0, "")
-    if any(processes.inside(_namespace(cluster, host)) for host in cluster.workers):
-        raise EarlError("hosts of the same kind are at work on this machine already; wait until they have ended")
-    network.remove(cluster)  # what one that was killed has left
-    try:
-        network.lay(cluster)
+    with laid(NAME, hosts, rate) as cluster:
         yield cluster
-    finally:
-        network.remove(cluster)
 
 
 @contextmanager
@@ -111,9 +103,18 @@ def run(cluster: Cluster | None, hosts: Sequence[int], work: Callable[..., Any],
 def _inside(
     namespace: str | None, pipe: Connection, seat: Seat, work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
+    threading.Thread(target=_end_with, args=(pipe.fileno(),), daemon=True).start()
     if namespace:
         _enter(namespace)
     pipe.send(work(seat, *arguments))
+
+
+def _end_with(pipe: int) -> None:
+    """End this process when nobody reads its result any more: the one that started it was killed."""
+    broken = select.poll()
+    broken.register(pipe, 0)
+    broken.poll()
+    os._exit(1)
 
 
 def _enter(namespace: str) -> None:

@@ -7,7 +7,7 @@ peers, shared: all exchange, over connections of their own that last
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from earl.dispatch.shard import Shard
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
 from earl.dispatch.transports.estimate import Link, expected_seconds
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
-from earl.rehearsal.cluster import down, up
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened, reached
+from earl.rehearsal.cluster import rehearsed as owned
 from earl.rehearsal.plan import Cluster
 from earl.rehearsal.state import attach
 
@@ -44,25 +45,21 @@ class Host:
         nothing = [filled(leg, self._process, direct.lengths) for leg in scattering.legs]
         self._held = {"direct": own, "gather": own, "scatter": nothing}
         self._result: Mapping[Axis, Shard] = {}
-        self._store: Any = None
+        self._store: Sealed | None = None
 
-    def open(self) -> int:
-        """Let actors find each other here: the port."""
-        from torch._C._distributed_c10d import TCPStore
+    def open(self) -> Rendezvous:
+        """Let actors find each other here."""
+        self._store = opened(fresh(self._seat.address))
+        return self._store.place
 
-        self._store = TCPStore(self._seat.address, 0, is_master=True, wait_for_workers=False)
-        return int(self._store.port)
-
-    def meet(self, address: str, port: int) -> None:
-        """Connect with all others, who find each other at an address."""
-        from torch._C._distributed_c10d import TCPStore
-
+    def meet(self, place: Rendezvous) -> None:
+        """Connect with all others."""
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
         hosts = np.array(self._seat.hosts)
-        store = self._store or TCPStore(address, port, is_master=False)
-        peers = join(store, self._process, hosts, self._seat.address, PATIENCE_SECONDS)
+        self._store = self._store or reached(place)
+        peers = join(self._store, self._process, hosts, self._seat.address, PATIENCE_SECONDS)
         self._transport = Shared(peers, self._process, hosts) if len(np.unique(hosts)) < len(hosts) else peers
 
     def exchange(self) -> None:
@@ -96,14 +93,9 @@ def run(
     return [list(own) for own in zip(*by_case, strict=True)]
 
 
-@contextmanager
-def rehearsed(hosts: int, rate: str) -> Iterator[Cluster]:
+def rehearsed(hosts: int, rate: str) -> AbstractContextManager[Cluster]:
     """A cluster of so many hosts, until the context ends."""
-    cluster = up(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB, say=lambda _: None)
-    try:
-        yield cluster
-    finally:
-        down(NAME)
+    return owned(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB)
 
 
 @contextmanager
@@ -111,7 +103,9 @@ def _joined(cluster: Cluster | None) -> Iterator[Any]:
     if cluster is not None:
         os.environ.update(attach(cluster.address))
     import ray  # which reads its token from there
+    from ray._private import ray_constants
 
+    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # see connection.py: on loopback
     where = {"address": cluster.address} if cluster else {"num_cpus": 1, "object_store_memory": STORE_MIB << 20}
     ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if cluster else False)
     try:
@@ -124,7 +118,7 @@ def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Cas
     """Of each process."""
     made = case.plan(hosts)
     actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
-    _meet(ray, cluster, actors, hosts)
+    _meet(ray, actors)
     direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
     named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
     results: list[dict[str, list[Timing]]] = [{name: [] for name in named} for _ in hosts]
@@ -158,9 +152,9 @@ def _address(cluster: Cluster | None, host: int) -> str:
     return cluster.ip(host + 1) if cluster else "127.0.0.1"
 
 
-def _meet(ray: Any, cluster: Cluster | None, actors: Sequence[Any], hosts: Sequence[int]) -> None:
-    port = ray.get(actors[0].open.remote())
-    ray.get([actor.meet.remote(_address(cluster, hosts[0]), port) for actor in actors])
+def _meet(ray: Any, actors: Sequence[Any]) -> None:
+    place = ray.get(actors[0].open.remote())
+    ray.get([actor.meet.remote(place) for actor in actors])
 
 
 def _carried(cluster: Cluster | None) -> int:

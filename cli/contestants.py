@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from earl.cli.players import find_run, need_run, same_env
 from earl.cli.recipes import resolve
+from earl.cli.text import clean
 from earl.config import Config
 from earl.engine.model import load
 from earl.engine.served import served
@@ -14,7 +17,7 @@ from earl.parallel.catalogue import known
 from earl.placement.judge import Judge, judge
 from earl.placement.world import world_of
 from earl.preflight import check_player
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.rollout.lockstep import Greedy
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
@@ -75,7 +78,8 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, Judge]:
     """Load a run's checkpoint, the best unless another is named."""
-    config = build(load_toml(folder.config))
+    config = build(folder.recipe())
     same_env(folder, config, env)
     chosen = chosen_checkpoint(folder, checkpoint or "best")
+    click.echo(clean(f"{folder.name}, step {chosen.step}: {chosen.signed.said}"), err=True)
     return config, judge(config, load(chosen.path), context_limit(chosen))

@@ -51,7 +51,7 @@ def command(
     from earl import evaluate
     from earl.cli.contestants import behind, contestant
     from earl.cli.tables import as_objects, match_table
-    from earl.cli.text import console
+    from earl.cli.text import console, one_line
 
     _refuse(opponents, exact and episodes is not None, server, model, checkpoint)
     rules = None if config is None and not assignments else (config, assignments)
@@ -61,6 +61,13 @@ def command(
         config_, judge = behind(server, player, model, env, rules)
     planned = evaluate.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
     results = [evaluate.evaluate(judge.world, judge.sampler, match, seed) for match in planned]
+    for result in results:
+        if result.faults:
+            click.echo(
+                f"warning: {len(result.faults)} of {result.episodes} episodes against {result.opponent or 'the tasks'} "
+                f"have no result and count as lost: {one_line(result.faults[0])}",
+                err=True,
+            )
     if as_json:
         objects = as_objects(results)
         print_json(objects[0] if len(objects) == 1 else objects)

@@ -10,11 +10,11 @@ from earl import preflight
 from earl.cli import plans
 from earl.cli.options import print_json
 from earl.cli.players import need_run, same_env
-from earl.cli.recipes import differences, elsewhere, resolve
+from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean
 from earl.config import Config
 from earl.errors import EarlError
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, free
 from earl.runs.summary import summarize
@@ -36,17 +36,13 @@ class Job:
     """Of a run that goes on elsewhere: what of its recipe has changed."""
 
 
-def new(
-    env: str,
-    file: Path | None,
-    flags: Mapping[str, object],
-    assignments: Sequence[str],
-    root: Path,
-    name: str | None,
-    dry: bool,
-) -> Job:
-    """Resolve and check the recipe of a new run."""
-    config = resolve(env, file, flags, assignments)
+def new(config: Config, given: bool, root: Path, name: str | None, dry: bool) -> Job:
+    """Check the recipe of a new run.
+
+    Args:
+        given: whether the address in it, if there is any, was given on the command line.
+    """
+    preflight.check_address(config, given)
     if name is not None:
         free(root, name)
     plan = preflight.preflight(config, root, dry)
@@ -75,11 +71,12 @@ def continued(
             f"--resume continues {folder.name!r} with its own recipe; leave out {' '.join(changes)}, "
             "or start a new run without --resume"
         )
-    before, root = build(load_toml(folder.config)), folder.path.parent
+    before, root = build(folder.recipe()), folder.path.parent
     same_env(folder, before, env)
     if summarize(folder).state == "finished":
         return Job(before, root, None, folder=folder)
-    config = elsewhere(load_toml(folder.config), where, assignments)
+    config = elsewhere(folder.recipe(), where, assignments)
+    preflight.check_address(config, names_address(where, assignments))
     plan = preflight.preflight(_as_it_stands(folder, config), root, dry)
     moved = config != before
     config = preflight.settled(config, plan)
@@ -87,11 +84,11 @@ def continued(
 
 
 def _as_it_stands(folder: RunFolder, config: Config) -> Config:
-    """The recipe with the model that the run goes on with: its latest checkpoint's, if there is one."""
-    latest = checkpoint.latest(folder.checkpoints)
-    if latest is None:
+    """The recipe with the model that the run goes on with: its last whole checkpoint's, if there is one."""
+    whole, _ = checkpoint.newest_whole(folder.checkpoints)
+    if whole is None:
         return config
-    return config.model_copy(update={"model": config.model.model_copy(update={"path": str(latest)})})
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": str(whole.path)})})
 
 
 def show(job: Job, as_json: bool) -> None:

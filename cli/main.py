@@ -6,7 +6,9 @@ Here, and nowhere else, an error that a user can mend becomes one line and exit 
 """
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -15,6 +17,7 @@ import click
 from earl import __version__
 from earl.cli.text import one_line
 from earl.errors import EarlError, unknown
+from earl.stopping import interrupt
 
 COMMANDS = {
     "train": "Train an agent in an environment.",
@@ -25,6 +28,7 @@ COMMANDS = {
     "audit": "Check what a run stored of its episodes.",
     "replay": "Step through a stored episode.",
     "runs": "List the runs.",
+    "key": "Make the key that signs your runs, and print its public line.",
     "export": "Write a run's model as a plain Hugging Face folder.",
     "profile": "Measure what the layouts of a recipe take here, for the runs to come.",
     "plan": "Say what a job would take on a cluster, without it.",
@@ -35,6 +39,8 @@ COMMANDS = {
 """Every command with its summary, so that the help page loads none of them."""
 
 INTERRUPTED = 130
+PATIENCE_SECONDS = 2.0
+"""For threads that an environment left behind, once all is done."""
 
 
 class Commands(click.Group):
@@ -89,11 +95,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The console command."""
+    """The console command. SIGTERM ends it as Ctrl-C does: everything that has to be cleaned up is."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 still gets its answer
-    sys.exit(run())
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)  # what an environment raises is not taken for Ctrl-C
+    code = run()
+    watch = threading.Timer(PATIENCE_SECONDS, _leave, (code,))
+    watch.daemon = True
+    watch.start()
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End the process if Python waits for threads that an environment left behind: it would do so without end."""
+    own = (threading.main_thread(), threading.current_thread())
+    if names := [thread.name for thread in threading.enumerate() if not thread.daemon and thread not in own]:
+        click.echo(one_line(f"ended beside threads that still run: {', '.join(names)}"), err=True)
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def _fail(message: str) -> int:

@@ -9,19 +9,20 @@ from earl.cli.text import clean
 from earl.envs.base import TextEnv
 from earl.envs.games.base import Game, State
 from earl.envs.games.env import BoardGameEnv
+from earl.errors import Interrupted
 
 
 def ask(rule: Callable[[str], str | None]) -> str:
     """Read an action until it breaks no rule.
 
     Raises:
-        KeyboardInterrupt: at the end of input too. It passes through whatever environment the person sits in.
+        Interrupted: at the end of input too. It passes through whatever environment the person sits in.
     """
     while True:
         try:
             text = input("your move: ").strip()
         except EOFError:
-            raise KeyboardInterrupt from None
+            raise Interrupted from None
         broken = rule(text)
         if broken is None:
             return text

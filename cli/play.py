@@ -15,9 +15,10 @@ SEATS = ("first", "second")
     "--against", metavar="RUN|OPPONENT", help="A run, which plays its best checkpoint, or a scripted opponent."
 )
 @click.option("--seat", type=click.Choice(SEATS), help="Whether you move first.  [default: first]")
+@click.option("--checkpoint", metavar="best|last|STEP", help="Of a run; the best unless given.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the opponent's choices.")
 @runs_option
-def command(env: str, against: str | None, seat: str | None, seed: int, root: Path) -> None:
+def command(env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path) -> None:
     """Play against a run or a scripted opponent.
 
     Opponents are those of `earl envs show ENV`; a name that a run has too means the run. In a task such as arithmetic
@@ -31,6 +32,8 @@ def command(env: str, against: str | None, seat: str | None, seed: int, root: Pa
     if task and seat:
         raise click.UsageError(f"{env} has one seat; leave out --seat.")
     folder = None if against is None else find_run(root, against)
+    if checkpoint is not None and folder is None:
+        raise click.UsageError("--checkpoint is of a run; name one with --against, or leave it out.")
     place = SEATS.index(seat or "first")
     try:
         if folder is None:
@@ -38,7 +41,7 @@ def command(env: str, against: str | None, seat: str | None, seed: int, root: Pa
         else:
             from earl.cli import contestants, duel  # loads torch, which a scripted opponent does not need
 
-            _, judge = contestants.of_run(folder, env)
+            _, judge = contestants.of_run(folder, env, checkpoint)
             if task:
                 duel.watch(judge, seed)
             else:

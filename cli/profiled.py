@@ -9,7 +9,7 @@ import click
 
 from earl import preflight
 from earl.cli.options import print_json
-from earl.cli.recipes import resolve
+from earl.cli.recipes import names_address, resolve
 from earl.cli.text import clean, console, one_line
 from earl.config import Config, PlacementConfig
 from earl.engine.model import shape
@@ -58,7 +58,9 @@ def carry_out(
     as_json: bool,
 ) -> int:
     """Measure, keep and show. Returns the exit code."""
-    config = _checked(resolve(env, file, flags, assignments))
+    config = resolve(env, file, flags, assignments)
+    preflight.check_address(config, names_address(flags, assignments))
+    config = _checked(config)
     key = key_of(config, shape(config.model))
     profile, grid = read(key), grid_of(config, asked.contexts, asked.loads, asked.seconds, asked.again)
     with stopping_on_signals(None) as stop:

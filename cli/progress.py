@@ -1,5 +1,6 @@
 """How a run is shown while it goes on: a bar in a terminal, a line per evaluation elsewhere; both in log.txt too."""
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -12,12 +13,12 @@ from earl.cli.tables import in_short
 from earl.cli.text import console, one_line
 from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
-from earl.runs.storage import storage
+from earl.runs.storage import open_below, storage
 from earl.runs.summary import FINAL
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
 """The metrics in the bar and how they read."""
-SAID = ("limit", "forecast", "profile")
+SAID = ("limit", "forecast", "profile", "skipped")
 """The kinds of events that are told as they happen; the others are told elsewhere or can wait for the report."""
 
 
@@ -35,7 +36,8 @@ class Watch:
         """A line for the user, kept in the run's log.txt."""
         line = one_line(text)
         self._console.print(line, soft_wrap=True)
-        with storage(self._folder.log), self._folder.log.open("a", encoding="utf-8") as log:
+        path, flags = self._folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with storage(path), os.fdopen(open_below(self._folder.path, path, flags), "a", encoding="utf-8") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')}  {line}\n")
 
     def step(

@@ -45,6 +45,11 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
     return config
 
 
+def names_address(flags: Mapping[str, object], assignments: Sequence[str]) -> bool:
+    """Whether a cluster's address was given on this command line, and not by a recipe alone."""
+    return flags.get("placement.address") is not None or "address" in override({}, assignments).get("placement", {})
+
+
 def elsewhere(tree: dict[str, Any], where: Mapping[str, object], assignments: Sequence[str]) -> Config:
     """A run's recipe, changed in nothing but where it runs.
 
@@ -54,7 +59,9 @@ def elsewhere(tree: dict[str, Any], where: Mapping[str, object], assignments: Se
     Raises:
         EarlError: for an assignment to another section.
     """
-    given = {path: value for path, value in where.items() if value is not None}
+    stored = tree.get("placement", {}).get("address")  # to name it once more permits it, and changes nothing
+    known = {"placement.address": stored}
+    given = {path: value for path, value in where.items() if value is not None and value != known.get(path)}
     changed = override({}, assignments)
     for section, table in changed.items():
         if section not in MOVABLE:

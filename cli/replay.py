@@ -32,14 +32,14 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     """
     from earl.cli.players import need_run
     from earl.cli.scenes import scenes
-    from earl.recipe import build, load_toml
+    from earl.recipe import build
     from earl.report.decoding import Decoder
     from earl.report.model import model_facts
 
     folder = need_run(root, run)
     step, number = _place(episode, step)
     step, trajectory, experience = _stored(folder, step, number)
-    config, facts = build(load_toml(folder.config)), model_facts(folder.checkpoints)
+    config, facts = build(folder.recipe()), model_facts(folder.checkpoints)
     played = scenes(trajectory, experience, Decoder(facts.tokenizer if facts else None), config.env.options)
     head = _head(folder.name, step, number, trajectory)
     if as_json:
@@ -78,10 +78,10 @@ def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, T
         listed = ", ".join(map(str, kept))
         raise EarlError(f"run {folder.name!r} keeps no episodes of step {step}; kept are the steps {listed}")
     path = trajectories.path_of(folder.trajectories, step)
-    stored = [episode for group in trajectories.read(path)[1] for episode in group.trajectories]
+    _, groups, learned = trajectories.read_whole(path)
+    stored = [episode for group in groups for episode in group.trajectories]
     if number >= len(stored):
         raise EarlError(f"step {step} has no episode {number}; it has the episodes 0 to {len(stored) - 1}")
-    learned = trajectories.read_experiences(path)
     return step, stored[number], learned[number] if learned else None
 
 

@@ -68,10 +68,11 @@ def _print(rows: list[dict[str, Any]]) -> None:
     for column in ("run", "env", "step", "state", "last evaluation", "when"):
         table.add_column(column)
     for row in rows:
+        name = row["run"] if row["run"].isprintable() else repr(row["run"])
         if row["state"] == "damaged":
-            cells = [row["run"], "", "", "damaged", row["problem"], ""]
+            cells = [name, "", "", "damaged", row["problem"], ""]
         else:
             when = row["changed"][:16].replace("T", " ")
-            cells = [row["run"], row["env"], f"{row['step']}/{row['steps']}", row["state"], row["in_short"], when]
+            cells = [name, row["env"], f"{row['step']}/{row['steps']}", row["state"], row["in_short"], when]
         table.add_row(*map(one_line, cells))
     console().print(table)

@@ -38,7 +38,9 @@ def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
 
 
 def _numbers(result: MatchResult) -> dict[str, Any]:
-    return {"episodes_or_leaves": result.episodes, **{name: getattr(result, name) for name in FRACTIONS}}
+    fractions = {name: getattr(result, name) for name in FRACTIONS}
+    faults = {"faults": len(result.faults)} if result.faults else {}
+    return {"episodes_or_leaves": result.episodes, **fractions, **faults}
 
 
 def _interval(result: MatchResult) -> dict[str, Any]:

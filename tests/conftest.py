@@ -2,6 +2,9 @@
 
 import os
 import secrets
+import signal
+import socket
+import struct
 import tempfile
 from pathlib import Path
 
@@ -11,6 +14,12 @@ from hypothesis import HealthCheck, settings
 # Machines are shared: how long an example takes says nothing.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="earl-tests-")  # tests are a user without keys
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell makes what it starts with `&` ignore Ctrl-C, and that would pass on to the processes that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "RAY_AUTH_MODE" not in os.environ:
     # Ray reads how it is opened once in a process, when it is imported: one token for all clusters of these tests.
@@ -98,3 +107,55 @@ def tiny():
     return lambda **sections: build(
         {name: {**RECIPE.get(name, {}), **sections.get(name, {})} for name in {*RECIPE, *sections}}
     )
+
+
+@pytest.fixture(scope="session")
+def processes_of():
+    """The numbers of a process and of all that it has started."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("this machine has no /proc")
+    return _tree
+
+
+@pytest.fixture(scope="session")
+def listening():
+    """Says at which addresses and ports a process and all that it has started listen, as the kernel tells it."""
+    if not Path("/proc/self/net/tcp").exists():
+        pytest.skip("the kernel of this machine does not say who listens")
+    return lambda process: {place for member in _tree(process) for place in _listening(member)}
+
+
+def _tree(root):
+    """A process and all that it has started."""
+    children = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, left = [], [root]
+    while left:
+        found.append(left.pop())
+        left += children.get(found[-1], [])
+    return found
+
+
+def _listening(process):
+    """Addresses and ports that a process listens at, in its own network namespace."""
+    try:
+        own = {str(path.readlink()) for path in Path(f"/proc/{process}/fd").iterdir() if path.is_socket()}
+        lines = Path(f"/proc/{process}/net/tcp").read_text().splitlines()
+        lines += Path(f"/proc/{process}/net/tcp6").read_text().splitlines()
+    except OSError:
+        return  # it has ended
+    for fields in map(str.split, lines):
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+            address, port = fields[1].split(":")
+            yield _address(bytes.fromhex(address)), int(port, 16)
+
+
+def _address(data):
+    words = b"".join(word[::-1] for word in struct.iter_unpack("4s", data) for word in word)
+    text = socket.inet_ntop(socket.AF_INET if len(data) == 4 else socket.AF_INET6, words)
+    return text.removeprefix("::ffff:")

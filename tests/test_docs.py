@@ -43,3 +43,9 @@ def test_paths_in_the_documents_exist(page: Path) -> None:
 def test_chores_in_the_documents_exist(page: Path) -> None:
     chores = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= set(chores)
+
+
+def test_every_attack_that_is_listed_has_a_test() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) >= 60
+    assert not [(file, name) for file, name in named if f"\ndef {name}(" not in (ROOT / file).read_text()]

@@ -180,10 +180,10 @@ def test_a_model_from_a_folder(saved: Path) -> None:
     ("name", "content", "message"),
     [
         ("config.json", None, "holds no model: there is no config.json; give a folder written by save_pretrained"),
-        ("config.json", b"{", "is not a valid JSON file"),
+        ("config.json", b"{", "config.json is not JSON"),
         ("config.json", b'{"model_type": "nothing"}', "model type `nothing`"),
-        ("model.safetensors", None, "no file named model.safetensors"),
-        ("model.safetensors", b"", "SafetensorError"),
+        ("model.safetensors", None, "it has no .safetensors file; give one of save_pretrained"),
+        ("model.safetensors", b"", "model.safetensors cannot be read as safetensors"),
         ("tokenizer.json", b"{}", "no model can be loaded from"),
         ("chat_template.jinja", None, "has no chat template; choose an instruction-tuned model"),
         ("chat_template.jinja", b"{{ raise_exception('no users') }}", "the chat template of"),
@@ -211,9 +211,13 @@ def test_a_model_whose_weights_are_not_all_there(saved: Path, tmp_path: Path) ->
 
     folder = copy(saved, tmp_path)
     tensors = load_file(folder / "model.safetensors")
-    del tensors["lm_head.weight"]
+    tensors["another"] = tensors.pop("lm_head.weight")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(EarlError, match=r"the weights in .* lack 'lm_head.weight'"):
+        checked(GAME, f"model.path={folder}")
+    del tensors["another"]  # 106 tokens x 16 = 1,696 of 5,248 numbers
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(EarlError, match=r"the weights in .* are 3552 numbers of 5248; give a whole language model"):
         checked(GAME, f"model.path={folder}")
 
 

@@ -6,7 +6,7 @@ from earl.cli.bench.clusters import adaptive, asynchronous, faults, placements, 
 from earl.cli.bench.contexts import ceiling, collapse, forecast
 from earl.cli.bench.learners import footprint, layouts, memory
 from earl.cli.bench.models import calibration
-from earl.cli.bench.rollouts import rollout, sampler, step
+from earl.cli.bench.rollouts import checks, rollout, sampler, step
 from earl.cli.bench.selectors import selector
 from earl.cli.bench.transfers import dispatch, ways
 from earl.cli.bench.weights import weights
@@ -25,6 +25,7 @@ for benchmark in (
     rollout,
     sampler,
     step,
+    checks,
     layouts,
     memory,
     footprint,

@@ -70,3 +70,21 @@ def step(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_js
     from earl.benchmarks.step import run
 
     show(run(env, steps, repeats, assignments), as_json)
+
+
+@click.command()
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps of one repeat.")
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@recipe_options
+def checks(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Measure what checking untrusted values and files takes.
+
+    One process trains after a short warm start and writes its report; every check is timed where it is called.
+
+    \b
+    step_share, report_share               seconds in checks over all seconds
+    checks_per_step, checks_per_report     how many there were
+    """
+    from earl.benchmarks.checks import run
+
+    show(run(env, steps, repeats, assignments), as_json)

@@ -6,12 +6,13 @@ from pathlib import Path
 from earl.cli.live.now import RunNow
 from earl.config import Config
 from earl.errors import EarlError
-from earl.recipe import build, load_toml
+from earl.recipe import build
 from earl.runs import numbers
 from earl.runs.folder import RunFolder
 from earl.runs.numbers import Numbers
 from earl.runs.storage import storage
-from earl.runs.summary import changed, database_files, state_of
+from earl.runs.store import files_of
+from earl.runs.summary import changed, state_of
 
 Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
@@ -51,7 +52,7 @@ class Reader:
 
     def _refresh(self) -> None:
         """Read the database if it has changed since it was read."""
-        fingerprint = tuple(map(_fingerprint, database_files(self._folder)))
+        fingerprint = tuple(map(_fingerprint, files_of(self._folder.database)))
         if fingerprint == self._seen:
             return
         if fingerprint[0] is None:
@@ -80,6 +81,6 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
 def _recipe(folder: RunFolder) -> tuple[Config | None, str | None]:
     """The recipe, or why it cannot be read."""
     try:
-        return build(load_toml(folder.config)), None
+        return build(folder.recipe()), None
     except EarlError as error:
         return None, str(error)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
+from earl import train as trainer
 from earl.cli.main import run
+from earl.recipe import build, dump, load_toml
+from earl.runs import checkpoint
+from earl.runs.folder import RunFolder, create, lock
+from earl.runs.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +98,37 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "done"
 
 
+class StopAfter:
+    """Presses Ctrl-C during a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def step(self, step: int, *_: object) -> None:
+        if step == self._step:
+            signal.raise_signal(signal.SIGINT)
+
+    def event(self, *_: object) -> None:
+        pass
+
+    def stopping(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with steps left, checkpoints of the steps 0 to 2, and stored episodes."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "tiny.toml").write_text(TINY.replace("steps = 2", "steps = 2\ncheckpoint_every = 1"))
+    config = build(load_toml(folder / "tiny.toml"))
+    made = create(folder, "run", dump(config))
+    with lock(made):
+        assert not trainer.run(made, config, StopAfter(2)).finished
+    made.log.write_text("begun\n")
+    made.report.write_text("<p>old</p>")
+    return made.path
+
+
 def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     """Run a command line as a process of its own, with its output in pipes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
@@ -112,3 +150,15 @@ def everything(folder: Path) -> list[str]:
 @pytest.fixture(name="everything")
 def everything_fixture() -> Callable[[Path], list[str]]:
     return everything
+
+
+def weights_and_numbers(folder: RunFolder) -> tuple[dict[str, bytes], object, object]:
+    """The last weights to the bit, and all that was measured."""
+    tensors = load_file(checkpoint.latest(folder.checkpoints) / "model.safetensors")
+    with Store(folder.database, read_only=True) as store:
+        return {name: tensor.tobytes() for name, tensor in tensors.items()}, store.metrics(), store.matches()
+
+
+@pytest.fixture(name="weights_and_numbers")
+def weights_and_numbers_fixture() -> Callable[[RunFolder], object]:
+    return weights_and_numbers

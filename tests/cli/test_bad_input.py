@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from earl.errors import EarlError
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, lock
+from earl.runs.store import Store
 
 SMALL_DISK_BYTES = 1 << 20
 
@@ -52,7 +54,8 @@ LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--
         (["tictactoe", "--set", "learner.learning_rate=inf"], ["learner.learning_rate = inf"]),
         (["tictactoe", "--set", "rollout.temperature=0"], ["rollout.temperature = 0"]),
         (["tictactoe", "--set", "env.opponents.random=-2"], ["env.opponents.random = -2"]),
-        (["tictactoe", "--set", "rollout.episodes=100000000000"], ["100,000,000,000 episodes", "this machine has"]),
+        (["tictactoe", "--set", "rollout.episodes=1000000000"], ["1,000,000,000 episodes", "this machine has"]),
+        (["tictactoe", "--set", "rollout.episodes=100000000000"], ["rollout.episodes", "at most 1,000,000,000"]),
         (["tictactoe", *LARGE], ["parameters needs", "TiB"]),
         (["tictactoe", "--set", "run.processes=5"], ["run.processes = 5 must not be larger than"]),
         (["tictactoe", "--name", "../x"], ["run name '../x' is not a plain name"]),
@@ -122,23 +125,124 @@ def unfinished(trained: Path, root: Path) -> Path:
     return root / "again"
 
 
-def test_resume_from_a_damaged_checkpoint(earl, trained: Path, tmp_path: Path, everything) -> None:
-    run = unfinished(trained, tmp_path)
-    last = checkpoint.latest(run / "checkpoints")
-    weights = last / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    before = everything(run)
-    said = earl("train", "--resume", "again", "--runs", tmp_path)
-    assert_refused(said, "step-000003 is damaged: model.safetensors has changed", "delete", "step-000000")
-    assert everything(run) == sorted([*before, "lock"] if "lock" not in before else before)
+DAMAGES = {
+    "model.safetensors has changed": lambda last: (last / "model.safetensors").write_bytes(
+        (last / "model.safetensors").read_bytes()[:-1] + b"!"
+    ),
+    "config.json is missing": lambda last: (last / "config.json").unlink(),
+    "config.json has 0 bytes": lambda last: (last / "config.json").write_bytes(b""),
+    "state.json is missing": lambda last: (last / "state.json").unlink(),
+    "model.safetensors is no plain file": lambda last: (
+        (last / "model.safetensors").rename(last.parent / "elsewhere")
+        and (last / "model.safetensors").symlink_to(last.parent / "elsewhere")
+    ),
+    "is a link or no folder": lambda last: (
+        last.rename(last.parent / "elsewhere") and last.symlink_to(last.parent / "elsewhere")
+    ),
+}
 
 
-def test_a_damaged_checkpoint_does_not_play(earl, trained: Path, tmp_path: Path) -> None:
-    run = unfinished(trained, tmp_path)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_end(
+    earl, stopped: Path, tmp_path: Path, damage: str, weights_and_numbers
+) -> None:
+    for name in ("damaged", "undisturbed"):
+        shutil.copytree(stopped, tmp_path / name)
+    run = RunFolder(tmp_path / "damaged")
+    DAMAGES[damage](checkpoint.latest(run.checkpoints))
+    assert earl("train", "--resume", "damaged", "--runs", tmp_path, "--dry-run").code == 0
+    assert checkpoint.all_steps(run.checkpoints)[-1] == 2  # nothing is put aside by a dry run
+    said = earl("train", "--resume", "damaged", "--runs", tmp_path)
+    assert said.code == 0, said.err
+    told = [line for line in said.err.splitlines() if "checkpoints/step-000002 is damaged: " in line]
+    assert len(told) == 1
+    assert damage in told[0]
+    assert f"kept aside as {run.checkpoints}/damaged-step-000002, the run goes on from step 1" in told[0]
+    with Store(run.database, read_only=True) as store:
+        events = [(event.step, event.kind) for event in store.events()]
+    assert events.index((1, "damaged")) < events.index((1, "resume"))
+    assert os.path.lexists(run.checkpoints / "damaged-step-000002")
+    assert earl("train", "--resume", "undisturbed", "--runs", tmp_path).code == 0
+    assert weights_and_numbers(run) == weights_and_numbers(RunFolder(tmp_path / "undisturbed"))
+    for line in (["eval", run.path, "--opponent", "random"], ["report", run.path], ["runs", "--runs", tmp_path]):
+        assert earl(*line).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["run.processes=2"], ["--placement", "colocated"]], ids=["processes", "ray"])
+def test_all_processes_of_a_run_go_on_from_the_same_whole_checkpoint(
+    earl, stopped: Path, tmp_path: Path, options: list[str], weights_and_numbers
+) -> None:
+    if "--placement" in options:
+        pytest.importorskip("ray")
+    for name in ("damaged", "expected"):
+        config = shutil.copytree(stopped, tmp_path / name) / "config.toml"
+        if "run.processes=2" in options:
+            config.write_text(config.read_text().replace("processes = 1", "processes = 2"))
+    run = RunFolder(tmp_path / "damaged")
+    (checkpoint.latest(run.checkpoints) / "model.safetensors").write_bytes(b"")
+    shutil.rmtree(tmp_path / "expected" / "checkpoints" / "step-000002")  # it goes on from step 1 in any case
+    more = options if "--placement" in options else []
+    said = earl("train", "--resume", "damaged", "--runs", tmp_path, *more)
+    assert said.code == 0, said.err
+    assert "the run goes on from step 1" in said.err
+    assert earl("train", "--resume", "expected", "--runs", tmp_path, *more).code == 0
+    if not more:
+        assert weights_and_numbers(run) == weights_and_numbers(RunFolder(tmp_path / "expected"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_and_left_as_it_is(earl, stopped: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(stopped, tmp_path / "again")
     for path in (run / "checkpoints").rglob("model.safetensors"):
         path.write_bytes(b"")
-    for line in (["eval", run, "--opponent", "random"], ["play", "tictactoe", "--against", run]):
-        assert_refused(earl(*line), "is damaged: model.safetensors has 0 bytes")
+    before = files(run)
+    for mode in ([], ["--dry-run"]):
+        said = earl("train", "--resume", "again", "--runs", tmp_path, *mode)
+        assert_refused(said, "step-000002 is damaged: model.safetensors has 0 bytes", "start a new run")
+        assert "removed" not in said.err
+    assert {name: files(run).get(name) for name in before} == before
+
+
+def test_a_damaged_checkpoint_does_not_play_and_a_whole_one_is_offered(earl, stopped: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(stopped, tmp_path / "again")
+    best = checkpoint.load(run / "checkpoints" / "step-000002").state["best_step"]
+    whole = max(step for step in checkpoint.all_steps(run / "checkpoints") if step != best)
+    (run / "checkpoints" / f"step-{best:06d}" / "model.safetensors").write_bytes(b"")
+    lines = (
+        ["eval", run, "--opponent", "random", "--episodes", "2"],
+        ["export", run, tmp_path / "out"],
+        ["play", "tictactoe", "--against", run],
+    )
+    for line in lines:
+        said = earl(*line)
+        assert_refused(said, "is damaged: model.safetensors has 0 bytes", f"a whole one with --checkpoint {whole}")
+    for line in lines[:2]:
+        assert earl(*line, "--checkpoint", whole).code == 0
+    for path in (run / "checkpoints").rglob("model.safetensors"):
+        path.write_bytes(b"")
+    for line in lines:
+        assert_refused(earl(*line), "no other checkpoint is whole")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_never_removed(
+    earl, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise EarlError("the disk failed")
+
+    run = shutil.copytree(stopped, tmp_path / "again")
+    shutil.rmtree(run / "checkpoints")
+    (run / "thesis.tex").write_text("mine")
+    before = files(run)
+    monkeypatch.setattr("earl.train.run", fail)
+    said = earl("train", "--resume", "again", "--runs", tmp_path)
+    assert_refused(said, "error: the disk failed\n")
+    assert set(before) <= set(files(run))
+    assert (run / "thesis.tex").read_text() == "mine"
 
 
 def test_two_processes_on_one_run(earl, trained: Path, tmp_path: Path) -> None:
@@ -200,5 +304,5 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(earl, tiny:
     assert said.code == 2
     last = said.err.splitlines()[-1]
     assert last.startswith("error: no space left at ")
-    assert "it had no checkpoint yet and was removed" in last
+    assert "it had no checkpoint yet and was removed: start it again" in last
     assert list((tmp_path / "runs").iterdir()) == []

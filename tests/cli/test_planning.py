@@ -205,7 +205,7 @@ def test_a_folder_with_a_config(earl, tmp_path: Path) -> None:
     (folder / "config.json").write_text("{")
     broken = earl("plan", "--context", "2048", "--model", folder, "--gpus", "8xH100")
     assert (broken.code, broken.out) == (2, "")
-    assert "no model can be loaded from" in broken.err
+    assert f"no model can be loaded: {folder}/config.json is not JSON" in broken.err
 
 
 @pytest.mark.parametrize(

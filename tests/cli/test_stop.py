@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
-from earl.runs.store import Store
 from earl.runs.summary import summarize
 
 pytestmark = pytest.mark.slow
@@ -30,14 +28,9 @@ def until(process: subprocess.Popen[str], words: str) -> list[str]:
     raise AssertionError(f"{words!r} was never said: {''.join(lines)}{process.wait()}")
 
 
-def weights_and_numbers(folder: RunFolder) -> tuple[dict[str, bytes], object, object]:
-    """The last weights to the bit, and all that was measured."""
-    tensors = load_file(checkpoint.latest(folder.checkpoints) / "model.safetensors")
-    with Store(folder.database, read_only=True) as store:
-        return {name: tensor.tobytes() for name, tensor in tensors.items()}, store.metrics(), store.matches()
-
-
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+    earl, start: Callable, tiny: Path, tmp_path: Path, weights_and_numbers: Callable
+) -> None:
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *MANY, "--steps", 200]
     with start(*line, "--name", "stopped", start_new_session=True) as process:
         until(process, "step 10/201")
@@ -95,3 +88,69 @@ def test_a_run_has_one_writer_and_a_lost_process_is_named(earl, start: Callable,
         assert process.returncode == 2
         assert "error: a process of this run was lost" in rest.splitlines()[-1]
         assert "--resume" in rest
+
+
+# The evaluation of step 0, before the first checkpoint, takes long enough for two signals.
+BEFORE_THE_FIRST = ["--set", "evaluate.episodes=20000"]
+
+
+def stop_twice(process: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C, and again once it was heard."""
+    until(process, "tictactoe: ")  # how many episodes: the last line before training
+    process.send_signal(signal.SIGINT)
+    said = ""
+    for line in process.stderr:
+        said += line
+        if "stopping after this step" in line:
+            process.send_signal(signal.SIGINT)
+    return said
+
+
+def planted(folder: Path) -> dict[str, str]:
+    """Files that earl has not written, some where it writes."""
+    mine = {"thesis.tex": "mine", "trajectories/notes.txt": "mine", "checkpoints/old/weights": "mine", "data/x": "mine"}
+    for name, text in mine.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return mine
+
+
+def found(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(errors="replace")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_ctrl_c_twice_on_a_resumed_run_removes_nothing(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
+    """A project that holds a recipe by that name, and a run whose checkpoints are gone."""
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *BEFORE_THE_FIRST]
+    with start(*line, "--name", "first") as process:
+        until(process, "tictactoe")
+        recipe = (tmp_path / "first" / "config.toml").read_text()
+        process.kill()
+    project = tmp_path / "proj"
+    project.mkdir()
+    (project / "config.toml").write_text(recipe)
+    mine = planted(project)
+    with start("train", "--resume", "proj", "--runs", tmp_path) as process:
+        said = stop_twice(process)
+    assert process.returncode == 130, said
+    assert "continue with: earl train --resume proj" in said
+    assert "removed" not in said
+    left = found(project)
+    assert {name: left.get(name) for name in mine} == mine
+    assert left["config.toml"] == recipe
+
+
+def test_ctrl_c_twice_on_a_new_run_removes_only_what_it_wrote(start: Callable, tiny: Path, tmp_path: Path) -> None:
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *BEFORE_THE_FIRST]
+    for name in ("alone", "shared"):
+        with start(*line, "--name", name) as process:
+            until(process, "run ")
+            mine = planted(tmp_path / name) if name == "shared" else {}
+            stop_twice(process)
+        assert process.returncode == 130
+        assert found(tmp_path / name) == mine
+    assert not (tmp_path / "alone").exists()

@@ -134,7 +134,9 @@ def test_a_database_of_the_first_format(earl, trained: Path, tmp_path: Path) -> 
             1, {"reward": 0.5, "context/episode/max": 70.0, "context/episode/p50": 50.0}, {"rollout": 1.0}
         )
     connection = sqlite3.connect(folder.database)
-    connection.executescript("DROP TABLE contexts; PRAGMA user_version = 1; PRAGMA journal_mode = DELETE;")
+    connection.executescript(
+        "DROP TABLE contexts; DROP TABLE decisions; PRAGMA user_version = 1; PRAGMA journal_mode = DELETE;"
+    )
     connection.close()
     said = earl("watch", "old", "--runs", tmp_path)
     assert (said.code, said.err) == (0, "")
