@@ -12,6 +12,9 @@ EMPTY := $(VENV)/.empty
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
+# A file's tests share what they made, so a file stays in one of the processes; threads of torch would be in their way.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),2) --dist loadfile
+
 EXTRAS := lora mlflow prometheus ray sign tensorboard trackio wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line
 # vLLM's CPU build pins a build of torch that PyPI lacks, and asks for libraries that have no build for it.
@@ -37,11 +40,11 @@ help: ## Show this list
 train: $(READY) ## Train the Tic-Tac-Toe agent on this machine; ARGS="--seed 1" passes options on
 	@$(BIN)/earl train tictactoe $(ARGS)
 
-test: $(DEV) ## Run every test; ARGS="-k layout" passes options on
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(DEV) ## Run every test in PROCESSES=2; ARGS="-k layout" passes options on
+	@$(PYTEST) $(ARGS)
 
 test-fast: $(DEV) ## Run the tests that are not marked slow
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 fuzz: $(DEV) ## Try hostile files, recipes and replies for SECONDS=600; ARGS="--kinds run" passes options on
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(ARGS)

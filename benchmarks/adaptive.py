@@ -14,8 +14,8 @@ from typing import Any
 
 from earl.config import Config
 from earl.errors import EarlError
+from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import on_cluster
 from earl.recipe import build, dump, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store

@@ -15,7 +15,7 @@ from earl.benchmarks.rollout import recipe, spread
 from earl.config import Config
 from earl.engine.model import load
 from earl.matches import wilson
-from earl.placement.judge import judge
+from earl.placement.eval_policy import judge
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store

@@ -7,10 +7,8 @@ import numpy as np
 
 from earl.benchmarks.transfers import EVERYTHING
 from earl.dispatch.balance import Work, balance, even_counts, excess
-from earl.dispatch.columns import columns
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
+from earl.dispatch.plan import Leg, plan
+from earl.dispatch.rows import columns, spread
 from earl.parallel.layout import Layout
 
 BALANCED_RANKS, BALANCED_ROWS = 32, 10_000

@@ -4,24 +4,76 @@ rows ─▶ fit ─▶ errors in sample
   └──▶ all but one TP, context, GPU or model ─▶ fit ─▶ errors and choices for what was left out
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
-from earl.benchmarks.choices import choices
-from earl.parallel.calibration.fit import fit, predicted
-from earl.parallel.calibration.kernels import kernels
-from earl.parallel.calibration.store import PATH, text
-from earl.parallel.calibration.tables import Measured, measured, served
-from earl.parallel.throughput.coefficients import PRIORS, Coefficients
+import earl.parallel.throughput
+from earl.benchmarks.fitting import ThroughputMeasurement, fit, kernels, measured, predicted, served
 from earl.parallel.throughput.rollout import interval
+from earl.parallel.throughput.step import FILE, PRIORS, Coefficients
+
+# How good a choice of TP is that follows predictions, judged by what was measured.
+
+NEAR = 0.03
+"""Of the best: as good as right."""
+
+
+def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
+    """Over the cells in which several TP were measured: tokens per GPU lost by taking the one that is predicted best.
+
+    Returns:
+        `cells`; `right`: share in which the best was taken; `near`: share in which it, or one within 3 % of it, was;
+        `mean_regret`, `worst_regret`: share of the best's tokens that were lost
+    """
+    cells: dict[object, list[ThroughputMeasurement]] = {}
+    for row in guessed:
+        cells.setdefault(row.cell, []).append(row)
+    lost = [_regret(cell, guessed) for cell in cells.values() if len(cell) > 1]
+    return {
+        "cells": len(lost),
+        "right": sum(regret == 0 for regret in lost) / len(lost),
+        "near": sum(regret <= NEAR for regret in lost) / len(lost),
+        "mean_regret": sum(lost) / len(lost),
+        "worst_regret": max(lost),
+    }
+
+
+def _regret(cell: Sequence[ThroughputMeasurement], guessed: Mapping[ThroughputMeasurement, float]) -> float:
+    taken = max(cell, key=lambda row: guessed[row] / row.tp)
+    return 1 - taken.tokens_per_second / taken.tp / max(row.tokens_per_second / row.tp for row in cell)
+
+
+# The fitted coefficients as a file: beside the model that reads them.
+
+PATH = Path(earl.parallel.throughput.__file__).with_name(FILE)
+DIGITS = 6
+
+
+def text(coefficients: Coefficients, rows: int) -> str:
+    """As TOML, rounded to six digits."""
+    content = {
+        "rows": rows,
+        "spread": _rounded(coefficients.spread),
+        "values": {name: _rounded(coefficients.values[name]) for name in PRIORS},
+        "covariance": [[_rounded(float(value)) for value in line] for line in coefficients.covariance],
+    }
+    head = "# Made by `earl bench calibration --write`: the covariance is of logarithms, in the order of the values.\n"
+    return head + tomli_w.dumps(content)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
 
 CONTEXTS = (131_072, 32_768, 4096)
-LEFT_OUT: dict[str, Callable[[Measured], object]] = {
+LEFT_OUT: dict[str, Callable[[ThroughputMeasurement], object]] = {
     "tp": lambda row: row.tp,
     "context": lambda row: f"{row.workload.prompt_tokens:.0f}+{row.workload.reply_tokens:.0f}",
     "gpu": lambda row: row.gpu,
@@ -33,7 +85,7 @@ LEFT_OUT: dict[str, Callable[[Measured], object]] = {
 class Guess:
     """A prediction of a row, and the fit that it comes from."""
 
-    row: Measured
+    row: ThroughputMeasurement
     tokens_per_second: float
     known: Coefficients
 
@@ -71,7 +123,9 @@ def run(write: bool = False) -> dict[str, Any]:
     }
 
 
-def _unseen(rows: Sequence[Measured], best: Coefficients, key: Callable[[Measured], object]) -> list[Guess]:
+def _unseen(
+    rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Callable[[ThroughputMeasurement], object]
+) -> list[Guess]:
     """Each group predicted by a fit to all others, without rows of an engine that these know nothing of."""
     guesses: list[Guess] = []
     for group in dict.fromkeys(map(key, rows)):
@@ -96,7 +150,7 @@ def _errors(guesses: Sequence[Guess]) -> dict[str, Any]:
     return found
 
 
-def _by(guesses: Iterable[Guess], key: Callable[[Measured], object]) -> dict[str, float]:
+def _by(guesses: Iterable[Guess], key: Callable[[ThroughputMeasurement], object]) -> dict[str, float]:
     groups: dict[str, list[Guess]] = {}
     for guess in guesses:
         groups.setdefault(str(key(guess.row)), []).append(guess)

@@ -15,14 +15,12 @@ from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
 from earl.benchmarks.balancing import balanced, planned
 from earl.benchmarks.rollout import spread
-from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case, Measured, Timing, work
-from earl.dispatch.columns import columns
-from earl.dispatch.origins import from_origins
-from earl.dispatch.plan import TransferPlan
-from earl.dispatch.volume import volume
+from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, TransferCase, TransferMeasurement, TransferTiming, work
+from earl.dispatch.plan import TransferPlan, volume
+from earl.dispatch.rows import columns
+from earl.dispatch.transports.objects import from_origins
 from earl.errors import EarlError
-from earl.rehearsal.needs import check_network
-from earl.rehearsal.plan import Cluster, bits_per_second
+from earl.rehearsal.plan import RehearsedCluster, bits_per_second, check_network
 
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
@@ -66,8 +64,8 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
 
 @contextmanager
 def _network(
-    hosts: int, rate: str, kind: Callable[[int, str], AbstractContextManager[Cluster]]
-) -> Iterator[tuple[Cluster | None, str]]:
+    hosts: int, rate: str, kind: Callable[[int, str], AbstractContextManager[RehearsedCluster]]
+) -> Iterator[tuple[RehearsedCluster | None, str]]:
     """Hosts, or the reason why there is loopback alone."""
     try:
         check_network()
@@ -78,7 +76,7 @@ def _network(
         yield cluster, ""
 
 
-def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[Case]:
+def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[TransferCase]:
     """With one process on a host the paper's payloads and small ones, else replicas."""
     if ranks > 1:
         return [_case("replicas", processes, bits, 8192, LOGPROBS, repeats, tp=ranks)]
@@ -86,21 +84,23 @@ def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[Case]:
         *(_case("paper", processes, bits, tokens, LOGPROBS, repeats) for tokens in PAPER),
         _case("paper", processes, bits, 8192, EVERYTHING, repeats),
         _case("ragged", processes, bits, 8192, LOGPROBS, repeats, ragged=True),
-        *(Case("small", LOGPROBS, tokens, processes, SMALL_REPEATS) for tokens in SMALL_TOKENS),
+        *(TransferCase("small", LOGPROBS, tokens, processes, SMALL_REPEATS) for tokens in SMALL_TOKENS),
     ]
 
 
 def _case(
     kind: str, processes: int, bits: int, tokens: int, names: tuple[str, ...], repeats: int, **others: Any
-) -> Case:
+) -> TransferCase:
     """A payload of the paper, in whole rows for every consumer."""
     groups = processes // others.get("tp", 1)
     size = sum(column.size_bytes for column in columns(names)) * tokens
     payload = PAPER[tokens] * 2**20 * bits / PAPER_RATE / others.get("tp", 1)
-    return Case(kind, names, tokens, max(1, round(payload / size / groups)) * groups, repeats, **others)
+    return TransferCase(kind, names, tokens, max(1, round(payload / size / groups)) * groups, repeats, **others)
 
 
-def row(case: Case, measured: Sequence[Measured], places: Sequence[int], bits: int, shaped: bool) -> dict[str, Any]:
+def row(
+    case: TransferCase, measured: Sequence[TransferMeasurement], places: Sequence[int], bits: int, shaped: bool
+) -> dict[str, Any]:
     """One transfer, from what each process saw: seconds of both ways as medians, what the busiest link needs at least,
     and their ratio.
 
@@ -146,20 +146,20 @@ def row(case: Case, measured: Sequence[Measured], places: Sequence[int], bits: i
     }
 
 
-def _seconds(timings: Sequence[Sequence[Timing]]) -> list[float]:
+def _seconds(timings: Sequence[Sequence[TransferTiming]]) -> list[float]:
     """Of each repeat, from when the first of all processes begins until the last one has ended."""
     return [
         max(own.ended for own in repeat) - min(own.begun for own in repeat) for repeat in zip(*timings, strict=True)
     ]
 
 
-def _crossed(timings: Sequence[Sequence[Timing]], places: Sequence[int]) -> int:
+def _crossed(timings: Sequence[Sequence[TransferTiming]], places: Sequence[int]) -> int:
     """Out of all hosts, in the median repeat. All processes of a host see the same counter."""
     firsts = [timings[places.index(host)] for host in sorted(set(places))]
     return int(np.median([sum(own.left_bytes for own in repeat) for repeat in zip(*firsts, strict=True)]))
 
 
-def _driver_bytes(timings: dict[str, list[list[Timing]]]) -> int | None:
+def _driver_bytes(timings: dict[str, list[list[TransferTiming]]]) -> int | None:
     """Over the driver's link in any repeat of the direct ways, or None where there is no driver."""
     counts = [own.driver_bytes for name in timings if name in DIRECT for repeats in timings[name] for own in repeats]
     return max((count for count in counts if count is not None), default=None)
@@ -171,7 +171,7 @@ def _copies(made: TransferPlan) -> int:
     return int(made.bytes[made.hosts[direct.source] != made.hosts[direct.destination]].sum())
 
 
-def _same(timings: dict[str, list[list[Timing]]]) -> bool:
+def _same(timings: dict[str, list[list[TransferTiming]]]) -> bool:
     """Whether all ways and repeats end with the same bytes, on each process."""
     by_process = zip(*timings.values(), strict=True)
     return all(len({own.checksum for repeats in ways for own in repeats}) == 1 for ways in by_process)

@@ -5,15 +5,128 @@ history ─▶ forecast at several points in time ─▶ was the crossing within
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
-from earl.benchmarks.growth import KNOWN, History, histories
-from earl.benchmarks.recorded import recorded
-from earl.benchmarks.warned import first_warning, median_of, share, warnings
-from earl.context.forecast import Forecast, expected, forecast
+import numpy as np
+
+from earl.benchmarks.growth import KNOWN, SHOWN, GrowthHistory, first_at_least, histories
+from earl.context.forecast import Forecast, expected, forecast, warns
+from earl.errors import EarlError
+from earl.runs.folder import listing
+from earl.runs.store import Store
+
+# Histories out of runs that were recorded, with limits at levels that they came to.
+
+NAMES = tuple(
+    f"context/{what}/{quantile}" for what in ("window", "episode") for quantile in ("p50", "p95", "p99", "max")
+)
+LEVELS = (0.3, 0.6, 0.9, 1.1)
+"""Limits, as shares of the way from the highest of the first five values to the highest of all; the last is not met."""
+ORIGINS = (0.25, 0.5, 0.75)
+SHORTEST, SMALLEST = 20, 0.05
+"""Recordings that have fewer points, or grow by a smaller share, say nothing."""
+
+
+def recorded(root: Path) -> Iterator[tuple[str, GrowthHistory]]:
+    """Every history of every run in a folder, with the run's name.
+
+    Raises EarlError when there is no such folder or a run in it cannot be read.
+    """
+    if not root.is_dir():
+        raise EarlError(f"{str(root)!r} is no folder: --runs takes the folder that runs lie in, such as runs")
+    for folder in listing(root):
+        if not folder.database.is_file():
+            continue
+        with Store(folder.database, read_only=True) as store:
+            metrics = store.metrics(NAMES)
+        for name, points in metrics.items():
+            for history in _histories(name, np.array([value for _, value in points])):
+                yield folder.name, history
+
+
+def _histories(name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Iterator[GrowthHistory]:
+    low, high = values[:5].max(), values.max()
+    if len(values) < SHORTEST or high < low * (1 + SMALLEST):
+        return
+    for level in LEVELS:
+        limit = float(low + level * (high - low))
+        before = min(first_at_least(values, limit), len(values) - 1)
+        origins = sorted({int(share * before) for share in ORIGINS})
+        yield GrowthHistory(name, "recorded", values, limit, tuple(origin for origin in origins if origin >= 3))
+
+
+# Whether the forecast's warnings come in time, and how many of them are needless.
+
+IN_TIME = 5
+"""Steps by which a warning has to be ahead."""
+SOON = 50
+"""A warning is false when the limit is not reached within so many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The first warning of a history and what came."""
+
+    history: GrowthHistory
+    step: float
+    """inf when there was none."""
+
+    @property
+    def reaches(self) -> bool:
+        """Whether the limit is met in the part that was watched."""
+        return self.history.crossing < SHOWN
+
+
+def first_warning(history: GrowthHistory) -> Warned:
+    """Forecast step by step until a warning is due or the limit is met."""
+    end = int(min(history.crossing, SHOWN, len(history.values)))
+    for now in range(end):
+        if warns(forecast(history.points(now), history.limit), now):
+            return Warned(history, now)
+    return Warned(history, math.inf)
+
+
+def warnings(warned: Sequence[Warned]) -> dict[str, Any]:
+    """`in_time`: of the histories that meet the limit, at step 10 or later, the share warned 5 or more steps ahead.
+
+    `lead`: median steps ahead; `false`: share of the warnings whose limit was not met within 50 steps; `needless`: of
+    the histories that do not meet their limit within 200 steps, the share that were warned.
+    """
+    reaching = [one for one in warned if one.reaches and one.history.crossing >= 2 * IN_TIME]
+    others = [one for one in warned if not one.reaches]
+    given = [one for one in warned if one.step < math.inf]
+    return {
+        "histories": len(reaching),
+        "in_time": share(_in_time(one) for one in reaching),
+        "lead": median_of(one.history.crossing - one.step for one in reaching if one.step < math.inf),
+        "false": share(one.history.crossing > one.step + SOON for one in given),
+        "needless": share(one.step < math.inf for one in others),
+        "family": {
+            family: share(_in_time(one) for one in reaching if one.history.family == family)
+            for family in sorted({one.history.family for one in reaching})
+        },
+    }
+
+
+def _in_time(one: Warned) -> bool:
+    return one.step + IN_TIME <= one.history.crossing
+
+
+def share(outcomes: Iterable[bool]) -> float | None:
+    """Of the outcomes that are true; None when there is no outcome."""
+    values = list(map(float, outcomes))
+    return mean(values) if values else None
+
+
+def median_of(values: Iterable[float]) -> float | None:
+    """The median; None when there is no value."""
+    kept = list(values)
+    return median(kept) if kept else None
+
 
 AHEAD = 10
 
@@ -22,7 +135,7 @@ AHEAD = 10
 class Made:
     """A forecast and what came."""
 
-    history: History
+    history: GrowthHistory
     origin: int
     forecast: Forecast
     truth: float
@@ -66,7 +179,7 @@ def run(per_family: int = 10, seed: int = 0, calibration: bool = False, runs: Pa
     return result
 
 
-def _made(history: History, origin: int) -> Made:
+def _made(history: GrowthHistory, origin: int) -> Made:
     horizon = history.horizon or len(history.values) - 1 - origin
     seen = forecast(history.points(origin), history.limit, horizon)
     truth = history.crossing
@@ -104,7 +217,7 @@ def _upper_held(made: Sequence[Made]) -> float | None:
     )
 
 
-def _recorded(found: Sequence[tuple[str, History]]) -> dict[str, Any]:
+def _recorded(found: Sequence[tuple[str, GrowthHistory]]) -> dict[str, Any]:
     made = [(run, _made(history, origin)) for run, history in found for origin in history.origins]
     summary = _summary([one for _, one in made])
     del summary["coverage"]["noise"], summary["coverage"]["new_families"]

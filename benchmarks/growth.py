@@ -21,7 +21,7 @@ ORIGINS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class GrowthHistory:
     """One quantile of the context by step, and a limit to forecast."""
 
     family: str
@@ -155,7 +155,7 @@ ALL_NOISE: dict[str, Shape] = {**KNOWN_NOISE, "turns": _turns, "outliers": _outl
 ALL_SHARES = (0.4, 0.15, 0.1, 0.1, 0.15, 0.1)
 
 
-def histories(per_family: int, seed: int, calibration: bool) -> Iterator[History]:
+def histories(per_family: int, seed: int, calibration: bool) -> Iterator[GrowthHistory]:
     """So many of every family: of those that chose the constants, or of fresh ones and new families and noises."""
     for family, shape in (KNOWN if calibration else KNOWN | NEW).items():
         random: Random = np.random.default_rng(derive("forecast", int(calibration), seed, family))
@@ -163,7 +163,7 @@ def histories(per_family: int, seed: int, calibration: bool) -> Iterator[History
             yield _history(family, shape, random, calibration)
 
 
-def _history(family: str, shape: Shape, random: Random, calibration: bool) -> History:
+def _history(family: str, shape: Shape, random: Random, calibration: bool) -> GrowthHistory:
     noises, shares = (KNOWN_NOISE, KNOWN_SHARES) if calibration else (ALL_NOISE, ALL_SHARES)
     while True:  # until the limit is not met in the first steps
         start = random.choice([60, 150, 500, 2000, 8000]) * random.uniform(0.7, 1.4)
@@ -175,7 +175,7 @@ def _history(family: str, shape: Shape, random: Random, calibration: bool) -> Hi
         last = min(first_at_least(values, limit) - 1, STEPS - SHOWN - 1)
         if last >= 3:
             origins = np.unique(random.integers(3, int(last) + 1, ORIGINS))
-            return History(family, noise, values, limit, tuple(origins.tolist()), SHOWN)
+            return GrowthHistory(family, noise, values, limit, tuple(origins.tolist()), SHOWN)
 
 
 def _limit(values: Floats, random: Random) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 from earl.errors import EarlError
 from earl.rehearsal.cluster import laid
-from earl.rehearsal.plan import Cluster
+from earl.rehearsal.plan import RehearsedCluster
 
 NAME = "dispatch"
 _NEW_NETWORK = 0x40000000
@@ -45,7 +45,7 @@ class Seat:
 
 
 @contextmanager
-def shaped(hosts: int, rate: str) -> Iterator[Cluster]:
+def shaped(hosts: int, rate: str) -> Iterator[RehearsedCluster]:
     """A network of so many hosts, until the context ends.
 
     Raises:
@@ -57,7 +57,7 @@ def shaped(hosts: int, rate: str) -> Iterator[Cluster]:
 
 @contextmanager
 def started(
-    cluster: Cluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any
+    cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any
 ) -> Iterator[list[Connection]]:
     """Processes that call `work(seat, *arguments)` and send what it gives; they end with this context.
 
@@ -88,7 +88,7 @@ def started(
             process.join()
 
 
-def run(cluster: Cluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run(cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What each process's work gives. Raises EarlError when one ends without a result."""
     with started(cluster, hosts, work, *arguments) as pipes:
         results = []
@@ -127,5 +127,5 @@ def _enter(namespace: str) -> None:
         os.close(descriptor)
 
 
-def _namespace(cluster: Cluster, host: int) -> Path:
+def _namespace(cluster: RehearsedCluster, host: int) -> Path:
     return Path("/run/netns") / cluster.namespace(host)

@@ -46,7 +46,7 @@ POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LearnerCase:
     """How a learner is made."""
 
     tied: bool = False
@@ -56,10 +56,10 @@ class Case:
 
 
 VARIANTS = {
-    "untied": Case(),
-    "tied": Case(tied=True),
-    "recompute": Case(learner=(("recompute", True),)),
-    "lora": Case(learner=(("lora_rank", 4),)),
+    "untied": LearnerCase(),
+    "tied": LearnerCase(tied=True),
+    "recompute": LearnerCase(learner=(("recompute", True),)),
+    "lora": LearnerCase(learner=(("lora_rank", 4),)),
 }
 
 
@@ -76,10 +76,10 @@ def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[st
         folder = Path(name)
         with _ranks(folder, updates, variants) as results:
             alone = {variant: trained(_alone(VARIANTS[variant]), range(updates)) for variant in variants}
-            uninterrupted = trained(_alone(Case()), range((len(HANDED) + 1) * STAGE))
+            uninterrupted = trained(_alone(LearnerCase()), range((len(HANDED) + 1) * STAGE))
             measured = results()
         handed = [np.array(part) for part in measured["handed"]]
-        last = _alone(Case())
+        last = _alone(LearnerCase())
         last.restore(folder / str(len(HANDED) - 1))
         handed.append(trained(last, range(len(HANDED) * STAGE, (len(HANDED) + 1) * STAGE)))
     names = [f"dp {dp}, tp {tp}, cp {cp}" for dp, tp, cp in HANDED] + ["one process"]
@@ -145,11 +145,11 @@ def policy(tied: bool) -> Policy:
     return Policy(AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION), character_tokenizer())
 
 
-def _alone(case: Case) -> Learner:
+def _alone(case: LearnerCase) -> Learner:
     return _learner(case, Replicas(Peers()))
 
 
-def _learner(case: Case, ranks: Any) -> Learner:
+def _learner(case: LearnerCase, ranks: Any) -> Learner:
     settings = LearnerConfig(micro_batch_tokens=150, **dict(case.learner))
     return Learner(policy(case.tied), AlgorithmConfig(), settings, 1.0, ranks, True)
 
@@ -227,7 +227,7 @@ def _stage(folder: Path, rank: int, layout: Layout, number: int, stage: int) -> 
     if rank >= layout.size:
         return None
     with joined_mesh(rank, layout, "127.0.0.1", _port(folder, rank, number)) as mesh:
-        learner = _learner(Case(), Shards(mesh))
+        learner = _learner(LearnerCase(), Shards(mesh))
         if stage:
             learner.restore(folder / str(stage - 1))
         losses = trained(learner, range(stage * STAGE, (stage + 1) * STAGE))

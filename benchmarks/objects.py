@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 
 from earl.benchmarks.hosts import Seat
-from earl.benchmarks.transfers import PATIENCE_SECONDS, Case, Chooser, Measured, Timing, checksum, filled
-from earl.dispatch.columns import Axis
+from earl.benchmarks.transfers import (
+    PATIENCE_SECONDS,
+    Chooser,
+    TransferCase,
+    TransferMeasurement,
+    TransferTiming,
+    checksum,
+    filled,
+)
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.shard import Shard
+from earl.dispatch.rows import Axis, Shard
+from earl.dispatch.transports.choice import HostLink, expected_seconds
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
-from earl.dispatch.transports.estimate import Link, expected_seconds
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened, reached
 from earl.rehearsal.cluster import rehearsed as owned
-from earl.rehearsal.plan import Cluster
+from earl.rehearsal.plan import RehearsedCluster
 from earl.rehearsal.state import attach
 
 NAME = "objects"
@@ -32,10 +39,10 @@ STORE_MIB = 1024
 """Each host's object store."""
 
 
-class Host:
+class HostActor:
     """A process of a transfer; an actor."""
 
-    def __init__(self, seat: Seat, case: Case) -> None:
+    def __init__(self, seat: Seat, case: TransferCase) -> None:
         """All that it holds before the transfer."""
         self._seat, self._process = seat, seat.process
         direct = case.plan(seat.hosts)
@@ -84,22 +91,22 @@ class Host:
 
 
 def run(
-    cluster: Cluster | None, hosts: Sequence[int], bytes_per_second: float, cases: Sequence[Case]
-) -> list[list[Measured]]:
+    cluster: RehearsedCluster | None, hosts: Sequence[int], bytes_per_second: float, cases: Sequence[TransferCase]
+) -> list[list[TransferMeasurement]]:
     """What `work` measures of each process, as the driver sees it; times are the same for all of them."""
-    link = Link(bytes_per_second, 0.0)
+    link = HostLink(bytes_per_second, 0.0)
     with _joined(cluster) as ray:
         by_case = [_measured(ray, cluster, hosts, case, link) for case in cases]
     return [list(own) for own in zip(*by_case, strict=True)]
 
 
-def rehearsed(hosts: int, rate: str) -> AbstractContextManager[Cluster]:
+def rehearsed(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
     """A cluster of so many hosts, until the context ends."""
     return owned(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB)
 
 
 @contextmanager
-def _joined(cluster: Cluster | None) -> Iterator[Any]:
+def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
     if cluster is not None:
         os.environ.update(attach(cluster.address))
     import ray  # which reads its token from there
@@ -114,14 +121,16 @@ def _joined(cluster: Cluster | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Case, link: Link) -> list[Measured]:
+def _measured(
+    ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase, link: HostLink
+) -> list[TransferMeasurement]:
     """Of each process."""
     made = case.plan(hosts)
     actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
     _meet(ray, actors)
     direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
     named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
-    results: list[dict[str, list[Timing]]] = [{name: [] for name in named} for _ in hosts]
+    results: list[dict[str, list[TransferTiming]]] = [{name: [] for name in named} for _ in hosts]
     expected = expected_seconds(made, link)
     chooser = Chooser({**expected, "objects": expected[direct]})
     for repeat in range(case.repeats + 1):  # the first lets all hosts connect
@@ -132,23 +141,23 @@ def _measured(ray: Any, cluster: Cluster | None, hosts: Sequence[int], case: Cas
             ended, through = time.monotonic(), _carried(cluster) - driver
             after = ray.get([actor.seen.remote() for actor in actors])
             for result, old, new in zip(results, before, after, strict=True):
-                result[name].append(Timing(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through))
+                result[name].append(TransferTiming(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through))
         if repeat:
             chooser.saw(results[0])
     for actor in actors:
         ray.kill(actor)
     after_first = [{name: timings[1:] for name, timings in result.items()} for result in results]
-    return [Measured(own, chooser.way, chooser.reason) for own in after_first]
+    return [TransferMeasurement(own, chooser.way, chooser.reason) for own in after_first]
 
 
-def _actor(ray: Any, cluster: Cluster | None, hosts: Sequence[int], process: int, case: Case) -> Any:
+def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, case: TransferCase) -> Any:
     host = hosts[process]
     seat = Seat(process, _address(cluster, host), cluster.interface if cluster else "lo", tuple(hosts))
     options: dict[str, Any] = {"num_cpus": 0, **({"resources": {f"host-{host + 1}": 0.01}} if cluster else {})}
-    return ray.remote(Host).options(**options).remote(seat, case)
+    return ray.remote(HostActor).options(**options).remote(seat, case)
 
 
-def _address(cluster: Cluster | None, host: int) -> str:
+def _address(cluster: RehearsedCluster | None, host: int) -> str:
     return cluster.ip(host + 1) if cluster else "127.0.0.1"
 
 
@@ -157,7 +166,7 @@ def _meet(ray: Any, actors: Sequence[Any]) -> None:
     ray.get([actor.meet.remote(place) for actor in actors])
 
 
-def _carried(cluster: Cluster | None) -> int:
+def _carried(cluster: RehearsedCluster | None) -> int:
     """Bytes that the driver's link has brought and taken."""
     return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from earl.config import Config
 from earl.errors import EarlError
+from earl.placement.backend import EmbeddedBackend, on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import Here, on_cluster
 from earl.recipe import build, dump, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
@@ -63,7 +63,7 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
             with on_cluster(config) as place:
                 progress = train(folder, config, place, Peers(), StopRequest(), None)
         else:
-            progress = train(folder, config, Here(config, Peers()), Peers(), StopRequest(), None)
+            progress = train(folder, config, EmbeddedBackend(config, Peers()), Peers(), StopRequest(), None)
     if not progress.finished:
         raise EarlError(f"run {name!r} stopped at step {progress.step} of {config.total_steps}")
     return folder

@@ -11,23 +11,70 @@ from statistics import median
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
-from earl.benchmarks.generate import GenerateSampler
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make
 from earl.envs import registry
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
-from earl.placement.stages import Stages
+from earl.placement.pipeline import StepPipeline
 from earl.recipe import build, load_toml, override
+from earl.rollout.drivers import Completes, play
 from earl.rollout.episode import Episode
-from earl.rollout.lockstep import Completes, play
 from earl.rollout.prompt import Completion, Prompt
 from earl.rollout.tasks import draw_tasks, group_episodes
 from earl.runs.journal import Clock
 from earl.seeds import derive
 from earl.trajectory import FIRST_POLICY_AUTHOR, Trajectory
+
+# What the embedded sampler is measured against: `transformers.generate`, once per turn, nothing kept between.
+
+
+class GenerateSampler:
+    """The usual way: the whole context of every episode, padded on the left, through one `generate` per turn.
+
+    It answers the same prompts with the same stop token and temperature. Log-probabilities are left out, which
+    `generate` would have to be asked for and which cost it more time.
+    """
+
+    def __init__(self, policy: Policy, temperature: float) -> None:
+        self._model: Any = policy.model.eval()
+        self._stop, self._pad = policy.tokenizer.eos_token_id, policy.tokenizer.pad_token_id
+        self._temperature = temperature
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One completion per prompt, in order."""
+        width = max(len(prompt.tokens) for prompt in prompts)
+        lengths = torch.tensor([len(prompt.tokens) for prompt in prompts])
+        padded = torch.tensor([[self._pad] * (width - len(p.tokens)) + list(p.tokens) for p in prompts])
+        settings = GenerationConfig(
+            do_sample=True,
+            temperature=self._temperature,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=max(prompt.max_tokens for prompt in prompts),
+            eos_token_id=self._stop,
+            pad_token_id=self._pad,
+        )
+        with torch.inference_mode():
+            whole = self._model.generate(
+                padded,
+                attention_mask=torch.arange(width) >= (width - lengths)[:, None],
+                generation_config=settings,
+            )
+        replies = whole[:, width:].tolist()
+        return [self._completion(reply, prompt) for reply, prompt in zip(replies, prompts, strict=True)]
+
+    def _completion(self, reply: list[int], prompt: Prompt) -> Completion:
+        ended = self._stop in reply[: prompt.max_tokens]
+        tokens = reply[: reply.index(self._stop) + 1] if ended else reply[: prompt.max_tokens]
+        return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), ended)
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Nothing was kept."""
+
 
 WARM_STEPS = 20
 
@@ -97,7 +144,7 @@ def run(
     }
 
 
-def warmed(config: Config, policy: Policy) -> Stages:
+def warmed(config: Config, policy: Policy) -> StepPipeline:
     """A placement whose policy, trained in place, has learned from a teacher for so long that games last."""
     placement = embedded(config, Peers(), policy)
     for step in range(1, WARM_STEPS + 1):
@@ -106,14 +153,14 @@ def warmed(config: Config, policy: Policy) -> Stages:
     return placement
 
 
-def episodes_of(placement: Stages, count: int, number: int) -> list[Episode]:
+def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episode]:
     """New games; another number, other games."""
     seed = derive("benchmark", number)
     tasks = draw_tasks(placement.world.env, placement.config.env.opponents, count, seed)
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def one_pass(placement: Stages, sampler: Completes, count: int, number: int) -> dict[str, float]:
+def one_pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
     """One rollout from the making of the environments to the last trajectory."""
     began = time.perf_counter()
     played = play(episodes_of(placement, count, number), sampler)
@@ -140,7 +187,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
-def _parts(placement: Stages, sampler: Completes, count: int) -> dict[str, float]:
+def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
     """Where one embedded pass spends its time; measured apart, since the clocks themselves take some."""
     clock, chat = Clock(), placement.world.chat
     clock.seconds = dict.fromkeys(PARTS, 0.0)

@@ -9,15 +9,13 @@ from statistics import median
 from typing import Any
 
 from earl.benchmarks import rollout
-from earl.benchmarks.generate import GenerateSampler
-from earl.benchmarks.rollout import one_pass, rates, recipe, spread
+from earl.benchmarks.rollout import GenerateSampler, one_pass, rates, recipe, spread
 from earl.config import Config, SamplerConfig
-from earl.engine.choice import choose
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make, shape_of
-from earl.engine.samplers import longest_context
-from earl.placement.stages import Stages
-from earl.rollout.lockstep import Completes
+from earl.engine.samplers import choose, longest_context
+from earl.placement.pipeline import StepPipeline
+from earl.rollout.drivers import Completes
 
 CONCURRENT = (1, 16, 64, 128)
 MODELS = {
@@ -84,7 +82,7 @@ def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], Non
 
 
 def _passes(
-    placement: Stages, samplers: dict[str, Completes], count: int, repeats: int
+    placement: StepPipeline, samplers: dict[str, Completes], count: int, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
     """Every sampler's passes with `count` episodes at once."""
     passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}

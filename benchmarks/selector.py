@@ -13,12 +13,72 @@ from typing import Any
 
 import numpy as np
 
-from earl.benchmarks.courses import by_range, clairvoyant, selected, static
-from earl.benchmarks.oscillation import adversary
-from earl.benchmarks.worlds import World, world
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
+from earl.benchmarks.selection_strategies import BACK_STEPS, by_range, clairvoyant, most_within, selected, static
+from earl.benchmarks.simulated_runs import LIMIT, STEPS, SimulatedRun, world
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.memory import Load
 from earl.parallel.selector.selector import Selector
+
+# A load that follows the selector: short contexts while it runs what is fast for long ones, and the reverse.
+
+
+def adversary(number: int, seed: int) -> dict[str, Any]:
+    """One run: its loss against the best choice held throughout, with hindsight, and how often it switched."""
+    own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # no memory forces anything
+    selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
+    random = np.random.default_rng(own.seed + 3)
+    short, long = _ends(own)
+    rested = int(random.integers(1, 40))  # the load follows so many steps after a switch
+    tokens, total, switches, since = short, 0.0, [], 0
+    held, current = np.zeros(len(own.choices)), None
+    left: list[tuple[int, Any]] = []
+    backs = []
+    selector.saw(-1, _load(tokens))
+    for step in range(STEPS):
+        choice = selector.decide(own.stage, step).choice
+        if current not in (None, choice):
+            total += own.switch_seconds
+            selector.switched(choice, own.switch_seconds)
+            backs += [step] if any(one == choice and step - when < BACK_STEPS for when, one in left) else []
+            left.append((step, current))
+            switches.append(step)
+            since = step
+        current = choice
+        if step - since >= rested:
+            tokens = _worse(own, choice, short, long)
+        seconds = own.true(own.choices.index(choice), tokens) * float(own.noise[step])
+        held += [own.true(n, tokens) * float(own.noise[step]) for n in range(len(own.choices))]
+        total += seconds
+        selector.measured(choice, _load(tokens), seconds)
+        selector.saw(step, _load(tokens))
+    return {
+        "loss": total / float(held.min()) - 1,
+        "switches": len(switches),
+        "backs": most_within(backs),
+        "unforced_backs": most_within(backs),
+        "out_of_memory": 0,
+    }
+
+
+def _load(tokens: float) -> Load:
+    return Load(64, tokens, int(2 * tokens), LIMIT)
+
+
+def _ends(own: SimulatedRun) -> tuple[float, float]:
+    """Contexts at which different choices are the fastest, as far apart as the run's."""
+    means = [load.mean_tokens for load in own.loads]
+    return min(means) / 2, min(2 * max(means), LIMIT / 2)
+
+
+def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
+    """The end at which the choice loses the more."""
+    number = own.choices.index(choice)
+
+    def loss(tokens: float) -> float:
+        return own.true(number, tokens) / min(own.true(n, tokens) for n in range(len(own.choices)))
+
+    return max((short, long), key=loss)
+
 
 CANDIDATES = 64
 EVERY = 17
@@ -48,7 +108,7 @@ def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, A
     }
 
 
-def decide_ms(example: World) -> float:
+def decide_ms(example: SimulatedRun) -> float:
     """Median milliseconds of processor time of a decision among 64 candidates, of a run that has seen 100 steps."""
     few = example.choices
     many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
@@ -69,7 +129,7 @@ def decide_ms(example: World) -> float:
 class _Alike:
     """Many choices that take what a few do."""
 
-    def __init__(self, example: World, many: Sequence[Choice]) -> None:
+    def __init__(self, example: SimulatedRun, many: Sequence[Choice]) -> None:
         self._example = example
         self._of = {choice: example.choices[n % len(example.choices)] for n, choice in enumerate(many)}
 

@@ -7,8 +7,8 @@ from typing import Any
 from earl.benchmarks.rollout import spread
 from earl.config import Config
 from earl.group import Group
-from earl.placement.place import on_cluster
-from earl.placement.stages import Stages
+from earl.placement.backend import on_cluster
+from earl.placement.pipeline import StepPipeline
 from earl.recipe import build, override
 
 RECIPE: dict[str, Any] = {
@@ -39,7 +39,7 @@ def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:
     return {"parameters": parameters, "splits": measured}
 
 
-def _measured(stages: Stages, config: Config, repeats: int) -> dict[str, Any]:
+def _measured(stages: StepPipeline, config: Config, repeats: int) -> dict[str, Any]:
     first = stages.players.whole(stages.rollout(1))
     passes: dict[str, list[dict[str, float]]] = {}
     for _ in range(repeats):
@@ -65,7 +65,7 @@ def splits(processes: int, heads: int) -> list[tuple[int, int]]:
     return [(processes // tp, tp) for tp in range(1, processes + 1) if not processes % tp and not heads % tp]
 
 
-def _switched(stages: Stages, copies: int, tp: int, first: Sequence[Group]) -> dict[str, float]:
+def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group]) -> dict[str, float]:
     began = time.perf_counter()
     split = stages.players.relayout(copies, tp)
     stages.sync(0)

@@ -10,17 +10,12 @@ import numpy as np
 
 from earl.benchmarks.hosts import Seat
 from earl.dispatch.balance import balance
-from earl.dispatch.columns import COLUMNS, Axis, columns
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import TransferPlan, plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.shard import Shard, empty
-from earl.dispatch.spread import Numbers, spread
+from earl.dispatch.plan import Leg, TransferPlan, plan
+from earl.dispatch.rows import COLUMNS, Axis, Numbers, Shard, columns, empty, spread
 from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.choice import KEPT, HostLink, Pace, expected_seconds, waiting_seconds
 from earl.dispatch.transports.controller import gather_and_scatter
-from earl.dispatch.transports.estimate import Link, expected_seconds
-from earl.dispatch.transports.pace import KEPT, Pace
-from earl.dispatch.transports.probe import waiting_seconds
 from earl.parallel.layout import Layout
 
 LOGPROBS = ("reference",)
@@ -34,7 +29,7 @@ HEAD_START_SECONDS = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TransferCase:
     """One transfer: from as many data-parallel groups as there are processes, to some layout of the same processes."""
 
     kind: str
@@ -71,10 +66,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TransferMeasurement:
     """What one process saw of a case."""
 
-    timings: dict[str, list["Timing"]]
+    timings: dict[str, list["TransferTiming"]]
     """By way, of each repeat."""
     auto: str
     """The way that would be taken from now on; all processes come to the same, and to the same reason."""
@@ -82,7 +77,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TransferTiming:
     """One transfer as one process saw it."""
 
     begun: float
@@ -101,7 +96,7 @@ class Timing:
 Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
 
 
-def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[Case]) -> list[Measured]:
+def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[TransferCase]) -> list[TransferMeasurement]:
     """Carry out all cases in one process, all ways in turn. bytes_per_second: of links."""
     import torch
     from torch._C._distributed_c10d import FileStore
@@ -115,16 +110,18 @@ def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[Case]
     ways: dict[str, tuple[Way, Transport]] = {"controller": (gather_and_scatter, peers), "peers": (execute, peers)}
     if len(set(seat.hosts)) < len(seat.hosts):
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
-    unknown = Link(bytes_per_second, 0.0)
+    unknown = HostLink(bytes_per_second, 0.0)
     _carried_out(seat, replace(cases[0], repeats=1), ways, unknown)  # connections are made, and have met their links
     link = replace(unknown, message_seconds=waiting_seconds(peers, len(hosts), AGREEMENTS))
     return [_carried_out(seat, case, ways, link) for case in cases]
 
 
-def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport]], link: Link) -> Measured:
+def _carried_out(
+    seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]], link: HostLink
+) -> TransferMeasurement:
     made = case.plan(seat.hosts)
     held = [filled(leg, seat.process, made.lengths) for leg in made.legs]
-    timings: dict[str, list[Timing]] = {name: [] for name in ways}
+    timings: dict[str, list[TransferTiming]] = {name: [] for name in ways}
     chooser = Chooser(expected_seconds(made, link))
     for repeat in range(case.repeats):
         for name, (way, transport) in ways.items():
@@ -132,7 +129,7 @@ def _carried_out(seat: Seat, case: Case, ways: Mapping[str, tuple[Way, Transport
                 timings[name].append(_timed(seat, way, transport, made, held))
         if repeat % max(1, case.repeats // KEPT) == 0:  # spread over all the time that is measured
             chooser.saw(timings)
-    return Measured(timings, chooser.way, chooser.reason)
+    return TransferMeasurement(timings, chooser.way, chooser.reason)
 
 
 class Chooser:
@@ -141,7 +138,7 @@ class Chooser:
     def __init__(self, expected: Mapping[str, float]) -> None:
         self._expected, self._pace = expected, Pace()
 
-    def saw(self, timings: Mapping[str, Sequence[Timing]]) -> None:
+    def saw(self, timings: Mapping[str, Sequence[TransferTiming]]) -> None:
         """All ways were measured once more."""
         for way, expected in self._expected.items():
             last = timings[way][-1]
@@ -159,7 +156,7 @@ class Chooser:
         return ", ".join(f"{way} {seconds[way]:.3g} s" for way in sorted(seconds, key=lambda way: seconds[way]))
 
 
-def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> Timing:
+def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> TransferTiming:
     transport.most(0)
     came, left = seat.carried
     begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a clock that all share
@@ -168,7 +165,7 @@ def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held:
     ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
     now_came, now_left = seat.carried
     transport.most(0)
-    return Timing(begun, ended, now_came - came, now_left - left, checksum(shards))
+    return TransferTiming(begun, ended, now_came - came, now_left - left, checksum(shards))
 
 
 def filled(leg: Leg, process: int, lengths: Numbers) -> Shard:

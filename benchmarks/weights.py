@@ -18,14 +18,11 @@ from torch import Tensor
 
 from earl.benchmarks.hosts import Seat
 from earl.benchmarks.hosts import run as on_processes
-from earl.dispatch.carry import carry
-from earl.dispatch.copies import Copies, Weight
-from earl.dispatch.messages import Bytes
-from earl.dispatch.peak import extra_bytes, peak_bytes
-from earl.dispatch.spread import Numbers
-from earl.dispatch.tensors import Tensors
-from earl.dispatch.transports.base import Transport
-from earl.dispatch.weights import WeightPlan, plan_weights
+from earl.dispatch.execute import Tensors
+from earl.dispatch.rows import Numbers
+from earl.dispatch.transports.base import Bytes, Transport
+from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weights import Copies, Weight, WeightPlan, extra_bytes, peak_bytes, plan_weights
 from earl.parallel.layout import Layout
 from earl.seeds import derive
 
@@ -36,7 +33,7 @@ M_MMAP_THRESHOLD, MMAP_BYTES = -3, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReshardCase:
     """A way from one layout to another."""
 
     name: str
@@ -49,16 +46,18 @@ class Case:
 
 
 CASES = (
-    Case("dp 4 to dp 2, tp 2", Copies(Layout(4), LEARNER), Copies(Layout(2, 2), LEARNER), (0, 1, 2, 3)),
-    Case("dp 4 to a sampler, tp 1", Copies(Layout(4), LEARNER), Copies(Layout(), ((4,),)), (0, 1, 2, 3, 4)),
-    Case("dp 4 to a sampler, tp 2", Copies(Layout(4), LEARNER), Copies(Layout(tp=2), ((4, 5),)), (0, 1, 2, 3, 4, 4)),
-    Case(
+    ReshardCase("dp 4 to dp 2, tp 2", Copies(Layout(4), LEARNER), Copies(Layout(2, 2), LEARNER), (0, 1, 2, 3)),
+    ReshardCase("dp 4 to a sampler, tp 1", Copies(Layout(4), LEARNER), Copies(Layout(), ((4,),)), (0, 1, 2, 3, 4)),
+    ReshardCase(
+        "dp 4 to a sampler, tp 2", Copies(Layout(4), LEARNER), Copies(Layout(tp=2), ((4, 5),)), (0, 1, 2, 3, 4, 4)
+    ),
+    ReshardCase(
         "dp 2, tp 2 to two samplers of a host, tp 2",
         Copies(Layout(2, 2), LEARNER),
         Copies(Layout(tp=2), ((4, 5), (6, 7))),
         (0, 0, 1, 1, 2, 2, 2, 2),
     ),
-    Case(
+    ReshardCase(
         "dp 4 to two samplers on its own devices, tp 2, swapped",
         Copies(Layout(4), LEARNER),
         Copies(Layout(tp=2), ((0, 1), (2, 3))),
@@ -113,7 +112,7 @@ def weights_of(hidden: int, layers: int, vocab: int = 16_384) -> list[Weight]:
     ]
 
 
-def _row(case: Case, plan: WeightPlan, repeats: int) -> dict[str, Any]:
+def _row(case: ReshardCase, plan: WeightPlan, repeats: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         told = on_processes(None, case.hosts, measure, plan, case.swapped, repeats, Path(folder) / "store")
     moved = plan.volume()

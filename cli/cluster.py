@@ -98,7 +98,7 @@ def fail(host: int, how: str, name: str) -> None:
     link-down  nothing gets in or out; link-up: it does again
     freeze     all its processes stand still; thaw: they go on
     """
-    from earl.rehearsal.faults import fail as befall
+    from earl.rehearsal.cluster import fail as befall
     from earl.rehearsal.state import load
 
     befall(load(name), host, how)
@@ -112,7 +112,7 @@ def heal(host: int, name: str) -> None:
 
     As a machine that comes back: its link is up, what ran there is gone, and a fresh Ray node joins.
     """
-    from earl.rehearsal.faults import heal as restart
+    from earl.rehearsal.cluster import heal as restart
     from earl.rehearsal.state import load
 
     restart(load(name), host)

@@ -14,11 +14,11 @@ from earl.engine.served import served
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
-from earl.placement.judge import Judge, judge
-from earl.placement.world import world_of
+from earl.placement.eval_policy import EvalPolicy, judge
+from earl.placement.fragment import world_of
 from earl.preflight import check_player
 from earl.recipe import build
-from earl.rollout.lockstep import Greedy
+from earl.rollout.drivers import Greedy
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
 
@@ -28,7 +28,7 @@ Rules = tuple[Path | None, Sequence[str]]
 
 def contestant(
     root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules | None = None
-) -> tuple[Config, Judge]:
+) -> tuple[Config, EvalPolicy]:
     """Load who is named.
 
     Args:
@@ -59,7 +59,7 @@ def contestant(
     return config, judge(config, policy)
 
 
-def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> tuple[Config, Judge]:
+def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> tuple[Config, EvalPolicy]:
     """A model behind a server, ready to play by the recipe of an environment.
 
     Args:
@@ -73,10 +73,10 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
         raise EarlError(f"{name!r} is a model; say with --env where it plays")
     config = resolve(env, (rules or (None, ()))[0], {}, (rules or (None, ()))[1])
     sampler = served(url, name, model)
-    return config, Judge(world_of(config, sampler.tokenizer), Greedy(sampler))
+    return config, EvalPolicy(world_of(config, sampler.tokenizer), Greedy(sampler))
 
 
-def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, Judge]:
+def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, EvalPolicy]:
     """Load a run's checkpoint, the best unless another is named."""
     config = build(folder.recipe())
     same_env(folder, config, env)

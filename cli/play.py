@@ -53,7 +53,7 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
 def _without_a_model(env: str, against: str | None, seat: int, seed: int, root: Path) -> None:
     """A scripted opponent, or a task for the person."""
     from earl.agents.scripted import registry as scripted
-    from earl.cli import person
+    from earl.cli import duel
     from earl.cli.players import nobody
     from earl.envs import registry
     from earl.errors import EarlError
@@ -61,11 +61,11 @@ def _without_a_model(env: str, against: str | None, seat: int, seed: int, root: 
     if registry.seats(env) == 1:
         if against is not None:
             raise nobody(root, against, env)
-        return person.play_env(registry.make(env), seed, "")
+        return duel.play_env(registry.make(env), seed, "")
     if against is None:
         some = ", ".join(scripted.names(env))
         raise EarlError(f"{env} is played against somebody; name a run or an opponent with --against, of: {some}")
     if against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, "minimax"}:
         raise nobody(root, against, env)
     opponent = scripted.player(against, env)
-    return person.play_env(registry.make(env, seat=seat, opponent=opponent), seed, against)
+    return duel.play_env(registry.make(env, seat=seat, opponent=opponent), seed, against)

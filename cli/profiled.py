@@ -14,10 +14,9 @@ from earl.cli.text import clean, console, one_line
 from earl.config import Config, PlacementConfig
 from earl.engine.model import shape
 from earl.errors import EarlError
-from earl.parallel.profile.timings import Skipped, Timing
-from earl.profiling.campaign import Outcome, campaign
-from earl.profiling.kept import path_of, read
-from earl.profiling.key import key_of
+from earl.parallel.profile import Skipped, Timing
+from earl.profiling.campaign import CampaignResult, campaign
+from earl.profiling.kept import key_of, path_of, read
 from earl.profiling.points import grid_of
 from earl.stopping import stopping_on_signals
 
@@ -108,7 +107,7 @@ def line(one: Timing | Skipped) -> str:
     return f"{where}: measured {one.seconds:.3g} s, {times}"
 
 
-def table(outcome: Outcome) -> "Table":
+def table(outcome: CampaignResult) -> "Table":
     """Stage, layout, context and load down; measured beside what was expected before."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -136,7 +135,7 @@ def _place(one: Timing | Skipped) -> tuple[str, int, int]:
     return one.point.choice.stage, one.point.sequences, one.point.tokens
 
 
-def _object(outcome: Outcome) -> dict[str, object]:
+def _object(outcome: CampaignResult) -> dict[str, object]:
     return {
         "path": str(path_of(outcome.profile.key)),
         **outcome.profile.as_object(),

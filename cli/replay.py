@@ -11,9 +11,9 @@ from earl.cli.options import json_option, print_json, runs_option
 from earl.cli.text import console, one_line
 
 if TYPE_CHECKING:
-    from earl.cli.scenes import Scene
+    from earl.cli.stage import Scene
     from earl.runs.folder import RunFolder
-    from earl.trajectory import Experience, Trajectory
+    from earl.trajectory import TrainingRecord, Trajectory
 
 
 @click.command()
@@ -31,10 +31,10 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     terminal n or Enter goes on, p goes back, l shows log-probs and q leaves; elsewhere all turns are printed.
     """
     from earl.cli.players import need_run
-    from earl.cli.scenes import scenes
+    from earl.cli.stage import scenes
     from earl.recipe import build
+    from earl.report.data import model_facts
     from earl.report.decoding import Decoder
-    from earl.report.model import model_facts
 
     folder = need_run(root, run)
     step, number = _place(episode, step)
@@ -64,7 +64,7 @@ def _place(episode: str, step: int | None) -> tuple[int | None, int]:
     return (int(before) if slash else step), int(number)
 
 
-def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, Trajectory, Experience | None]":
+def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, Trajectory, TrainingRecord | None]":
     """The episode of that number. Raises EarlError when it is not stored."""
     from earl.errors import EarlError
     from earl.runs import trajectories

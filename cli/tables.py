@@ -14,10 +14,10 @@ FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
 
 
 def by_opponent(results: Iterable[MatchResult]) -> list[list[MatchResult]]:
-    """The results of each opponent, by seat; opponents in the order in which they come."""
-    groups: dict[str, list[MatchResult]] = {}
+    """The results of each opponent, enumerated and sampled ones apart, by seat; in the order in which they come."""
+    groups: dict[tuple[str, bool], list[MatchResult]] = {}
     for result in results:
-        groups.setdefault(result.opponent, []).append(result)
+        groups.setdefault((result.opponent, result.exact), []).append(result)
     return [sorted(group, key=lambda result: result.seat) for group in groups.values()]
 
 

@@ -1,35 +1,119 @@
 """How `earl train` carries a job out: folder, lock, training, and what is shown at the end."""
 
+import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from earl import preflight, report
 from earl import train as trainer
-from earl.cli import plans
-from earl.cli.jobs import Job, is_finished
+from earl.cli import jobs
+from earl.cli.jobs import TrainingJob, is_finished
 from earl.cli.options import print_json
-from earl.cli.progress import Watch
-from earl.cli.tables import as_objects, match_table
-from earl.cli.text import clean, console
+from earl.cli.tables import as_objects, in_short, match_table
+from earl.cli.text import clean, console, one_line
 from earl.errors import EarlError
+from earl.matches import MatchResult
 from earl.observer import Observers
 from earl.recipe import dump
 from earl.runs import checkpoint, signing
 from earl.runs.folder import RunFolder, create, discard, fresh_name, lock, rewrite
-from earl.runs.storage import storage
+from earl.runs.storage import open_below, storage
 from earl.runs.store import Store
-from earl.runs.summary import summarize
+from earl.runs.summary import FINAL, summarize
 from earl.trackers import Tracking
-from earl.trackers.base import NOWHERE, Run
+from earl.trackers.base import NOWHERE, TrackedRun
+
+# How a run is shown while it goes on: a bar in a terminal, a line per evaluation elsewhere; both in log.txt too.
+
+SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
+"""The metrics in the bar and how they read."""
+SAID = ("limit", "forecast", "profile", "skipped")
+"""The kinds of events that are told as they happen; the others are told elsewhere or can wait for the report."""
+
+
+class Watch:
+    """The observer of a training; a context manager, so that the terminal is given back whatever happens."""
+
+    def __init__(self, folder: RunFolder, total_steps: int, begun: int = 0) -> None:
+        self._folder, self._total, self._begun = folder, total_steps, begun
+        self._console = console(stderr=True)
+        self._bar = _bar(self._console) if self._console.is_terminal else None
+        self._task: TaskID | None = None
+        self._numbers = ""
+
+    def say(self, text: str) -> None:
+        """A line for the user, kept in the run's log.txt."""
+        line = one_line(text)
+        self._console.print(line, soft_wrap=True)
+        path, flags = self._folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with storage(path), os.fdopen(open_below(self._folder.path, path, flags), "a", encoding="utf-8") as log:
+            log.write(f"{datetime.now().isoformat(timespec='seconds')}  {line}\n")
+
+    def step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        timings: Mapping[str, float],
+        matches: Sequence[MatchResult],
+        phase: str,
+    ) -> None:
+        """A step is done: move the bar, tell an evaluation."""
+        del timings
+        numbers = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
+        self._numbers = ", ".join(numbers) or self._numbers
+        if matches:
+            when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
+            self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=step, numbers=self._numbers)
+
+    def event(self, step: int, kind: str, message: str) -> None:
+        """Something happened: say what the user should know at once."""
+        if kind in SAID:
+            self.say(f"step {step}: {message}")
+
+    def stopping(self) -> None:
+        """Ctrl-C was heard."""
+        self.say("stopping after this step; Ctrl-C again stops at once")
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=self._total, completed=self._begun, numbers="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+def _bar(on: Console) -> Progress:
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps, left:", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        console=on,
+        transient=True,
+    )
+
 
 STOPPED = 130
 
 
-def carry_out(job: Job, as_json: bool) -> int:
+def carry_out(job: TrainingJob, as_json: bool) -> int:
     """Train, then show how strong the agent is. Returns the exit code."""
     if job.plan is None:
         assert job.folder is not None
@@ -53,7 +137,7 @@ def carry_out(job: Job, as_json: bool) -> int:
         with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
             for line in [*_introduction(folder, job.plan, begun), *aside]:
                 watch.say(line)
-            told = Run(folder.name, folder.path, job.config.model_dump(), begun)
+            told = TrackedRun(folder.name, folder.path, job.config.model_dump(), begun)
             with Tracking(job.config.track, folder, told, watch.say) as tracking:
                 progress = trainer.run(folder, job.config, Observers(watch, tracking))
     if not progress.finished:
@@ -63,7 +147,7 @@ def carry_out(job: Job, as_json: bool) -> int:
     return 0 if progress.finished else STOPPED
 
 
-def _created(job: Job) -> RunFolder:
+def _created(job: TrainingJob) -> RunFolder:
     """The new run's folder; of several processes that want the next free name, each gets its own."""
     recipe = dump(job.config)
     if job.name is not None:
@@ -105,9 +189,9 @@ def _unbegun(folder: RunFolder) -> bool:
     return True
 
 
-def _introduction(folder: RunFolder, plan: preflight.Plan, begun: int) -> list[str]:
+def _introduction(folder: RunFolder, plan: preflight.RunPlan, begun: int) -> list[str]:
     again = f", continued after step {begun}" if begun > 0 else ""
-    return [f"run {folder.path}{again}", *plans.in_lines(plan)]
+    return [f"run {folder.path}{again}", *jobs.plan_lines(plan)]
 
 
 def _conclude(folder: RunFolder, as_json: bool) -> None:

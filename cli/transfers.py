@@ -9,12 +9,11 @@ import click
 from earl.batch import Batch
 from earl.cli.text import console, one_line
 from earl.config import Config
-from earl.dispatch.columns import Column
-from earl.dispatch.columns import columns as named
 from earl.dispatch.explain import MIB, Explanation, explain
-from earl.dispatch.job import Job
-from earl.dispatch.outlook import RATES, Entry, contexts, entry, sizes
-from earl.parallel.hardware import Cluster
+from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, contexts, entry, sizes
+from earl.dispatch.rows import Column
+from earl.dispatch.rows import columns as named
+from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Layout
 from earl.parallel.memory import ModelShape
 
@@ -30,11 +29,11 @@ class Planned:
 
     env: str
     model: str
-    cluster: Cluster
+    cluster: ClusterSpec
     shared: bool
     columns: tuple[Column, ...]
-    by_context: tuple[Entry, ...]
-    by_gpus: tuple[Entry, ...]
+    by_context: tuple[CostLine, ...]
+    by_gpus: tuple[CostLine, ...]
     explained: Explanation
     """The plan at the longest context, on the cluster itself."""
 
@@ -58,7 +57,7 @@ class Planned:
         }
 
 
-def planned(config: Config, model: str, shape: ModelShape, cluster: Cluster, columns: str | None) -> Planned:
+def planned(config: Config, model: str, shape: ModelShape, cluster: ClusterSpec, columns: str | None) -> Planned:
     """Plan the transfers of a recipe's job.
 
     Args:
@@ -71,7 +70,7 @@ def planned(config: Config, model: str, shape: ModelShape, cluster: Cluster, col
     chosen = _columns(columns)
     jobs = contexts(config, shape, cluster)
     lines = [entry(job, chosen) for job in jobs]
-    larger: Sequence[Job] = sizes(config, shape, cluster, jobs[-1].context)
+    larger: Sequence[DispatchJob] = sizes(config, shape, cluster, jobs[-1].context)
     return Planned(
         env=config.env.name,
         model=model,
@@ -107,7 +106,7 @@ def show(plan: Planned) -> None:
     click.echo("\n".join(f"  {line}" for line in [*plan.explained.lines, _paper(last)]))
 
 
-def _table(first: str, lines: Iterable[tuple[str, Entry]]) -> "Table":
+def _table(first: str, lines: Iterable[tuple[str, CostLine]]) -> "Table":
     """A line for each entry: layouts, MiB, and for each rate what the controller and the plan take."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -125,7 +124,7 @@ def _table(first: str, lines: Iterable[tuple[str, Entry]]) -> "Table":
     return table
 
 
-def _paper(line: Entry) -> str:
+def _paper(line: CostLine) -> str:
     own = line.times[0]
     return (
         f"by the paper's formulas, if every row left its host, at {own.gbps} Gbps: controller at least "

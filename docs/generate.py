@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from earl.cli import help_page
-from earl.config import Config
-from earl.config.section import Section
+from earl.config import Config, Section
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,6 +51,7 @@ WHY = {
     "mypy": "types, strict",
     "pygame": "`pettingzoo.classic`, which the rules are compared with, imports it",
     "pytest": "tests",
+    "pytest-xdist": "tests in several processes",
     "ruff": "style",
 }
 """Why each direct dependency is here."""

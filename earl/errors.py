@@ -49,7 +49,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> EarlError:
 
 
 @dataclass(slots=True)
-class Fault:
+class CaughtFault:
     """What `boundary` caught: None while all is well, else one line that names the fault."""
 
     message: str | None = None
@@ -60,13 +60,13 @@ LONGEST_MESSAGE = 500
 
 
 @contextmanager
-def boundary() -> Iterator[Fault]:
+def boundary() -> Iterator[CaughtFault]:
     """Turn a fault in code that is not ours (an environment, a tool) into a record.
 
     A bad rollout is data: the caller reads `fault.message` and ends that one episode with it. SystemExit and its like
     are faults too; only the user's own interrupt passes. Other broad `except`s only translate and raise again.
     """
-    fault = Fault()
+    fault = CaughtFault()
     try:
         yield fault
     except BaseException as error:

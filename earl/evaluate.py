@@ -7,9 +7,9 @@ from random import Random
 from earl.envs.games.base import Game, Player, State
 from earl.errors import EarlError
 from earl.matches import MatchResult
-from earl.rollout.lockstep import Completes, play
+from earl.rollout.drivers import Completes, play
 from earl.rollout.metrics import match_results
-from earl.rollout.tasks import EVALUATION, World, opponent_of
+from earl.rollout.tasks import EVALUATION, EpisodeFactory, opponent_of
 from earl.seeds import derive
 from earl.trajectory import StopReason, Task, Trajectory
 
@@ -34,7 +34,7 @@ class Match:
     """Games, or held-out tasks; not read when exact."""
 
 
-def matches(world: World, opponents: Sequence[str], exact: bool, episodes: int) -> list[Match]:
+def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episodes: int) -> list[Match]:
     """Every opponent from every seat; in tool tasks, the held-out tasks.
 
     Raises:
@@ -51,7 +51,7 @@ def matches(world: World, opponents: Sequence[str], exact: bool, episodes: int) 
     return [Match(name, seat, exact, episodes) for name in opponents for seat in range(world.seats)]
 
 
-def evaluate(world: World, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
+def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
     """Measure one match.
 
     Raises:
@@ -79,7 +79,7 @@ def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
     return (-sum(result.loss for result in results), sum(result.win for result in results))
 
 
-def _sample(world: World, sampler: Completes, match: Match, seed: int) -> list[Trajectory]:
+def _sample(world: EpisodeFactory, sampler: Completes, match: Match, seed: int) -> list[Trajectory]:
     played: list[Trajectory] = []
     for start in range(0, match.episodes, WAVE):
         numbers = range(start, min(start + WAVE, match.episodes))
@@ -123,7 +123,7 @@ class Script:
         return choices[choice][0]
 
 
-def _enumerate(world: World, sampler: Completes, match: Match) -> tuple[list[Trajectory], list[float]]:
+def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple[list[Trajectory], list[float]]:
     """Every leaf against the opponent's replies, with its probability; for ANY, each leaf alike."""
     player = opponent_of("random" if match.opponent == ANY else match.opponent, world.env)
     task = Task(world.env, 0, match.seat, match.opponent)

@@ -10,15 +10,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from earl.errors import EarlError, OutOfMemory
-from earl.parallel.choice import Choice, Stage
-from earl.parallel.load import Load
+from earl.parallel.layout import Choice, Stage
+from earl.parallel.memory import Load
 from earl.parallel.selector.inputs import Decision
 from earl.parallel.selector.record import text_of
 from earl.parallel.selector.selector import Selector
-from earl.placement.choices import candidates
-from earl.placement.costs import PlacedCosts
-from earl.placement.peers import Lost
-from earl.placement.stages import Stages
+from earl.placement.costs import PlacedCosts, candidates
+from earl.placement.peers import WorkerLost
+from earl.placement.pipeline import StepPipeline
 from earl.profiling.kept import Profile
 from earl.runs.journal import Clock, Journal
 from earl.runs.tables import RecordedDecision
@@ -49,7 +48,7 @@ class Layouts:
     Without a selector they stay as they are, and whoever runs out of memory ends the run.
     """
 
-    def __init__(self, placement: Stages, journal: Journal) -> None:
+    def __init__(self, placement: StepPipeline, journal: Journal) -> None:
         self._placement, self._journal = placement, journal
         config = placement.config
         self._laid: dict[Stage, Choice] = {}
@@ -189,7 +188,7 @@ class Layouts:
             raise EarlError(f"{error}, with {context}, and {under} is still the best there is; {CURES}")
         self._lay(decision, error)
         if stage == "rollout" and error.stage in PLAYED:
-            raise Lost(f"{error}, and what it had played is to be played again")
+            raise WorkerLost(f"{error}, and what it had played is to be played again")
 
     def _decided(self, selector: Selector, stage: Stage, step: int) -> Decision:
         """What the selector decides, once it is kept with all that it was decided from."""

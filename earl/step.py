@@ -17,8 +17,8 @@ from earl.group import PlayedGroups
 from earl.growth import ContextTokens
 from earl.layouts import Layouts
 from earl.observer import Observer
-from earl.parallel.load import load_of, memory_metrics, taught_load
-from earl.placement.stages import Stages
+from earl.parallel.memory import load_of, memory_metrics, taught_load
+from earl.placement.pipeline import StepPipeline
 from earl.progress import Progress, due
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
@@ -42,7 +42,7 @@ class Run:
     """What every part of a step needs."""
 
     folder: RunFolder
-    placement: Stages
+    placement: StepPipeline
     journal: Journal
     layouts: Layouts
     observer: Observer | None
@@ -87,7 +87,7 @@ def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
     return StepRecord({**record.metrics, **stats}, record.contexts)
 
 
-def _learn(placement: Stages, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
+def _learn(placement: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
     """What comes after rollout; `step` counts the steps of reinforcement learning from 1."""
     with clock("dispatch"):
         rows = placement.dispatch(groups, step)

@@ -17,12 +17,12 @@ from earl.errors import EarlError
 from earl.layouts import Layouts
 from earl.matches import MatchResult
 from earl.observer import Observer
-from earl.parallel.load import peak_metrics
+from earl.parallel.memory import peak_metrics
 from earl.placement import peers as peer_processes
-from earl.placement.peers import Lost, Peers
-from earl.placement.place import Here, Place, on_cluster
-from earl.placement.stages import Stages
-from earl.profiling.beginning import known_to, measured_first
+from earl.placement.backend import Backend, EmbeddedBackend, on_cluster
+from earl.placement.peers import Peers, WorkerLost
+from earl.placement.pipeline import StepPipeline
+from earl.profiling.campaign import known_to, measured_first
 from earl.progress import NEVER, Progress, due, phase_of
 from earl.recipe import build
 from earl.runs import checkpoint
@@ -36,7 +36,7 @@ from earl.stopping import StopRequest, stopping_on_signals
 
 
 def train(
-    folder: RunFolder, config: Config, place: Place, peers: Peers, stop: StopRequest, observer: Observer | None
+    folder: RunFolder, config: Config, place: Backend, peers: Peers, stop: StopRequest, observer: Observer | None
 ) -> Progress:
     """Run all steps that are left; the caller holds the run's lock.
 
@@ -57,8 +57,8 @@ def train(
                     return progress
                 _advance(run, progress, peers)
                 tell(journal, progress.step, place.notes())
-            except Lost as lost:
-                with suppress(Lost):
+            except WorkerLost as lost:
+                with suppress(WorkerLost):
                     journal.settle()  # whoever was lost may have had a part of it to write
                 journal.fall_back()  # what is started in its place loads the last checkpoint
                 place.mend(lost)
@@ -142,7 +142,7 @@ def _finish(run: Run, progress: Progress) -> None:
         run.observer.step(progress.step, {}, {}, results, FINAL)
 
 
-def evaluate_matches(placement: Stages, episodes: int) -> list[MatchResult]:
+def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:
     """The recipe's evaluation of the current weights."""
     config = placement.config.evaluate
     return placement.evaluate(evaluate.matches(placement.world, config.opponents, config.exact, episodes))
@@ -164,7 +164,7 @@ def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
     return progress
 
 
-def _context_watch(placement: Stages) -> ContextWatch:
+def _context_watch(placement: StepPipeline) -> ContextWatch:
     """The watch of a new run. What an automatic limit may reach was settled before the run began."""
     config = placement.config.context
     ceiling = config.ceiling or min(placement.shape.max_positions, placement.config.learner.micro_batch_tokens)
@@ -183,7 +183,7 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
         command = ["-m", "earl.train", str(folder.path)]
         rendezvous = temporary(folder.path.resolve() / "peers")
         with peer_processes.together(config.run.processes, rendezvous, command) as peers:
-            return train(folder, config, Here(config, peers), peers, stop, observer)
+            return train(folder, config, EmbeddedBackend(config, peers), peers, stop, observer)
 
 
 def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
@@ -195,8 +195,8 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     try:
         with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
             config = build(folder.recipe())
-            train(folder, config, Here(config, peers), peers, StopRequest(), None)
-    except Lost:
+            train(folder, config, EmbeddedBackend(config, peers), peers, StopRequest(), None)
+    except WorkerLost:
         sys.exit(1)  # whoever was lost, or the first process, says why
     except EarlError as error:
         sys.exit(f"process {rank}: {error}")

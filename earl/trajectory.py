@@ -173,7 +173,7 @@ class Trajectory(Ended):
 
 
 @dataclass(frozen=True, slots=True)
-class Experience:
+class TrainingRecord:
     """What experience preparation and the update made of one trajectory of T tokens and K turns.
 
     Example:

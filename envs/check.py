@@ -3,14 +3,201 @@
 `check(name)` plays a registered environment at random and says rule by rule what it found.
 """
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
+
+import numpy as np
 
 from earl.envs import registry
-from earl.envs.contract import RULES, Options
-from earl.envs.random_play import play
-from earl.errors import boundary
+from earl.envs.base import OUTCOMES, Info, TextEnv, checked_reset, checked_step, checked_turns
+from earl.errors import EarlError, boundary
+
+# Random legal play in any environment, step by step: what the contract suite looks at.
+#
+# Environments that do not list their legal actions in `info["legal_actions"]` offer
+# `random_action(rng) -> str` to be played at random.
+
+LONGEST = 1_000_000
+"""Characters of an observation: no context limit is known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one action was answered with; the first step of an episode is the reset, its action empty."""
+
+    action: str
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Info
+
+    @property
+    def last(self) -> bool:
+        """Whether the episode ended here."""
+        return self.terminated or self.truncated
+
+
+def random_action(env: TextEnv, info: Info, rng: Random) -> str:
+    """A random legal action: one of those listed, else what the environment offers.
+
+    Raises:
+        EarlError: the environment does neither.
+    """
+    if info.get("legal_actions"):
+        return rng.choice(info["legal_actions"])
+    draw = getattr(env, "random_action", None)
+    if draw is None:
+        raise EarlError(f"{type(env).__name__}: neither info['legal_actions'] nor random_action(rng) is there")
+    return str(draw(rng))
+
+
+def play(env: TextEnv, seed: int, opponent_seed: int | None = None) -> Iterator[Step]:
+    """One episode of random legal actions, drawn from `seed`; gives up at twice `max_turns`."""
+    rng = Random(f"agent {seed}")  # no stream that an environment seeded alike could share
+    options = None if opponent_seed is None else {"opponent_seed": opponent_seed}
+    observation, info = checked_reset(env.reset(seed=seed, options=options), LONGEST)
+    step = Step("", observation, 0.0, False, False, info)
+    yield step
+    for _ in range(2 * checked_turns(env.max_turns)):
+        if step.last:
+            return
+        action = random_action(env, step.info, rng)
+        step = Step(action, *checked_step(env.step(action), LONGEST))
+        yield step
+
+
+# The rules that every environment keeps: each plays a named environment and yields what breaks the rule.
+#
+# The docstring of a rule is the rule as `earl envs check` prints it. `earl.envs.check` runs them all.
+
+Options = dict[str, object]
+"""Keyword arguments of `make`: the seat of a game, nothing for a task."""
+
+SEEDS = range(20)
+
+
+def _reproducible(name: str, options: Options) -> Iterator[str]:
+    """the same seeds give the same episode, in another object and between other episodes"""
+    other = registry.make(name, **options)
+    for seed in SEEDS:
+        alone = list(play(registry.make(name, **options), seed, opponent_seed=seed + 1))
+        again = play(registry.make(name, **options), seed, opponent_seed=seed + 1)
+        beside = play(other, seed + 1)
+        for number, step in enumerate(alone):
+            next(beside, None)
+            if next(again, None) != step:
+                yield f"seed {seed} differs at step {number}"
+                break
+
+
+def _seeds_matter(name: str, options: Options) -> Iterator[str]:
+    """other seeds give other episodes"""
+    env = registry.make(name, **options)
+    first = [[step.observation for step in play(env, seed=0, opponent_seed=seed)] for seed in SEEDS]
+    problems = [[step.observation for step in play(env, seed)] for seed in SEEDS]
+    if options and all(episode == first[0] for episode in first):
+        yield "options['opponent_seed'] changes nothing"
+    if all(episode == problems[0] for episode in problems):
+        yield "reset(seed=…) changes nothing"
+
+
+def _no_global_randomness(name: str, options: Options) -> Iterator[str]:
+    """chance comes from the seed alone, not from the process"""
+    before = random.getstate(), repr(np.random.get_state())
+    for seed in SEEDS:
+        list(play(registry.make(name, **options), seed))
+    if (random.getstate(), repr(np.random.get_state())) != before:
+        yield "the global generator of random or numpy was used"
+
+
+def _illegal_changes_nothing(name: str, options: Options) -> Iterator[str]:
+    """an illegal action changes nothing and is answered with the rule"""
+    for seed in SEEDS:
+        env = registry.make(name, **options)
+        expected = list(play(registry.make(name, **options), seed))
+        observation, info = env.reset(seed=seed)
+        if Step("", observation, 0.0, False, False, info) != expected[0]:
+            yield f"seed {seed}: another reset gave another episode"
+        for step in expected[1:]:
+            yield from _tamper(env, step.action)
+            if Step(step.action, *env.step(step.action)) != step:
+                yield f"seed {seed}: an illegal action changed what {step.action!r} led to"
+
+
+def _tamper(env: TextEnv, legal: str) -> Iterator[str]:
+    """Try what must not pass beside a legal action."""
+    for text in ("", " ", "?", "é", f" {legal}", f"{legal} ", f"{legal}\n", f"{legal}{legal} {legal}"):
+        rule = env.rule(text)
+        if rule is None:
+            yield f"{text!r} passes for a legal action"
+            continue
+        observation, reward, terminated, truncated, info = env.step(text)
+        if (observation, info.get("illegal")) != (rule, rule):
+            yield f"{text!r} is not answered with the rule in the observation and in info['illegal']"
+        if reward or terminated or truncated:
+            yield f"{text!r} is rewarded or ends the episode"
+    if env.rule(legal) is not None:
+        yield f"the legal action {legal!r} breaks the rule {env.rule(legal)!r}"
+
+
+def _ends(name: str, options: Options) -> Iterator[str]:
+    """legal play ends within max_turns, with an outcome exactly when the episode ends by itself"""
+    for seed in SEEDS:
+        env = registry.make(name, **options)
+        steps = list(play(env, seed))
+        if not steps[-1].last or len(steps) - 1 > env.max_turns:
+            yield f"seed {seed}: no end after {env.max_turns} turns"
+        for step in steps:
+            outcome = step.info.get("outcome")
+            if (outcome in OUTCOMES) != step.terminated:
+                yield f"seed {seed}: terminated is {step.terminated}, the outcome {outcome!r}"
+
+
+def _alphabet(name: str, options: Options) -> Iterator[str]:
+    """observations and actions lie in their spaces, and every step says who speaks"""
+    for seed in SEEDS:
+        env = registry.make(name, **options)
+        for step in play(env, seed):
+            if step.observation not in env.observation_space:
+                yield f"observation {step.observation!r} is not in observation_space"
+            if step.action not in env.action_space:
+                yield f"action {step.action!r} is not in action_space"
+            if step.info.get("role") not in ("user", "tool"):
+                yield f"info['role'] is {step.info.get('role')!r}, neither 'user' nor 'tool'"
+
+
+def _single_use(name: str, options: Options) -> Iterator[str]:
+    """a step before the reset or after the end is refused with EarlError"""
+    env = registry.make(name, **options)
+    if not _refuses(env, "1"):
+        yield "a step before reset() is taken"
+    *_, last = play(env, seed=0)
+    if not _refuses(env, last.action):
+        yield "a step after the end is taken"
+
+
+def _refuses(env: TextEnv, action: str) -> bool:
+    try:
+        env.step(action)
+    except EarlError:
+        return True
+    return False
+
+
+RULES = (
+    _reproducible,
+    _seeds_matter,
+    _no_global_randomness,
+    _illegal_changes_nothing,
+    _ends,
+    _alphabet,
+    _single_use,
+)
+
 
 EPISODES = 200
 """Random episodes that the success rate is counted over, for each seat."""
@@ -18,7 +205,7 @@ RANDOM_AGENT = f"a random agent plays {EPISODES} episodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleResult:
     """What one rule of the contract came to."""
 
     rule: str
@@ -27,7 +214,7 @@ class Finding:
     """What broke the rule, or what was seen."""
 
 
-def check(name: str) -> list[Finding]:
+def check(name: str) -> list[RuleResult]:
     """Play a registered environment and judge it by every rule.
 
     Raises:
@@ -38,11 +225,11 @@ def check(name: str) -> list[Finding]:
     with boundary() as fault:
         findings.append(_success(name, seats))
     if fault.message is not None:
-        findings.append(Finding(RANDOM_AGENT, False, fault.message))
+        findings.append(RuleResult(RANDOM_AGENT, False, fault.message))
     return findings
 
 
-def _judge(rule: Callable[[str, Options], Iterator[str]], name: str, seats: list[Options]) -> Finding:
+def _judge(rule: Callable[[str, Options], Iterator[str]], name: str, seats: list[Options]) -> RuleResult:
     broken: list[str] = []
     with boundary() as fault:
         for options in seats:
@@ -50,10 +237,10 @@ def _judge(rule: Callable[[str, Options], Iterator[str]], name: str, seats: list
             broken += [where + text for text in rule(name, options)]
     if fault.message is not None:
         broken.append(fault.message)
-    return Finding(str(rule.__doc__), not broken, broken[0] if broken else "")
+    return RuleResult(str(rule.__doc__), not broken, broken[0] if broken else "")
 
 
-def _success(name: str, seats: list[Options]) -> Finding:
+def _success(name: str, seats: list[Options]) -> RuleResult:
     """What a random agent comes to: a reward that chance earns is no sign of learning."""
     parts = []
     for options in seats:
@@ -61,4 +248,4 @@ def _success(name: str, seats: list[Options]) -> Finding:
         ends = [list(play(env, seed))[-1].info.get("outcome", "unfinished") for seed in range(EPISODES)]
         shares = ", ".join(f"{outcome} {n / EPISODES:.1%}" for outcome, n in sorted(Counter(ends).items()))
         parts.append(f"seat {options['seat']}: {shares}" if options else shares)
-    return Finding(RANDOM_AGENT, True, "; ".join(parts))
+    return RuleResult(RANDOM_AGENT, True, "; ".join(parts))

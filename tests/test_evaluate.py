@@ -16,7 +16,7 @@ from earl.evaluate import ANY, Match, matches, strength
 from earl.matches import MatchResult
 from earl.rollout.episode import Rules
 from earl.rollout.prompt import Completion
-from earl.rollout.tasks import World
+from earl.rollout.tasks import EpisodeFactory
 from earl.trajectory import StopReason
 
 
@@ -87,7 +87,7 @@ def chat(characters):
 
 @pytest.fixture(scope="module")
 def world(chat):
-    return World("tictactoe", {}, chat, Rules())
+    return EpisodeFactory("tictactoe", {}, chat, Rules())
 
 
 OPPONENTS = ["random", "heuristic", "perfect", "perfect@0.25", "minimax:2"]
@@ -187,7 +187,7 @@ def test_a_match_for_every_opponent_and_seat(world):
 
 
 def test_a_task_is_its_own_match(chat):
-    world = World("arithmetic", {}, chat, Rules(max_turn_tokens=40, context_limit=300))
+    world = EpisodeFactory("arithmetic", {}, chat, Rules(max_turn_tokens=40, context_limit=300))
     (match,) = matches(world, [], exact=False, episodes=6)
     result = evaluate.evaluate(world, Table(chat, lambda _: "0"), match)
     assert (result.opponent, result.seat, result.episodes) == ("", 0, 6)
@@ -195,7 +195,7 @@ def test_a_task_is_its_own_match(chat):
 
 
 def test_combinations_that_mean_nothing_are_refused(world, chat):
-    task = World("arithmetic", {}, chat, Rules())
+    task = EpisodeFactory("arithmetic", {}, chat, Rules())
     for opponents, exact in ((["random"], False), ([], True)):
         with pytest.raises(EarlError, match="without opponents"):
             matches(task, opponents, exact, 5)

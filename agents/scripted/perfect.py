@@ -1,9 +1,82 @@
 """Perfect play by looking at the whole tree; for games as small as Tic-Tac-Toe (5,478 positions)."""
 
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
 from earl.envs.games.base import Game, State
+
+# Search to a fixed depth: negamax with alpha-beta pruning (Knuth and Moore 1975), positions remembered.
+
+WIN = 1000
+"""A won game is worth WIN plus the plies that the search still had: sooner is better. Above any promise."""
+
+Bounds = tuple[int, int]
+Table = dict[State, Bounds]
+"""What is known of each position's value: lowest, highest. One search meets a position at one depth only."""
+
+
+@lru_cache(maxsize=1 << 16)
+def best_moves(game: Game, state: State, depth: int) -> tuple[int, ...]:
+    """All moves of the best value at `depth` plies (own move included), as plain minimax would find them."""
+    table: Table = {}
+    best, moves = -2 * WIN, []
+    for move in _ordered(game, game.legal(state)):
+        # A window that opens one below the best: equal values come back exact, so that no tie is broken.
+        value = -search(game, game.play(state, move), depth - 1, -2 * WIN, 1 - best, table)
+        if value > best:
+            best, moves = value, [move]
+        elif value == best:
+            moves.append(move)
+    return tuple(sorted(moves))
+
+
+def search(game: Game, state: State, depth: int, alpha: int, beta: int, table: Table) -> int:
+    """The value for the player to move: exact between alpha and beta, else a bound on that side."""
+    moves = game.legal(state)
+    if not moves:
+        return 0 if game.winner(state) is None else -WIN - depth
+    player = state.player
+    if depth == 0:
+        return game.promise(state, player) - game.promise(state, 1 - player)
+    if game.wins(state, player):
+        return WIN + depth - 1
+    if depth > 1:
+        # Stones never move: a threat is met only on its own cell, and two threats cannot be met.
+        blocks = game.wins(state, 1 - player)
+        if len(blocks) > 1:
+            return 2 - WIN - depth
+        moves = blocks or moves
+    lowest, highest = table.get(state, (-2 * WIN, 2 * WIN))
+    if lowest >= beta or lowest == highest:
+        return lowest
+    if highest <= alpha:
+        return highest
+    value = _best(game, state, moves, depth, (max(alpha, lowest), min(beta, highest)), table)
+    table[state] = _bounds(value, (max(alpha, lowest), min(beta, highest)), (lowest, highest))
+    return value
+
+
+def _best(game: Game, state: State, moves: tuple[int, ...], depth: int, window: Bounds, table: Table) -> int:
+    """The best value among the moves, up to the first that reaches the top of the window."""
+    alpha, beta = window
+    best = -2 * WIN
+    for move in _ordered(game, moves):
+        best = max(best, -search(game, game.play(state, move), depth - 1, -beta, -max(alpha, best), table))
+        if best >= beta:
+            break
+    return best
+
+
+def _bounds(value: int, window: Bounds, known: Bounds) -> Bounds:
+    """What a search result within a window says: an upper bound, a lower bound or the value."""
+    alpha, beta = window
+    if value <= alpha:
+        return known[0], value
+    return (value, known[1]) if value >= beta else (value, value)
+
+
+def _ordered(game: Game, moves: tuple[int, ...]) -> list[int]:
+    return [move for move in game.centre_first if move in moves]
 
 
 @cache

@@ -6,7 +6,7 @@
 import re
 from functools import cache, partial
 
-from earl.agents.scripted import arithmetic, minimax, perfect, simple
+from earl.agents.scripted import arithmetic, perfect, simple
 from earl.agents.scripted.base import Agent, ScriptedPlayer, Strategy
 from earl.envs import registry as environments
 from earl.errors import EarlError, unknown
@@ -46,7 +46,7 @@ def player(name: str, env: str) -> ScriptedPlayer:
     base, depth, epsilon = _parse(name)
     if base == "minimax":
         plies = DEFAULT_DEPTH if depth is None else _depth(name, depth)
-        return ScriptedPlayer(partial(minimax.best_moves, depth=plies), epsilon)
+        return ScriptedPlayer(partial(perfect.best_moves, depth=plies), epsilon)
     if base not in STRATEGIES:
         raise unknown("opponent", base, names(env))
     if depth is not None:

@@ -1,11 +1,8 @@
 """The panels about learning: strength by opponent, and the signals of training."""
 
-from earl.cli.live.bars import sparkline
-from earl.cli.live.canvas import Curve
+from earl.cli.live.canvas import Curve, plot, sparkline
 from earl.cli.live.now import RunNow, evaluation, score_curves
-from earl.cli.live.plot import plot
-from earl.cli.live.spans import BAD, DIM, PALETTE, Line, column, fit, safe
-from earl.cli.live.units import percent, short, whole_percent
+from earl.cli.live.spans import BAD, DIM, PALETTE, Line, column, fit, percent, safe, short, whole_percent
 from earl.cli.tables import by_opponent
 from earl.matches import MatchResult, mean_over_seats
 from earl.runs.summary import FINAL

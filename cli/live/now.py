@@ -9,7 +9,7 @@ from statistics import fmean
 
 from earl.config import Config
 from earl.matches import MatchResult, mean_over_seats
-from earl.runs.numbers import Numbers
+from earl.runs.store import Numbers
 from earl.runs.summary import FINAL, last_evaluation
 from earl.runs.tables import Event, RecordedMatch
 

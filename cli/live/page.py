@@ -4,11 +4,69 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from earl.cli.live import course, growth, learning
+from earl.cli.live import growth, learning
+from earl.cli.live.canvas import bar
 from earl.cli.live.context import authors
-from earl.cli.live.head import header
-from earl.cli.live.now import RunNow
-from earl.cli.live.spans import DIM, Line, Span, fit, heading
+from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
+from earl.cli.live.spans import BAD, DIM, GOOD, WARN, Line, Span, duration, fit, heading, percent, safe, wrapped
+
+# The head of the view: which run, what it does, how far it is, and what to worry about.
+
+STYLES = {
+    "training": GOOD,
+    "warm start": GOOD,
+    "last evaluation": GOOD,
+    "finished": GOOD,
+    "stopped": WARN,
+    "not started": WARN,
+}
+
+
+def header(run: RunNow, width: int, ascii_only: bool) -> list[Line]:
+    """Name, state and progress; below them what to worry about, if there is something."""
+    env = f"  {safe(run.config.env.name)}" if run.config else ""
+    doing = phase(run)
+    ago = f"last change {duration(max(1, int(run.time - run.changed)))} ago"
+    first: Line = [
+        (safe(run.name), "bold"),
+        (env, ""),
+        (f"  {_told(run, doing)}", STYLES.get(doing, "")),
+        ("" if run.state == "finished" else f"  {ago}", DIM),
+    ]
+    return [first, _progress(run, width, ascii_only), *_alerts(run, width)]
+
+
+def _told(run: RunNow, doing: str) -> str:
+    """The state in the words of the event that brought it about."""
+    if run.state == "finished":
+        return next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
+    return f"{doing}; earl train --resume goes on" if doing == "stopped" else doing
+
+
+def _progress(run: RunNow, width: int, ascii_only: bool) -> Line:
+    if run.steps is None:
+        return [(f"step {run.step}", "")]
+    done = run.step / run.steps if run.steps else 1.0
+    told = f"step {run.step}/{run.steps} "
+    left = seconds_left(run)
+    after = f" {percent(done)}"
+    after += f", {duration(pace(run))} per step" if not math.isnan(pace(run)) else ""
+    after += f", about {duration(left)} left" if left > 0 else ""
+    wide = min(40, width - len(told) - len(after))
+    return [(told, ""), (bar(done, wide, ascii_only) if wide > 3 else "", GOOD), (after, "")]
+
+
+def _alerts(run: RunNow, width: int) -> list[Line]:
+    """The latest warning about the limit, a run that has gone quiet, files that cannot be read."""
+    alerts: list[Line] = []
+    if silence(run):
+        alerts.append([(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD)])
+    alerts += [[(f"problem: {safe(problem)}", BAD)] for problem in run.problems[:1]]
+    for event in warnings(run)[:1]:
+        told = f"{event.kind} at step {event.step}: {safe(event.message)}"
+        alerts += [[(part, WARN)] for part in wrapped(told, width, 2)]
+    return alerts
+
 
 Draw = Callable[[RunNow, int, int, bool], list[Line]]
 PANELS: tuple[tuple[str, Draw], ...] = (
@@ -16,8 +74,8 @@ PANELS: tuple[tuple[str, Draw], ...] = (
     ("training", learning.signals),
     ("context", growth.context),
     ("authors", growth.written_by),
-    ("time", course.stages),
-    ("events", course.events),
+    ("time", growth.stages),
+    ("events", growth.events),
 )
 """Name and drawing, in the order of reading."""
 TITLES = {
@@ -41,14 +99,14 @@ GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PanelGrid:
     """How the panels are shared out to pages, and those of a page to columns."""
 
     columns: int
     pages: tuple[tuple[int, ...], ...]
 
 
-def arrange(width: int, height: int, count: int) -> Grid:
+def arrange(width: int, height: int, count: int) -> PanelGrid:
     """The grid for a terminal; every page holds as many panels as can be read on it.
 
     Example:
@@ -60,7 +118,7 @@ def arrange(width: int, height: int, count: int) -> Grid:
     num_pages = math.ceil(count / most)
     size = math.ceil(count / num_pages)
     pages = tuple(tuple(range(first, min(first + size, count))) for first in range(0, count, size))
-    return Grid(min(columns, size), pages)
+    return PanelGrid(min(columns, size), pages)
 
 
 def draw(run: RunNow, width: int, height: int, ascii_only: bool, page: int = 0) -> list[list[Span]]:
@@ -123,7 +181,7 @@ def _beside(lines: Sequence[list[Span]]) -> list[Span]:
     return joined
 
 
-def _footer(grid: Grid, page: int, width: int) -> Line:
+def _footer(grid: PanelGrid, page: int, width: int) -> Line:
     if len(grid.pages) == 1:
         return [("q", "bold"), (" quit", DIM)]
     names = [", ".join(PANELS[panel][0] for panel in panels) for panels in grid.pages]

@@ -7,11 +7,10 @@ from earl.cli.live.now import RunNow
 from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import build
-from earl.runs import numbers
+from earl.runs import store
 from earl.runs.folder import RunFolder
-from earl.runs.numbers import Numbers
 from earl.runs.storage import storage
-from earl.runs.store import files_of
+from earl.runs.store import Numbers, files_of
 from earl.runs.summary import changed, state_of
 
 Fingerprint = tuple[tuple[int, int, int] | None, ...]
@@ -59,7 +58,7 @@ class Reader:
             self._numbers, self._problem = Numbers(), None
         else:
             try:
-                self._numbers, self._problem = numbers.read(self._folder.database, self._numbers), None
+                self._numbers, self._problem = store.read_numbers(self._folder.database, self._numbers), None
             except EarlError as error:
                 self._problem = str(error)
                 return  # it may be whole the next time

@@ -1,5 +1,6 @@
 """Lines of coloured text that fit exactly: the material that every panel is made of."""
 
+import math
 from collections.abc import Sequence
 from textwrap import wrap
 
@@ -7,6 +8,76 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from earl.cli.text import one_line
+
+# Numbers in few ASCII characters.
+
+
+def short(value: float) -> str:
+    """A number in three digits.
+
+    Example:
+        >>> [short(x) for x in (0, 0.25, 72, 1500, 2_000_000, 1e-5)]
+        ['0', '0.25', '72', '1.5k', '2M', '1e-05']
+    """
+    if not math.isfinite(value):
+        return "-"
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share of 1 in per cent; only what is 0 or 1 is shown as 0 or 100.
+
+    Example:
+        >>> [percent(x) for x in (0, 0.0004, 0.123, 0.9999, 1)]
+        ['0%', '<0.1%', '12.3%', '>99.9%', '100%']
+    """
+    if not math.isfinite(share):
+        return "-"
+    if abs(share) < 1e-9 or abs(1 - share) < 1e-9:  # sums of exact probabilities miss 0 and 1 by rounding
+        return f"{share:.0%}"
+    return "<0.1%" if share < 5e-4 else ">99.9%" if share > 0.9995 else f"{share:.1%}"
+
+
+def whole_percent(share: float) -> str:
+    """A share of 1 in whole per cent, for the numbers of an axis."""
+    return f"{share:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """A time span in the unit that suits it.
+
+    Example:
+        >>> [duration(x) for x in (0.0042, 3.21, 75, 7300, 200_000)]
+        ['4.2ms', '3.21s', '1m 15s', '2h 1m', '2d 7h']
+    """
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 1:
+        return f"{1000 * seconds:.3g}ms"
+    if seconds < 60:
+        return f"{seconds:.3g}s"
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes}m {int(seconds) % 60}s"
+    hours = minutes // 60
+    return f"{hours}h {minutes % 60}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+
+
+def size(num_bytes: float) -> str:
+    """A number of bytes.
+
+    Example:
+        >>> size(3 * 2**20)
+        '3 MiB'
+    """
+    for limit, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= limit:
+            return f"{num_bytes / limit:.3g} {unit}"
+    return f"{num_bytes:.0f} B"
+
 
 Span = tuple[str, str]
 """Text and its style; "" is the terminal's own."""

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.config import AlgorithmConfig
-from earl.group import GroupOf, PlayedGroups
-from earl.outline import Played
+from earl.group import GroupOf, Played, PlayedGroups
 
 Stats = dict[str, Tensor]
 """Sums over tokens of what a loss wants shown; divided by the number of tokens at the end."""

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from earl.audit.case import Case
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.registry import CHECKS, FILES, FILES_QUESTION, SIGNATURES, SIGNATURES_QUESTION
-from earl.audit.run import Run
-from earl.audit.stored import StoredStep, files, read
+from earl.audit.run import AuditedRun, StoredStep, files, read
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of
@@ -26,7 +25,7 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     Raises:
         EarlError: when the recipe cannot be read, or nothing is stored to check.
     """
-    run = Run(folder)
+    run = AuditedRun(folder)
     paths = [path for path in files(folder.trajectories) if step is None or step_of(path) == step]
     if not paths:
         raise _nothing(folder, step)
@@ -52,13 +51,13 @@ def _file(verdict: Verdict, stored: StoredStep) -> None:
         verdict.findings.append(Finding(Fault.CORRUPT_FILE, stored.problem, stored.step))
 
 
-def _beside(run: Run, verdict: Verdict) -> None:
+def _beside(run: AuditedRun, verdict: Verdict) -> None:
     """Checkpoints and database, which checks have been read from."""
     assert run.checkpoints is not None and (run.metrics is None or run.metrics is not None)
     verdict.findings += [Finding(Fault.CORRUPT_FILE, problem) for problem in run.problems]
 
 
-def _signatures(run: Run, verdict: Verdict) -> None:
+def _signatures(run: AuditedRun, verdict: Verdict) -> None:
     """Who vouches for the run and its checkpoints, once they have been read."""
     verdict.files = len(run.signers) + len(run.forged)
     verdict.findings += [Finding(Fault.BAD_SIGNATURE, fault) for fault in run.forged]

@@ -5,24 +5,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from earl.audit.diagnosis import diagnose
-from earl.audit.findings import Fault, Finding, Said
-from earl.audit.rebuild import Replay, rebuild
-from earl.audit.run import Run
-from earl.audit.slots import Placing, Slot, place, slots_of
-from earl.audit.spoken import Spoken
-from earl.audit.stored import StoredStep
+from earl.audit.findings import Fault, Finding, Said, Spoken
+from earl.audit.rebuild import Placing, Replay, Slot, place, rebuild, slots_of
+from earl.audit.run import AuditedRun, StoredStep
 from earl.group import Group
-from earl.rollout.tasks import World
-from earl.trajectory import Experience, Trajectory
+from earl.rollout.tasks import EpisodeFactory
+from earl.trajectory import TrainingRecord, Trajectory
 
 
 @dataclass
 class Case:
     """A step's file, its episodes replayed and diagnosed."""
 
-    run: Run
+    run: AuditedRun
     file: StoredStep
-    world: World = field(init=False)
+    world: EpisodeFactory = field(init=False)
     placing: Placing = field(init=False)
     replays: list[Replay] = field(init=False)
     diagnoses: dict[int, list[Finding]] = field(init=False)
@@ -81,7 +78,7 @@ class Case:
         played = [trajectory for _, trajectory in self.sound()]
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
-    def experiences(self) -> list[tuple[Replay, Experience]]:
+    def experiences(self) -> list[tuple[Replay, TrainingRecord]]:
         """What was stored of learning from each episode that can be told."""
         return [(r, e) for r, e in zip(self.replays, self.file.experiences, strict=False) if self.whole(r)]
 

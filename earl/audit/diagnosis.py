@@ -4,16 +4,152 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from earl.audit.findings import Fault, Finding
-from earl.audit.rebuild import Replay
-from earl.audit.spoken import Spoken
-from earl.audit.tokens import token_fault
-from earl.audit.turns import turn_faults
-from earl.rollout.tasks import World
-from earl.trajectory import TRUNCATING, Author, Trajectory
+from earl.audit.findings import Fault, Finding, Spoken
+from earl.audit.rebuild import Replay, edit, play_again, readings
+from earl.rollout.prompt import Completion
+from earl.rollout.tasks import EpisodeFactory
+from earl.trajectory import TRUNCATING, Author, Trajectory, Turn
+
+# Why the tokens of a stored episode are not those of its replay.
+
+MAX_GUESSES = 64
+"""Actions that are tried in the place of a missing one."""
 
 
-def diagnose(world: World, replay: Replay, step: int, actions: Sequence[str]) -> list[Finding]:
+def token_fault(
+    world: EpisodeFactory, replay: Replay, played: Trajectory, spoken: Spoken, actions: Sequence[str]
+) -> Finding:
+    """The cause, by where the two sequences of tokens differ and by what makes them agree.
+
+    Args:
+        actions: one of them may be the action of a missing turn.
+    """
+    ours, theirs = replay.stored.tokens.tolist(), played.tokens.tolist()
+    difference = edit(ours, theirs)
+    assert difference is not None
+    start, end, played_end = difference
+    lost = len(theirs) - len(ours)
+    same_shape = lost == 0 and not replay.waiting and len(played.turns) == len(replay.stored.turns)
+    local = same_shape and end - start < len(ours) // 2
+    if lost > 0 and ours == theirs[lost:]:
+        return spoken.finding(Fault.LEFT_TRUNCATION, f"the first {lost} of {len(theirs)} tokens are missing", token=0)
+    if not local and ours[:1] != theirs[:1]:
+        begin = f"the episode begins with {spoken.text(ours[:1])}, a prompt begins with {spoken.text(theirs[:1])}"
+        return spoken.finding(Fault.LEFT_TRUNCATION, f"{begin}: what was before is missing", token=0)
+    for number, turn in enumerate(played.turns):
+        if turn.action_start <= start and played_end <= turn.end and start < turn.end:
+            return _reencoded(spoken, number, start, ours[start:end], theirs[start:played_end], turn)
+        if start <= turn.action_start and turn.end <= played_end and end - start < turn.end - turn.action_start:
+            said = f"turn {number}, whose reply is {spoken.text(theirs[turn.action_start : turn.end])}, is missing"
+            return spoken.finding(Fault.MISSING_TURN, said, number, start)
+    if not local:
+        for number, action in _insertions(world, replay, played, start, actions):
+            said = f"a turn is missing: with the action {action!r} put before turn {number} all later tokens fit"
+            return spoken.finding(Fault.MISSING_TURN, said, number, start)
+    if replay.waiting:
+        said = f"the environment still waits after the {len(replay.stored.turns)} stored turns, no limit is reached"
+        return spoken.finding(Fault.MISSING_TURN, said, len(replay.stored.turns), start)
+    expected, got = spoken.text(theirs[start:played_end]), spoken.text(ours[start:end])
+    who = Author(played.authors[start]).name.lower() if start < len(theirs) else "nobody"
+    return spoken.finding(Fault.WRONG_TOKEN, f"the replay gives {expected} ({who}), stored is {got}", token=start)
+
+
+def _reencoded(
+    spoken: Spoken, number: int, start: int, ours: Sequence[int], theirs: Sequence[int], turn: Turn
+) -> Finding:
+    said = (
+        f"the reply's tokens {spoken.text(ours)} are stored where the action {turn.action!r} took {spoken.text(theirs)}"
+    )
+    return spoken.finding(Fault.REENCODED_ACTION, said, number, start)
+
+
+def _insertions(
+    world: EpisodeFactory, replay: Replay, played: Trajectory, start: int, actions: Sequence[str]
+) -> Iterator[tuple[int, str]]:
+    """Turns that make the replay fit when they are put in: the place and the action."""
+    stored, slot = replay.stored, replay.slot
+    assert slot is not None
+    number = sum(turn.end <= start for turn in played.turns)
+    for replies in readings(world.chat, stored):
+        for action in actions[:MAX_GUESSES]:
+            tokens = world.chat.written(action)
+            guess = Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), True)
+            tried = play_again(world, replay.index, stored, slot, [*replies[:number], guess, *replies[number:]])
+            if tried.played is not None and not tried.waiting and _lacks_one_turn(stored, tried.played, len(replies)):
+                yield number, action
+
+
+def _lacks_one_turn(stored: Trajectory, whole: Trajectory, replies: int) -> bool:
+    left = edit(stored.tokens.tolist(), whole.tokens.tolist())
+    return left is not None and left[0] == left[1] and len(whole.turns) == replies + 1
+
+
+# Turns that do not stand where the replies are, or do not say what they say.
+
+
+def turn_faults(replay: Replay, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
+    """Turns that are missing, misplaced, or whose action is not what the tokens say; and replies of a wrong length."""
+    if (number := _outgrown(replay.stored.turns, played.turns)) is not None:
+        length, room = (turns[number].end - turns[number].action_start for turns in (played.turns, replay.stored.turns))
+        said = f"the reply has {length} tokens where its turn has {room}: later turns stand {length - room} off"
+        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
+        return
+    ours = {turn.action_start: turn for turn in replay.stored.turns}
+    for number, turn in enumerate(played.turns):
+        found = ours.pop(turn.action_start, None)
+        if found is None:
+            reply = spoken.text(played.tokens[turn.action_start : turn.end].tolist())
+            yield spoken.finding(Fault.MISSING_TURN, f"no turn is stored for the reply {reply}", number)
+        else:
+            yield from _turn(found, turn, number, spoken)
+    for turn in ours.values():
+        yield spoken.finding(Fault.WRONG_TURN, f"a turn is stored at token {turn.action_start}, where no reply begins")
+    for number, (turn, room) in enumerate(zip(played.turns, replay.room, strict=False)):
+        yield from _length(played.tokens[turn.action_start : turn.end].tolist(), room, number, spoken)
+
+
+def _outgrown(stored: Sequence[Turn], played: Sequence[Turn]) -> int | None:
+    """The turn whose reply has another length than it says, where all later turns are off by the same."""
+    if len(stored) != len(played):
+        return None
+    number = next(
+        (i for i, (ours, theirs) in enumerate(zip(stored, played, strict=True)) if ours.end != theirs.end), -1
+    )
+    if number < 0 or stored[number].action_start != played[number].action_start:
+        return None
+    shift = played[number].end - stored[number].end
+    later = zip(stored[number + 1 :], played[number + 1 :], strict=True)
+    moved = all(b.action_start - a.action_start == b.end - a.end == shift for a, b in later)
+    return number if moved else None
+
+
+def _turn(stored: Turn, played: Turn, number: int, spoken: Spoken) -> Iterator[Finding]:
+    if stored.context_start > played.context_start:
+        said = f"the prompt is stored to begin at token {stored.context_start}, it began at {played.context_start}"
+        yield spoken.finding(Fault.LEFT_TRUNCATION, said, number)
+    for name in ("context_start", "prompt_start", "end", "summary"):
+        expected, found = getattr(played, name), getattr(stored, name)
+        if found != expected and not (name == "context_start" and found > expected):
+            yield spoken.finding(Fault.WRONG_TURN, f"{name} is stored as {found}, the replay gives {expected}", number)
+    if stored.action != played.action:
+        said = f"the reply's tokens read as the action {played.action!r}, stored is the action {stored.action!r}"
+        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
+
+
+def _length(reply: Sequence[int], room: int, number: int, spoken: Spoken) -> Iterator[Finding]:
+    ended = [place for place, token in enumerate(reply) if token in spoken.chat.stop]
+    if len(reply) > room:
+        said = f"the reply has {len(reply)} tokens, but only {room} could be sampled"
+        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
+    elif ended and ended[0] < len(reply) - 1:
+        said = f"{len(reply) - 1 - ended[0]} tokens stand behind the reply's end"
+        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
+    elif not ended and len(reply) < room:
+        said = f"the reply breaks off after {len(reply)} tokens, but no limit was reached before {room}"
+        yield spoken.finding(Fault.UNSEEN_TRUNCATION, said, number)
+
+
+def diagnose(world: EpisodeFactory, replay: Replay, step: int, actions: Sequence[str]) -> list[Finding]:
     """The faults of an episode's tokens, turns, authors, rewards and ending.
 
     Args:
@@ -58,7 +194,10 @@ def _author(trajectory: Trajectory, place: int) -> str:
 
 
 def _rewards(stored: Trajectory, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
-    for number, (ours, theirs) in enumerate(zip(stored.turns, played.turns, strict=True)):
+    if len(stored.turns) != len(played.turns):
+        said = f"{len(stored.turns)} turns are stored, the replay has {len(played.turns)}"
+        yield spoken.finding(Fault.WRONG_ENDING, said)
+    for number, (ours, theirs) in enumerate(zip(stored.turns, played.turns, strict=False)):
         if ours.reward != theirs.reward:
             said = f"the turn is rewarded with {ours.reward:g}, the environment gives {theirs.reward:g}"
             yield spoken.finding(Fault.SWAPPED_REWARD, said, number)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.engine.review import review
+from earl.engine.rescore import review
 from earl.rollout.pack import contexts, pack
 from earl.seeds import derive, uniforms
 from earl.trajectory import Trajectory
@@ -25,7 +25,7 @@ DRAWN = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TokenPosition:
     """A sampled token."""
 
     episode: int
@@ -39,7 +39,7 @@ class Place:
 class Sampled:
     """All sampled tokens of some episodes, [M] each."""
 
-    places: list[Place]
+    places: list[TokenPosition]
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float64]
     """As stored."""
@@ -89,7 +89,7 @@ def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
             seed = np.array([derive(trajectory.seed, turn.action_start)], np.uint64)
             prefix = blake2b(trajectory.tokens[turn.context_start : turn.action_start].tobytes(), digest_size=16)
             for place in range(turn.action_start, turn.end):
-                places.append(Place(index, number, place))
+                places.append(TokenPosition(index, number, place))
                 tokens.append(int(trajectory.tokens[place]))
                 logprobs.append(float(trajectory.logprobs[place]))
                 draws.append(float(uniforms(seed, place - turn.action_start)[0]))

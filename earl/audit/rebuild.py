@@ -10,12 +10,60 @@ from itertools import groupby
 import numpy as np
 
 from earl.agents.chat import Chat
-from earl.audit.slots import Slot
+from earl.config import Config
 from earl.errors import boundary
 from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion
-from earl.rollout.tasks import World
-from earl.trajectory import StopReason, Trajectory, Turn
+from earl.rollout.tasks import EpisodeFactory, draw, episode_seed
+from earl.trajectory import StopReason, Task, Trajectory, Turn
+
+# Which episodes a step must hold: derived from the run's seed alone, as training derived them.
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One episode of a step before it was played."""
+
+    task: Task
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Which slot each stored episode takes."""
+
+    slots: tuple[Slot, ...]
+    """The step's, in order."""
+    taken: tuple[int | None, ...]
+    """Slot of each stored episode; None where its task and seed belong to no slot of the step."""
+    twins: dict[int, int]
+    """Stored episode → the one that it has task and seed in common with and that stands where they belong."""
+
+
+def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
+    """The episodes of a step, in the order of its file."""
+    drawn = draw(config, step)
+    return tuple(
+        Slot(task, episode_seed(drawn.seed, number, member))
+        for number, task in enumerate(drawn.tasks)
+        for member in range(config.rollout.group_size)
+    )
+
+
+def place(slots: tuple[Slot, ...], stored: Sequence[Trajectory]) -> Placing:
+    """Find the slot of every stored episode by its task and seed."""
+    numbers = {slot: number for number, slot in enumerate(slots)}
+    taken = tuple(numbers.get(Slot(episode.task, episode.seed)) for episode in stored)
+    claims: dict[int, list[int]] = {}
+    for index, slot in enumerate(taken):
+        if slot is not None:
+            claims.setdefault(slot, []).append(index)
+    twins: dict[int, int] = {}
+    for slot, members in claims.items():
+        rightful = slot if slot in members else members[0]
+        twins |= {index: rightful for index in members if index != rightful}
+    return Placing(slots, taken, twins)
+
 
 Span = tuple[int, int]
 """First and past-last token of a reply."""
@@ -51,7 +99,7 @@ class Replay:
         return 1 << 40 if self.played is None else _distance(self.stored, self.played) + self.waiting
 
 
-def rebuild(world: World, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
+def rebuild(world: EpisodeFactory, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
     """The replay that fits best, of those that the stored episode lets one try.
 
     Args:
@@ -112,7 +160,9 @@ def sampled_spans(stored: Trajectory) -> list[Span]:
     return [(run[0], run[-1] + 1) for run in places]
 
 
-def play_again(world: World, index: int, stored: Trajectory, slot: Slot, completions: Sequence[Completion]) -> Replay:
+def play_again(
+    world: EpisodeFactory, index: int, stored: Trajectory, slot: Slot, completions: Sequence[Completion]
+) -> Replay:
     """A stored episode beside the episode of a slot that is given these replies."""
     room = []
     with boundary() as fault:  # whatever a damaged file holds goes into tokenizer, players and environment

@@ -3,11 +3,426 @@
 play.py: who plays where · learning.py: what learns, and how · places.py: where · course.py: the course of a run
 """
 
-from earl.config.course import EvaluateConfig, RunConfig, TrackConfig
-from earl.config.learning import AlgorithmConfig, LearnerConfig, ModelConfig, WarmStartConfig
-from earl.config.places import PlacementConfig, SamplerConfig, SelectorConfig
-from earl.config.play import AgentConfig, ContextConfig, EnvConfig, RolloutConfig
-from earl.config.section import MOST, Section
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+# What all sections of a recipe share.
+
+Share = Annotated[float, Field(gt=0)]
+
+
+MOST = 10**9
+"""The largest whole number that a recipe may set, apart from its seed."""
+
+
+class Section(BaseModel):
+    """A table of the recipe. Keys that it does not know are refused, and so are NaN, infinity and numbers past use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _within_use(cls, value: Any, info: Any) -> Any:
+        within = value.values() if isinstance(value, dict) else [value]
+        if info.field_name != "seed" and any(isinstance(one, int) and abs(one) > MOST for one in within):
+            raise PydanticCustomError("most", "Input should have whole numbers of at most 1,000,000,000")
+        return value
+
+
+# The course of a run, and what is told of it: [evaluate], [run], [track].
+
+
+class EvaluateConfig(Section):
+    """[evaluate]: how strength is measured during training, and which weights are kept."""
+
+    every: int = Field(20, ge=1)
+    """Steps between evaluations."""
+    opponents: list[str] = Field([])
+    """Who is met; empty in tool tasks."""
+    exact: bool = False
+    """Enumerate every reply of the opponents instead of playing `episodes` games."""
+    episodes: int = Field(200, ge=1)
+    """Games per opponent and seat, or held-out tasks."""
+    final_episodes: int = Field(400, ge=1)
+    """The same for the evaluation at the end."""
+
+
+class RunConfig(Section):
+    """[run]"""
+
+    steps: int = Field(100, ge=0)
+    """Steps of reinforcement learning, after those of the warm start."""
+    seed: int = Field(0, ge=0, lt=1 << 63)
+    """The same seed gives the same run, to the bit."""
+    processes: int = Field(2, ge=1)
+    """Processes that share the work of a step. A different number sums gradients in another order."""
+    checkpoint_every: int = Field(20, ge=1)
+    """Steps between checkpoints; the last two and the best are kept."""
+    keep_trajectories_every: int = Field(10, ge=1)
+    """Steps between those whose trajectories are stored."""
+
+
+class TrackConfig(Section):
+    """[track]: where the numbers go beside the run's own folder. Each tracker is an extra, such as earl[wandb]."""
+
+    to: list[str] = Field([])
+    """Any of tensorboard, wandb, mlflow and trackio. W&B stays offline unless WANDB_MODE says otherwise."""
+    prometheus_port: int | None = Field(None, ge=0, le=65535)
+    """Serve the latest numbers at http://127.0.0.1:PORT/metrics; 0: any free port. Absent: not served."""
+
+
+# What learns, and how: [model], [warm_start], [algorithm], [learner].
+
+
+class ModelConfig(Section):
+    """[model]: an existing model by `path`, or the shape of a small Qwen3 trained from scratch."""
+
+    path: str | None = None
+    """A folder, a hub id or a well-known name such as `Qwen2.5-7B`; absent: a new small model."""
+    hidden: int = Field(64, ge=8, le=65536)
+    """Width of the residual stream."""
+    layers: int = Field(3, ge=1, le=256)
+    """Transformer layers."""
+    heads: int = Field(4, ge=1, le=1024)
+    """Attention heads."""
+    head_dim: int = Field(32, ge=8, le=1024)
+    """Size of a head. 32 is the smallest that vLLM can serve on a CPU."""
+    intermediate: int = Field(128, ge=8, le=1 << 20)
+    """Width inside the feed-forward layers."""
+    max_positions: int = Field(1024, ge=16)
+    """Longest context that the model can see, in tokens."""
+
+    @model_validator(mode="after")
+    def _heads_turn(self) -> "ModelConfig":
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions need an even one, such as 32")
+        return self
+
+
+class WarmStartConfig(Section):
+    """[warm_start]: imitation of a scripted teacher before reinforcement learning."""
+
+    steps: int = Field(0, ge=0)
+    """Steps of imitation; 0: none."""
+    teacher: str = "random"
+    """Whose actions are the labels. `random` teaches only the format of a reply."""
+    opponents: dict[str, Share] = Field({})
+    """Opponent → share; empty: those of [env]."""
+    noise: float = Field(0.25, ge=0, le=1)
+    """Share of turns where a random legal action is played, while the label stays the teacher's."""
+    episodes: int = Field(256, ge=1)
+    """New teacher episodes per step."""
+    minibatches: int = Field(8, ge=1)
+    """Updates per pass over a step's episodes."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's episodes; more than one pays where the teacher is slow."""
+    learning_rate: float = Field(2e-3, gt=0, le=1)
+    """At the first step."""
+    final_learning_rate: float | None = Field(None, ge=0, le=1)
+    """At the last step of the warm start, reached linearly; absent: constant."""
+
+
+class AlgorithmConfig(Section):
+    """[algorithm]"""
+
+    name: str = "grpo"
+    """One of the algorithm registry."""
+    clip: float = Field(0.2, gt=0)
+    """Importance ratios are clipped to [1 - clip, 1 + clip_high]."""
+    clip_high: float | None = Field(None, gt=0)
+    """Absent: equal to clip."""
+    entropy: float = Field(0.0, ge=0)
+    """Weight of the entropy over action tokens."""
+    final_entropy: float | None = Field(None, ge=0)
+    """Its weight at the last step; absent: constant."""
+    kl: float = Field(0.0, ge=0)
+    """Weight of the KL divergence to the reference, the model as it was when RL began."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """PPO: discount per turn."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """PPO: λ of turn-level generalised advantage estimation."""
+    value_weight: float = Field(0.5, ge=0)
+    """PPO: weight of the value loss."""
+    correction: Literal["none", "token", "sequence"] = "none"
+    """Truncated importance weights from the sampler's policy to the learner's as an update begins, by token or by
+    sequence: for asynchronous rollout, and for samplers whose arithmetic differs."""
+    correction_cap: float = Field(2.0, ge=1)
+    """The largest such weight."""
+
+
+class LearnerConfig(Section):
+    """[learner]: AdamW and how a batch is cut."""
+
+    learning_rate: float = Field(5e-4, gt=0, le=1)
+    """AdamW's step size, after the warm-up."""
+    final_learning_rate: float | None = Field(None, ge=0, le=1)
+    """At the last step; absent: constant."""
+    schedule: Literal["linear", "cosine"] = "linear"
+    """Shape of the way to the final learning rate."""
+    decay_from: float = Field(0.5, ge=0, le=1)
+    """Share of the RL steps after which learning rate and entropy go to their final values."""
+    warmup_steps: int = Field(0, ge=0)
+    """RL steps over which the learning rate rises from 0."""
+    minibatches: int = Field(1, ge=1)
+    """Updates per pass over a step's batch."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's batch."""
+    micro_batch_tokens: int = Field(2048, ge=16)
+    """Tokens of one forward and backward pass; with placement.cp they are split over so many devices."""
+    clip_grad_norm: float = Field(1.0, gt=0)
+    """Longest gradient; longer ones are scaled down."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's, decoupled from the gradient."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's decay of the gradient's mean."""
+    beta2: float = Field(0.99, ge=0, lt=1)
+    """AdamW's decay of its square's mean."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the computation; the weights that are trained stay float32. Not set, on GPUs: bfloat16."""
+    recompute: bool = False
+    """Recompute activations in the backward pass instead of keeping them."""
+    offload: bool = False
+    """Keep the optimizer's state and the reference model in host memory while they are not needed."""
+    lora_rank: int = Field(0, ge=0)
+    """Train low-rank adapters of this rank instead of all weights; 0: all weights."""
+    lora_alpha: float = Field(16.0, gt=0)
+    """Scale of the adapters: they are multiplied by alpha / rank."""
+
+
+# Where the fragments of a step run: [sampler], [placement], [selector].
+
+GIB = 1 << 30
+
+
+class SamplerConfig(Section):
+    """[sampler]: what decodes the model's replies."""
+
+    engine: Literal["auto", "local", "vllm"] = "auto"
+    """`local`: earl's own, on CPU. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
+    tp: int = Field(1, ge=1)
+    """Devices that one copy of the model is split over. Not set, on GPUs: as few as memory allows."""
+    compiled: bool = False
+    """vLLM: compile the model; takes longer to start."""
+    memory_share: float = Field(0.85, gt=0, lt=1)
+    """vLLM on GPUs: share of a device's memory for weights and KV cache."""
+    kv_cache_gib: float | None = Field(None, gt=0)
+    """On CPU: memory for the KV cache of one process. Not set: vLLM takes 1, earl's own what a step's episodes need."""
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Memory for the KV cache; None: not set."""
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * GIB)
+
+    @property
+    def vllm_cache_bytes(self) -> int:
+        """What vLLM takes on a CPU."""
+        return GIB if self.cache_bytes is None else self.cache_bytes
+
+
+class PlacementConfig(Section):
+    """[placement]: where the fragments of a step run."""
+
+    kind: Literal["auto", "embedded", "colocated", "disaggregated"] = "auto"
+    """`embedded`: in `run.processes` processes, without Ray. `colocated`: rollout and learner take turns on the same
+    devices. `disaggregated`: each has its own. `auto`: colocated with GPUs and Ray, or where an address or GPUs are
+    named; else embedded."""
+    address: str | None = None
+    """Of a Ray cluster: HOST:PORT, or `auto` for the one that this machine is part of; absent: an own one, here."""
+    gpus: str | None = None
+    """What of it may be used: HOSTSxGPUSxKIND such as `16x8xH100`, or GPUSxKIND on one host; absent: all GPUs."""
+    dp: int = Field(1, ge=1)
+    """Learner: data-parallel copies, over which parameters are sharded (FSDP2). Not set, on GPUs: as many as fit."""
+    tp: int = Field(1, ge=1)
+    """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as few as memory allows."""
+    cp: int = Field(1, ge=1)
+    """Learner: context-parallel devices, over which the tokens of a micro-batch are split, each with tp neighbours.
+    Parameters are sharded over dp x cp."""
+    samplers: int = Field(1, ge=1)
+    """Copies of the sampler, each of sampler.tp devices. Not set, on GPUs: as many as there are prompts and GPUs."""
+    environments: int = Field(0, ge=0)
+    """Processes that play the episodes away from their samplers, each on a CPU core and without a GPU; 0: episodes
+    live with their sampler."""
+    max_staleness: int = Field(0, ge=0)
+    """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
+    transport: Literal["auto", "objects", "peers"] = "auto"
+    """How rows get to where they are learned from. `objects`: by Ray's object store. `peers`: from process to process,
+    in one group that lasts. `auto`: by the one that is expected to take less time, and then by what both took."""
+    checksums: bool = False
+    """Whether rows and weights are checked when they arrive; what is damaged is sent again."""
+    memory_gib: float | None = Field(None, gt=0)
+    """Colocated and disaggregated on CPUs: what each process may take of memory above what it has at its start. A GPU
+    is its own budget."""
+    heartbeat_seconds: float = Field(10.0, gt=0)
+    """A process that says nothing for so long is taken for dead and replaced."""
+    stage_seconds: float = Field(1800.0, gt=0)
+    """The longest that one stage of a step may take before whoever has not answered is taken for hung."""
+    max_recoveries: int = Field(100, ge=0)
+    """Failures that are mended before the run gives up."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory_gib` in bytes."""
+        return None if self.memory_gib is None else int(self.memory_gib * (1 << 30))
+
+
+class SelectorConfig(Section):
+    """[selector]: layouts that change while a run goes on."""
+
+    kind: Literal["off", "auto"] = "off"
+    """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner dp × tp
+    over as many ranks, with and without recompute, cp as it is set; of rollout copies × tp over as many devices.
+    `off`: as set. What `earl profile` has measured here is known from the first step on."""
+    profile: bool = False
+    """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
+
+
+# Who plays where, and what may be said: [env], [agent], [context], [rollout].
+
+DEFAULT_LIMIT = 256
+HISTORY = re.compile(r"full|board_only|(last_turns|summary):[1-9][0-9]{0,5}")
+
+
+def _a_limit(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise PydanticCustomError("limit", "Input should be a number of tokens, 1 or more, or 'auto'")
+
+
+def _a_history(value: str) -> str:
+    if HISTORY.fullmatch(value):
+        return value
+    raise PydanticCustomError(
+        "history", "Input should be 'full', 'board_only', 'last_turns:K' or 'summary:K', such as 'last_turns:2'"
+    )
+
+
+class EnvConfig(Section):
+    """[env]: the world, and who is met in it."""
+
+    name: str
+    """Name in the environment registry."""
+    options: dict[str, bool | int | float | str] = Field({})
+    """Arguments of the environment."""
+    grow: dict[str, int] = Field({})
+    """Options that grow with the run: what each is at the last step, from what `options` says at the first. Matches
+    are played under `options`."""
+    opponents: dict[str, Share] = Field({})
+    """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
+    delay_seconds: float = Field(0.0, ge=0)
+    """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
+
+    @model_validator(mode="after")
+    def _grown_options_begin(self) -> "EnvConfig":
+        for name in self.grow:
+            if type(self.options.get(name)) is not int:
+                raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
+        return self
+
+    def options_at(self, share: float) -> dict[str, bool | int | float | str]:
+        """The options once that share of the run is done.
+
+        Example:
+            options {"num_operations": 2}, grow {"num_operations": 10}, share 0.25 -> {"num_operations": 4}
+        """
+        grown = {name: round((1 - share) * int(self.options[name]) + share * last) for name, last in self.grow.items()}
+        return {**self.options, **grown}
+
+
+class AgentConfig(Section):
+    """[agent]: how the model plays."""
+
+    history: Annotated[str, AfterValidator(_a_history)] = "full"
+    """What the model still sees: `full`: everything. `last_turns:K`: the last K rounds. `board_only`: the last
+    observation. `summary:K`: after every K rounds the model writes a summary that stands for all before."""
+    retries: int = Field(0, ge=0)
+    """Replies that may break the rule before the episode is forfeited."""
+    forfeit_reward: float = -1.0
+    """Added to the last turn's reward when an episode ends by forfeit or by a limit."""
+    thinking: bool = False
+    """Whether a reply may begin with a <think>…</think> span."""
+    instructions: bool = False
+    """Whether the conversation begins with the environment's rules in words."""
+    max_turn_tokens: int = Field(8, ge=1)
+    """Tokens of one reply, thinking included."""
+    summary_tokens: int | None = Field(None, ge=1)
+    """With `history = "summary:K"`: tokens of one summary; absent: 64."""
+    max_turns: int | None = Field(None, ge=1)
+    """Replies per episode; absent: what the environment needs plus the retries."""
+
+    @model_validator(mode="after")
+    def _summaries_are_asked_for(self) -> "AgentConfig":
+        if self.summary_tokens and not self.history.startswith("summary:"):
+            raise ValueError(f"summary_tokens has no use beside history = {self.history!r}; leave it out")
+        return self
+
+
+class ContextConfig(Section):
+    """[context]: how long contexts may grow, and what becomes of episodes that were cut off."""
+
+    limit: Annotated[int | Literal["auto"], BeforeValidator(_a_limit)] = DEFAULT_LIMIT
+    """Tokens of the longest context, the reply included. `"auto"`: raised ahead of growth."""
+    initial: int | None = Field(None, ge=1)
+    """With `limit = "auto"`: the first limit; absent: 256, or the ceiling where that is lower."""
+    ceiling: int | None = Field(None, ge=1)
+    """With `limit = "auto"`: the highest; absent: what the model's positions, a micro-batch and memory allow."""
+    learn_truncated: bool = True
+    """Whether episodes that a token limit cut off are learned from; if not, they are counted only."""
+    length_penalty: float = Field(0.0, ge=0)
+    """Taken off an episode's return, as it is learned from, for every token that the model sampled."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the limit follows the growth."""
+        return self.limit == "auto"
+
+    @property
+    def first_limit(self) -> int:
+        """The limit of the first step."""
+        if isinstance(self.limit, int):
+            return self.limit
+        return self.initial or min(DEFAULT_LIMIT, self.ceiling or DEFAULT_LIMIT)
+
+    @model_validator(mode="after")
+    def _limits_agree(self) -> "ContextConfig":
+        if not self.automatic and (self.initial or self.ceiling):
+            name = "initial" if self.initial else "ceiling"
+            raise ValueError(
+                f"context.{name} has no use beside limit = {self.limit}; leave it out or set limit = 'auto'"
+            )
+        if self.ceiling and self.first_limit > self.ceiling:
+            raise ValueError(
+                f"initial = {self.first_limit} is above ceiling = {self.ceiling}; lower it or raise the ceiling"
+            )
+        return self
+
+
+class RolloutConfig(Section):
+    """[rollout]: episodes = prompts × group_size."""
+
+    episodes: int = Field(384, ge=1)
+    """Episodes per step."""
+    group_size: int = Field(16, ge=1)
+    """Episodes that start alike."""
+    temperature: float = Field(1.0, ge=0.01, le=100)
+    """Divides the logits when episodes are sampled, and alike when they are learned from."""
+
+    @property
+    def prompts(self) -> int:
+        """Groups per step."""
+        return self.episodes // self.group_size
+
+    @model_validator(mode="after")
+    def _groups_fill(self) -> "RolloutConfig":
+        if self.group_size > self.episodes or self.episodes % self.group_size:
+            raise ValueError(
+                f"episodes = {self.episodes} must be a multiple of group_size = {self.group_size} "
+                f"(prompts × group_size = episodes); set episodes to {self.group_size * max(1, self.prompts)}"
+            )
+        return self
+
 
 __all__ = [
     "MOST",

@@ -7,11 +7,352 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.context.paths import PATHS, Paths, Series, series, simulate
+# The trends that a history may follow: many local linear trend models, and what their Kalman filters do to any series.
+#
+# value[t] = level[t] + noise            level[t] = level[t-1] + slope[t] + noise
+# slope[t] = damping * slope[t-1] + noise
+#
+# (Harvey, Forecasting, Structural Time Series Models and the Kalman Filter, 1989; damped as Gardner and McKenzie,
+# 1985.) The variances of the three noises are fixed ratios of one unknown scale, different ones in each model. So the
+# gains of the filters do not depend on the data: they are worked out once, and filtering a series is a matrix
+# product.
+
+Floats = NDArray[np.float64]
+
+WINDOW = 64
+"""Latest points that are looked at."""
+LEVEL_NOISE = ((1.0, 0.0), (1.0, 0.1), (0.05, 1.0))
+"""Variances of what is observed and of the level: a smooth trend, one that wanders, a random walk."""
+SLOPE_NOISE = ((0.0, 0.5), (1e-5, 0.2), (1e-4, 0.1), (1e-3, 0.1), (5e-2, 0.1))
+"""Variances of the slope with their prior weights."""
+DAMPING = ((1.0, 0.9), (0.98, 0.05), (0.95, 0.05))
+"""Factors of the slope from step to step with their prior weights."""
+FLAT_WEIGHT = 0.05
+"""Prior weight of each model whose slope is zero for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The grid, one entry per model [M]."""
+
+    observation: Floats
+    level: Floats
+    slope: Floats
+    damping: Floats
+    has_slope: Floats  # 0 or 1
+    log_prior: Floats
+
+
+def _grid() -> Models:
+    rows = [
+        (*noise, slope, damping, 1.0, np.log(weight * share))
+        for noise, (damping, share), (slope, weight) in product(LEVEL_NOISE, DAMPING, SLOPE_NOISE)
+    ]
+    rows += [(*noise, 0.0, 1.0, 0.0, np.log(FLAT_WEIGHT)) for noise in LEVEL_NOISE]
+    return Models(*np.array(rows).T)
+
+
+MODELS = _grid()
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What the Kalman filters do to any series with these places: linear maps, and variances in units of the scale."""
+
+    innovations: Floats  # [T, M, T]: innovation at t = row · series
+    variances: Floats  # [T, M] of the innovations
+    states: Floats  # [T, 2, M, T]: level and slope after t = row · series
+    covariances: Floats  # [T, 3, M]: of the level, of both, of the slope
+
+
+@lru_cache(maxsize=16)
+def filters(seen: tuple[bool, ...]) -> Filters:
+    """The filters for a series whose places are seen or missing; the first level and slope are unknown.
+
+    A prefix of theirs serves the prefix of the series.
+    """
+    m, length, count = MODELS, len(seen), len(MODELS.level)
+    level, slope = np.zeros((count, length)), np.zeros((count, length))
+    p_level, p_both, p_slope = np.full(count, 1e8), np.zeros(count), 1e4 * m.has_slope
+    result = Filters(
+        np.zeros((length, count, length)),
+        np.ones((length, count)),
+        np.zeros((length, 2, count, length)),
+        np.zeros((length, 3, count)),
+    )
+    for t in range(length):
+        if t:
+            slope = m.damping[:, None] * slope
+            level = level + slope
+            damped = m.damping**2 * p_slope
+            p_level = p_level + 2 * m.damping * p_both + damped + m.slope + m.level
+            p_both, p_slope = m.damping * p_both + damped + m.slope, damped + m.slope
+        if seen[t]:
+            variance = p_level + m.observation
+            innovation = -level
+            innovation[:, t] += 1
+            level = level + (p_level / variance)[:, None] * innovation
+            slope = slope + (p_both / variance)[:, None] * innovation
+            p_slope = p_slope - p_both**2 / variance
+            p_both, p_level = p_both * m.observation / variance, p_level * m.observation / variance
+            result.innovations[t], result.variances[t] = innovation, variance
+        result.states[t], result.covariances[t] = (level, slope), (p_level, p_both, p_slope)
+    return result
+
+
+# Which trends explain a history: every model weighed by how well it predicted the history step by step.
+#
+# Each is tried on the values and on their logarithms (growth by tokens per step, or by a percentage), and from the
+# first point on or from a later one, before which something else went on (a leap, another trend). The scale of the
+# noise has its conjugate posterior (West and Harrison, Bayesian Forecasting and Dynamic Models, 1997, chapter 4.5).
+
+FORGETTING = 0.97
+"""An error counts this much less for each step that it lies back, so that a bend is noticed soon."""
+SCALE, SCALE_POINTS = 0.006, 0.5
+"""Prior of the noise: relative to the values, and how many points it weighs as much as."""
+SEGMENTS, SHORTEST, BROKEN = (8, 16, 32), 4, 0.01
+"""How many last places may follow a trend of their own, the fewest points on either side, and its prior weight."""
+LEVEL, SLOPE = 0.3, 0.03
+"""Prior standard deviations of where a trend begins and of its slope, relative to the values: what each trend costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """What a history says: one entry per hypothesis [N], which is where the trend began, a scale and a model.
+
+    Values are divided by `unit`.
+    """
+
+    weights: Floats  # sum 1
+    logarithmic: NDArray[np.bool_]
+    model: NDArray[np.intp]  # its number in MODELS
+    states: Floats  # [2, N]: level and slope
+    covariances: Floats  # [3, N], in units of the variance
+    variances: Floats  # of the noise
+    freedom: Floats  # degrees of freedom of the variances
+    unit: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """All models filtered over one stretch of the series."""
+
+    filters: Filters
+    series: Floats  # [2, T]: values and logarithms
+    points: Floats  # [T]: how much each counted, up to there
+    evidence: Floats  # [T, 2, M]: log density of the values up to there
+    squares: Floats  # [T, 2, M]: of the errors, likewise
+
+
+def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
+    """Filter and weigh all hypotheses.
+
+    Args:
+        values: [T], at most WINDOW evenly spaced, 0 where not seen; at least SHORTEST are seen.
+        seen: [T], the first and the last are.
+    """
+    length, unit = len(values), float(np.abs(values[seen]).mean()) or 1.0
+    positive = bool((values[seen] > 0).all())
+    logs = np.log(np.where(seen, values, unit) / unit) if positive else np.zeros(length)
+    series = np.stack([values / unit, logs])
+    counts = np.where(seen, FORGETTING ** np.arange(length - 1.0, -1.0, -1.0), 0.0)
+    whole = _fit(series, seen, counts)
+    fits, evidence = [whole], [whole.evidence[-1]]
+    for start in (length - last for last in SEGMENTS):
+        if start > 0 and min(seen[:start].sum(), seen[start:].sum()) >= SHORTEST:
+            fits.append(_fit(series[:, start:], seen[start:], counts[start:]))
+            before = np.logaddexp.reduce(whole.evidence[start - 1] if positive else whole.evidence[start - 1, :1], None)
+            evidence.append(fits[-1].evidence[-1] + before + math.log(BROKEN))
+    return _posterior(fits, np.stack(evidence), unit, positive)
+
+
+def _fit(series: Floats, seen: NDArray[np.bool_], counts: Floats) -> _Fit:
+    """Student's t density of the errors, step by step; the first two points only place the level and the slope."""
+    length = len(seen)
+    known = filters((True,) * WINDOW if seen.all() else tuple(seen.tolist()))
+    errors = np.einsum("tmu,su->tsm", known.innovations[:length, :, :length], series)
+    placed = np.flatnonzero(seen)[:2]
+    cost = counts[placed] @ np.log(np.array([LEVEL, SLOPE]) * math.sqrt(2 * math.pi))
+    counts = counts.copy()
+    counts[placed] = 0
+    variances = known.variances[:length]
+    points = np.cumsum(counts)
+    freedom = (SCALE_POINTS + points)[:, None, None]
+    prior = SCALE_POINTS * SCALE**2
+    squares = prior + np.cumsum(counts[:, None, None] * errors**2 / variances[:, None], axis=0)
+    spread = np.cumsum(counts[:, None] * np.log(math.pi * variances), axis=0)[:, None]
+    gammas = np.array([math.lgamma(value / 2) for value in freedom.ravel()])[:, None, None]
+    evidence = (
+        MODELS.log_prior
+        + gammas
+        - 0.5 * (spread + freedom * np.log(squares / prior) + points[:, None, None] * math.log(prior))
+        - cost
+    )
+    evidence[:, 1] -= np.cumsum(counts * series[1])[:, None]  # the density of the value, not of its logarithm
+    return _Fit(known, series, points, evidence, squares)
+
+
+def _posterior(fits: list[_Fit], evidence: Floats, unit: float, positive: bool) -> Posterior:
+    """Lay the hypotheses of all stretches side by side; evidence is [stretches, 2, M]."""
+    if not positive:
+        evidence[:, 1] = -np.inf
+    weights = np.exp(evidence - evidence.max()).ravel()
+    numbers, count = np.arange(len(weights)), len(MODELS.level)
+    ends = [len(fit.points) - 1 for fit in fits]
+    states = [
+        np.einsum("amu,su->asm", fit.filters.states[end, :, :, : end + 1], fit.series)
+        for fit, end in zip(fits, ends, strict=True)
+    ]
+    freedom = np.array([SCALE_POINTS + fit.points[-1] for fit in fits])
+    return Posterior(
+        weights / weights.sum(),
+        numbers // count % 2 == 1,
+        numbers % count,
+        np.concatenate([state.reshape(2, -1) for state in states], axis=1),
+        np.concatenate([np.tile(fit.filters.covariances[end], 2) for fit, end in zip(fits, ends, strict=True)], axis=1),
+        np.concatenate([fit.squares[-1].ravel() / own for fit, own in zip(fits, freedom, strict=True)]),
+        np.repeat(freedom, 2 * count),
+        unit,
+    )
+
+
+# Where a history may go: some hundreds of futures drawn from the trends that explain it, always with the same luck.
+
+PATHS = 256
+MIN_POINTS = 6
+"""A shorter history is taken to have been flat before it began."""
+TURNS, TURN_POINTS = (0.4, 0.05), 10.0
+"""After n points a path takes another slope with probability TURNS / (n + TURN_POINTS) per place: the longer a history
+is, the less will change (in the manner of Laplace's rule of succession). The second counts where there is a clear
+slope: growth goes on more often than a flat history stays flat."""
+CLEAR = 4.0
+"""Standard deviations from zero that make a slope clear."""
+TURNED_SLOPE = 0.1
+"""Standard deviation of that slope, relative to the values: a turn is felt at once, one way or the other."""
+MOST = 300.0
+"""Logarithms above are cut off: their values would overflow."""
+BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The end of a history on an even grid, the last place is the last step."""
+
+    values: Floats  # [T]
+    seen: NDArray[np.bool_]  # [T]
+    last: int
+    """The last step."""
+    spacing: int
+    """Steps from one place to the next."""
+    points: int
+    """Length of the whole history."""
+
+
+def series(history: Sequence[tuple[int, float]]) -> Series | None:
+    """The latest points of a history, without those that are not finite; None when there is none."""
+    points = sorted((step, value) for step, value in dict(history[-WINDOW:]).items() if math.isfinite(value))
+    if not points:
+        return None
+    steps = np.array([step for step, _ in points])
+    last, spacing = int(steps[-1]), max(1, int(np.median(np.diff(steps)))) if len(steps) > 1 else 1
+    places = np.rint((steps - last) / spacing).astype(int)
+    length = int(min(WINDOW, 1 - places[0]))
+    grid, seen = np.zeros(length), np.zeros(length, bool)
+    for place, (_, value) in zip(places, points, strict=True):
+        if place > -length:
+            grid[place - 1], seen[place - 1] = value, True
+    first = int(seen.argmax())
+    missing = max(0, MIN_POINTS - int(seen.sum()))
+    grid, seen = np.r_[np.full(missing, grid[first]), grid[first:]], np.r_[np.ones(missing, bool), seen[first:]]
+    return Series(grid, seen, last, spacing, len(history))
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Futures of a series; place 0 is the first after its last."""
+
+    values: Floats  # [horizon, PATHS], divided by `unit`; of some paths the logarithm
+    logarithmic: NDArray[np.bool_]  # [PATHS]
+    unit: float
+
+    def first_at_least(self, limit: float) -> NDArray[np.intp]:
+        """How many places on each path reaches the limit: 1 .. horizon, horizon + 1 when it does not. [PATHS]."""
+        share = limit / self.unit
+        bounds = np.where(self.logarithmic, math.log(share) if share > 0 else -math.inf, share)
+        over = self.values >= bounds
+        return np.where(over.any(0), over.argmax(0) + 1, len(over) + 1)
+
+    def at(self, place: int) -> Floats:
+        """The values at a place, -1: at the horizon. [PATHS]."""
+        there = self.values[place]
+        values: Floats = self.unit * np.where(self.logarithmic, np.exp(np.minimum(there, MOST)), there)
+        return values
+
+
+@lru_cache(maxsize=4)
+def _luck(blocks: int) -> tuple[Floats, Floats, Floats]:
+    """Standard normals per place and path [BLOCK * blocks, 3, PATHS], per path [4, PATHS]; uniforms [PATHS]."""
+    generator = np.random.default_rng(20240607)
+    per_path, uniform = generator.standard_normal((4, PATHS)), generator.random(PATHS)
+    return generator.standard_normal((BLOCK * blocks, 3, PATHS)), per_path, uniform
+
+
+def simulate(past: Series, horizon: int) -> Paths:
+    """Draw PATHS futures of `horizon` places: trend, variance and state from the posterior, then its noises."""
+    known = posterior(past.values, past.seen)
+    noise, luck, uniform = _luck(-(-horizon // BLOCK))
+    shares = np.cumsum(known.weights)
+    drawn = np.searchsorted(shares / shares[-1], (np.arange(PATHS) + 0.5) / PATHS)
+    model = known.model[drawn]
+    deviation, level, slope = _start(known, drawn, luck)
+    spread = np.sqrt(known.variances[drawn] * np.maximum(known.covariances[2, drawn], 0))
+    clear = np.abs(known.states[1, drawn]) > CLEAR * spread
+    turns = _turns(np.where(clear, TURNS[1], TURNS[0]) / (past.points + TURN_POINTS), uniform, horizon)
+    slope_noise = noise[:horizon, 0] * (deviation * np.sqrt(MODELS.slope[model]))
+    values = noise[:horizon, 1] * (deviation * np.sqrt(MODELS.level[model]))
+    damping = MODELS.damping[model]
+    for place in range(horizon):
+        slope *= damping
+        slope += slope_noise[place]
+        for path in turns.get(place, ()):
+            slope[path] = TURNED_SLOPE * luck[3, path]
+        level += slope
+        level += values[place]
+        values[place] = level
+    values += noise[:horizon, 2] * (deviation * np.sqrt(MODELS.observation[model]))
+    return Paths(values, known.logarithmic[drawn], known.unit)
+
+
+def _start(known: Posterior, drawn: NDArray[np.intp], luck: Floats) -> tuple[Floats, Floats, Floats]:
+    """Standard deviation of the noise, level and slope where the paths begin, each [PATHS]."""
+    # Chi-square over its degrees of freedom, by Wilson and Hilferty's cube; cut off where it is wrong.
+    cube = 2 / (9 * known.freedom[drawn])
+    deviation = np.sqrt(known.variances[drawn] / np.maximum(1 - cube + luck[0] * np.sqrt(cube), 0.15) ** 3)
+    level, slope = known.states[:, drawn]
+    p_level, p_both, p_slope = known.covariances[:, drawn]
+    root = np.sqrt(np.maximum(p_level, 1e-12))
+    shared = p_both / root
+    alone = np.sqrt(np.maximum(p_slope - shared**2, 0))
+    return (
+        deviation,
+        level + deviation * root * luck[1],
+        slope + deviation * (shared * luck[1] + alone * luck[2]),
+    )
+
+
+def _turns(rates: Floats, uniform: Floats, horizon: int) -> dict[int, list[int]]:
+    """Which paths turn at which place, when each of them does so at its rate per place."""
+    waits = np.log(uniform) / np.log1p(-rates)
+    turns: dict[int, list[int]] = {}
+    for path in np.flatnonzero(waits < horizon).tolist():
+        turns.setdefault(int(waits[path]), []).append(path)
+    return turns
+
 
 HORIZON = 200
 EARLY, MEDIAN, LATE = 0.1, 0.45, 0.8

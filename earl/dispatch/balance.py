@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.spread import Numbers
+from earl.dispatch.rows import Numbers
 from earl.parallel.memory import ModelShape
 
 SLACK = 0.02

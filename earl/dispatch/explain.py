@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from earl.dispatch.cost import detour
-from earl.dispatch.plan import TransferPlan
-from earl.dispatch.volume import volume
+from earl.dispatch.plan import TransferPlan, volume
+from earl.dispatch.predicted_cost import detour
 
 MIB = 1 << 20
 BUSIEST = 3
@@ -14,7 +13,7 @@ BUSIEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkLoad:
     """What a host's link carries, in bytes."""
 
     host: int
@@ -48,7 +47,7 @@ class Explanation:
     """What the busiest link carries at least, whatever the plan."""
     controller: int
     """What a controller's link would carry."""
-    links: tuple[Link, ...]
+    links: tuple[LinkLoad, ...]
     """Of the busiest hosts, the busiest first."""
 
     @property
@@ -92,7 +91,7 @@ def explain(plan: TransferPlan) -> Explanation:
         busiest=moved.busiest,
         bound=moved.bound,
         controller=detour(plan).across,
-        links=tuple(Link(host, int(moved.sent[host]), int(moved.received[host])) for host in hosts),
+        links=tuple(LinkLoad(host, int(moved.sent[host]), int(moved.received[host])) for host in hosts),
     )
 
 

@@ -12,13 +12,122 @@ from functools import cached_property
 
 import numpy as np
 
-from earl.dispatch.buckets import buckets, cut, largest
-from earl.dispatch.copies import Copies, Weight
-from earl.dispatch.plan import tabled
-from earl.dispatch.routes import ACROSS, INSIDE, Demand, Routes, least, owed, routes
-from earl.dispatch.spread import Numbers
-from earl.dispatch.volume import Volume, tallied
-from earl.parallel.layout import Box
+from earl.dispatch.plan import ACROSS, INSIDE, Demand, Routes, Volume, least, owed, routes, tabled, tallied
+from earl.dispatch.rows import Numbers
+from earl.errors import EarlError
+from earl.parallel.layout import Box, Layout
+
+# How much is on its way at once: pieces that are small enough, and the bucket that each one travels in.
+
+PIECES = 8
+"""A piece is at most this part of a bucket, so that at most one such part of a bucket stays empty."""
+
+
+def largest(bucket_bytes: int, number_bytes: int) -> int:
+    """How many numbers a piece may have. Raises EarlError when it would be none."""
+    if bucket_bytes < PIECES * number_bytes:
+        raise EarlError(
+            f"a bucket of {bucket_bytes} bytes has no room for {PIECES} numbers of {number_bytes} bytes; "
+            f"give it {PIECES * number_bytes} bytes or more, better some hundred million"
+        )
+    return bucket_bytes // PIECES // number_bytes
+
+
+def cut(box: Box, most: int) -> list[Box]:
+    """A box in pieces of at most `most` numbers, along its first axes.
+
+    Example:
+        >>> [piece.shape for piece in cut(Box((0, 0), (5, 4)), 8)]   # two rows of four, two rows, one row
+        [(2, 4), (2, 4), (1, 4)]
+    """
+    if box.numbers <= most:
+        return [box]
+    axis = next(axis for axis, size in enumerate(box.shape) if size > 1)
+    length = box.shape[axis]
+    step = max(1, most * length // box.numbers)
+    pieces = []
+    for start in range(0, length, step):
+        offset = (*box.offset[:axis], box.offset[axis] + start, *box.offset[axis + 1 :])
+        shape = (*box.shape[:axis], min(step, length - start), *box.shape[axis + 1 :])
+        pieces += cut(Box(offset, shape), most)
+    return pieces
+
+
+def buckets(source: Numbers, destination: Numbers, size: Numbers, bucket_bytes: int, begin: int = 0) -> Numbers:
+    """The bucket of each piece, [M]: of no process do those that it sends, receives and keeps add up to more than one.
+
+    Pieces go in the order in which they are given; each into the first bucket that neither of its two processes has
+    left yet and that has room for it on both sides.
+
+    Args:
+        size: of each piece in bytes, [M], at most `bucket_bytes`.
+        begin: the number of the first bucket.
+    """
+    count = int(max(source.max(initial=-1), destination.max(initial=-1))) + 1
+    at, load = [begin] * count, [0] * count
+    chosen = np.empty(len(size), np.int64)
+    for index, (one, other, add) in enumerate(_rows(source, destination, size)):
+        bucket = max(at[one], at[other])
+        if any(at[own] == bucket and load[own] + add > bucket_bytes for own in (one, other)):
+            bucket += 1
+        for own in {one, other}:
+            if at[own] < bucket:
+                at[own], load[own] = bucket, 0
+            load[own] += add
+        chosen[index] = bucket
+    return chosen
+
+
+def _rows(*columns: Numbers) -> Sequence[tuple[int, ...]]:
+    return [*zip(*(column.tolist() for column in columns), strict=True)]
+
+
+# Tensors of a model, and which box of each lies where.
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor that changes hands; of tied ones, one.
+
+    Example:
+        Weight("model.layers.0.mlp.down_proj.weight", (4096, 11008), 2, given=1, wanted=1)
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    number_bytes: int
+    given: int | None = None
+    """The axis that tensor parallelism splits it along where it comes from; None: along none."""
+    wanted: int | None = None
+    """The same where it goes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of a model, each spread over processes of its own.
+
+    Example:
+        Copies(Layout(tp=2), ((4, 5), (6, 7)))   # two samplers of two devices
+    """
+
+    layout: Layout
+    """Of each copy."""
+    processes: tuple[tuple[int, ...], ...]
+    """By copy: the process of each rank. No process is several ranks."""
+
+    def box(self, shape: Sequence[int], axis: int | None, process: int) -> Box | None:
+        """What a process holds of a tensor; None when it has no part in this."""
+        rank = next((copy.index(process) for copy in self.processes if process in copy), None)
+        return None if rank is None else self.layout.box(shape, axis, rank)
+
+    def boxes(self, shape: Sequence[int], axis: int | None) -> dict[Box, list[int]]:
+        """The processes that have each box of a tensor; what has no numbers is left out."""
+        found: dict[Box, list[int]] = {}
+        for rank, alike in enumerate(zip(*self.processes, strict=True)):
+            box = self.layout.box(shape, axis, rank)
+            if box.numbers:
+                found.setdefault(box, []).extend(alike)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +279,84 @@ def _lines(processes: Sequence[Sequence[int]]) -> Numbers:
     longest = max(map(len, processes), default=1)
     rows = [np.resize(np.array(own, np.int64), longest) for own in processes]
     return np.array(rows, np.int64).reshape(len(rows), longest)
+
+
+# How much memory a transfer of weights takes, stated before it is carried out.
+#
+# What counts: a process's boxes of both sides, and beside them the buffers of the bucket that is on its way: what is
+# packed to be sent, what has come and is not unpacked yet, and a piece that is kept while it is copied. What a
+# transport takes below the messages that it is given does not.
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """When a process needs room for the tensors that come, and no longer needs those that it had, by bucket."""
+
+    opens: tuple[tuple[int, ...], ...]
+    """Tensors of which the first piece comes in this bucket."""
+    closes: tuple[tuple[int, ...], ...]
+    """Tensors of which the last piece goes in this bucket; those that nothing is taken of, in the first one."""
+
+
+def turnover(plan: WeightPlan, process: int, moves: Sequence[Sequence[Move]]) -> Turnover:
+    """Of one process; `moves` are its own, by bucket."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for bucket, own in enumerate(moves):
+        for move in own:
+            if move.destination == process:
+                first.setdefault(move.weight, bucket)
+            if move.source == process and not move.hop:
+                last[move.weight] = bucket
+    opens: list[list[int]] = [[] for _ in range(max(1, len(moves)))]
+    closes: list[list[int]] = [[] for _ in range(max(1, len(moves)))]
+    for number, weight in enumerate(plan.weights):
+        if plan.target.box(weight.shape, weight.wanted, process) is not None:
+            opens[first.get(number, 0)].append(number)
+        if plan.source.box(weight.shape, weight.given, process) is not None:
+            closes[last.get(number, 0)].append(number)
+    return Turnover(tuple(map(tuple, opens)), tuple(map(tuple, closes)))
+
+
+def extra_bytes(plan: WeightPlan) -> Numbers:
+    """The most that each process needs beside its boxes, [P]: never more than a bucket."""
+    count = len(plan.hosts)
+    load = np.zeros((plan.num_buckets, count), np.int64)
+    ways, size = plan.ways, plan.size
+    np.add.at(load, (plan.bucket, ways.source), size)
+    other = ways.source != ways.destination
+    np.add.at(load, (plan.bucket[other], ways.destination[other]), size[other])
+    most: Numbers = load.max(axis=0, initial=0)
+    return most
+
+
+def held_bytes(weights: Sequence[Weight], side: Copies, given: bool, process: int) -> list[int]:
+    """What a process has of each tensor on one side."""
+    boxes = [side.box(weight.shape, weight.given if given else weight.wanted, process) for weight in weights]
+    return [box.numbers * weight.number_bytes if box else 0 for box, weight in zip(boxes, weights, strict=True)]
+
+
+def peak_bytes(plan: WeightPlan, process: int, swapped: bool = False) -> int:
+    """The most that a process has in its device's memory at any time: boxes of both sides, and buffers.
+
+    Args:
+        swapped: whether what it had goes to host memory, each tensor as soon as its last piece was taken
+            (allgather-swap); else it stays. Buffers are in the device's memory in both cases.
+    """
+    moves = plan.of(process)
+    having = held_bytes(plan.weights, plan.source, True, process)
+    room = held_bytes(plan.weights, plan.target, False, process)
+    if not swapped:
+        return sum(having) + sum(room) + int(extra_bytes(plan)[process])
+    changes = turnover(plan, process, moves)
+    held = peak = sum(having)
+    for opens, closes, own in zip(changes.opens, changes.closes, moves or [[]], strict=True):
+        kept = {move.weight for move in own if move.source == move.destination}
+        out = sum(move.size for move in own if move.source == process and move.destination != process)
+        copied = max((move.size for move in own if move.source == move.destination), default=0)
+        coming = sum(move.size for move in own if move.source != process)
+        early = sum(room[number] for number in opens if number in kept)
+        peak = max(peak, held + early + out + copied)
+        held += sum(room[number] for number in opens) - sum(having[number] for number in closes)
+        peak = max(peak, held + out + coming)
+    return peak

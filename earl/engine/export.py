@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from earl.engine.source import folder_of
@@ -52,8 +52,11 @@ def _copy(path: Path, to: Path, dtype: torch.dtype) -> None:
         config = json.loads(path.read_text(encoding="utf-8"))
         to.write_text(json.dumps({**config, "dtype": name}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     elif path.suffix == ".safetensors" and dtype != torch.float32:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key).to(dtype) for key in file.keys()}  # noqa: SIM118
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {key: file.get_tensor(key).to(dtype) for key in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise EarlError(f"{path} cannot be read ({error}): export another checkpoint") from error
         save_file(tensors, to, metadata={"format": "pt"})
     elif path.name.endswith(".index.json"):
         index = json.loads(path.read_text(encoding="utf-8"))

@@ -14,17 +14,15 @@ from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import kl_to_reference
 from earl.batch import Batch, Rows, repeats
 from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.checkpoint_tensors import TensorPart as StoredPart
+from earl.engine.checkpoint_tensors import TensorSource
 from earl.engine.heap import give_back
-from earl.engine.keeping import Held, Kept
 from earl.engine.lora import frozen_base
-from earl.engine.micro import Chunk, R, chunks, silent
+from earl.engine.micro_batches import Chunk, Prepares, R, RowShare, chunks, minibatches, order_of, silent
 from earl.engine.model import Policy
-from earl.engine.part import Part, minibatches, order_of
-from earl.engine.prepare import Prepares
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scores
-from earl.engine.stored import Part as StoredPart
-from earl.engine.stored import Source
+from earl.engine.train_state import HeldTensors, Kept
 
 SKIPPED = "skipped_minibatches"
 """The statistic that counts minibatches that were not learned from; absent where all were."""
@@ -88,7 +86,7 @@ class Learner(Prepares):
         """The model's whole weights, as the sampler loads them, adapters merged; of sharded ranks, at the first one."""
         return self._kept.weights()
 
-    def held(self) -> Held:
+    def held(self) -> HeldTensors:
         """This process's part of the same weights, wherever ranks are sharded."""
         return self._kept.held()
 
@@ -114,7 +112,7 @@ class Learner(Prepares):
         """This process's parts of all that another layout goes on from; see `sharded_learner`."""
         return self._kept.carried()
 
-    def take_over(self, carried: Source) -> None:
+    def take_over(self, carried: TensorSource) -> None:
         """Go on from what all processes of another layout carried."""
         self._kept.take(carried)
 
@@ -126,7 +124,9 @@ class Learner(Prepares):
         """Move everything back to where it is computed with."""
         self._kept.move(self.scorer.device)
 
-    def update(self, batch: Batch, algorithm: Algorithm, update: Update, part: Part | None = None) -> dict[str, float]:
+    def update(
+        self, batch: Batch, algorithm: Algorithm, update: Update, part: RowShare | None = None
+    ) -> dict[str, float]:
         """Learn from a batch: epochs × minibatches optimiser steps.
 
         Args:
@@ -138,7 +138,7 @@ class Learner(Prepares):
         """
         for group in self._optimizer.param_groups:
             group["lr"] = update.learning_rate
-        part, order = part or Part.whole(batch), order_of(update.seed)
+        part, order = part or RowShare.whole(batch), order_of(update.seed)
         collected = [
             self._minibatch(batch, rows, algorithm, update, part)
             for _ in range(update.epochs)
@@ -150,7 +150,7 @@ class Learner(Prepares):
 
     @torch.no_grad()
     def logprobs(
-        self, rows: Rows, reference: bool = False, temperature: float | None = None, part: Part | None = None
+        self, rows: Rows, reference: bool = False, temperature: float | None = None, part: RowShare | None = None
     ) -> NDArray[np.float32]:
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
@@ -168,13 +168,13 @@ class Learner(Prepares):
         return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, heat).logprobs, part)
 
     @torch.no_grad()
-    def values(self, rows: Rows, part: Part | None = None) -> NDArray[np.float32]:
+    def values(self, rows: Rows, part: RowShare | None = None) -> NDArray[np.float32]:
         """The value head's estimates [T] at rows.value_mask."""
         heat = self._temperature
         return self._shared(rows, rows.value_mask, lambda chunk: chunk.scores(self.scorer, heat).values, part)
 
     def _minibatch(
-        self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: Part
+        self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: RowShare
     ) -> dict[str, float]:
         """One optimiser step on the processes' summed gradients, for rows of the step wherever they lie.
 
@@ -232,7 +232,7 @@ class Learner(Prepares):
         return loss, stats
 
     def _shared(
-        self, rows: Rows, where: NDArray[np.bool_], compute: Callable[[Chunk[Rows]], Tensor], part: Part | None
+        self, rows: Rows, where: NDArray[np.bool_], compute: Callable[[Chunk[Rows]], Tensor], part: RowShare | None
     ) -> NDArray[np.float32]:
         """Compute one number per token of `where`, each process for its share of the rows, or for those that it has."""
         alone = part is not None and part.alone

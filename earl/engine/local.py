@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earl.engine.bare import empty
-from earl.engine.contexts import Contexts
-from earl.engine.model import Policy, shape_of, tensors_once
-from earl.engine.probe import Probe, check
-from earl.engine.waves import need, waves
+from earl.engine.kv_batches import Contexts, need, waves
+from earl.engine.model import Policy, empty, shape_of, tensors_once
+from earl.engine.sampler import Probe, check
 from earl.parallel.memory import kv_bytes
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms

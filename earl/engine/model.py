@@ -4,22 +4,76 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
-from earl.engine.bare import bare
+from earl.engine.checkpoint_tensors import Stored, check_finite
 from earl.engine.source import folder_of, known_shape
-from earl.engine.stored import Stored, check_finite
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
+
+# Models without weights, and what has to be made of them before they compute.
+
+
+def bare(config: Any) -> Any:
+    """The model of a configuration on no device: shapes without numbers."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=ATTENTION, trust_remote_code=False
+        ).eval()
+
+
+def empty(model: Any) -> Any:
+    """A model like one without weights, with memory for them; what was tied is tied."""
+    made = bare(model.config).to_empty(device="cpu")
+    made.tie_weights()
+    make_buffers(made, torch.device("cpu"))
+    return made
+
+
+def make_buffers(model: Any, device: torch.device) -> None:
+    """Tables that a model computes from its configuration, such as the frequencies of rotary positions."""
+    for module in model.modules():
+        if [*module.buffers(recurse=False)]:
+            made = type(module)(config=model.config.get_text_config())
+            for name, buffer in made.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(device))
+
+
+# Activation checkpointing: a layer keeps its input only, and computes the rest again in the backward pass.
+
+
+def layers(model: Any) -> list[nn.Module]:
+    """The blocks that a transformer repeats.
+
+    Raises:
+        EarlError: for an architecture that does not say what they are.
+    """
+    repeated = set(model._no_split_modules or ())
+    found = [module for module in model.modules() if type(module).__name__ in repeated]
+    if not found:
+        raise EarlError(
+            f"{type(model).__name__} does not say which layers it repeats, so it can be neither sharded nor "
+            "recomputed; use another family, such as Qwen3 or Llama"
+        )
+    return found
+
+
+def recompute(model: Any) -> None:
+    """Make every layer of a model forget its activations."""
+    for layer in layers(model):
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
 
 disable_progress_bar()  # earl shows its own
 set_verbosity_error()  # a warning would print the names of a foreign file as they are

@@ -11,17 +11,19 @@ import torch
 
 from earl.algorithms.registry import algorithm
 from earl.config import Config
+from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.model import make, outline
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
-from earl.engine.stored import Source, Stored
 
 __all__ = ["join", "sharded_learner"]
 
 
-def sharded_learner(config: Config, mesh: Mesh, model: Path | None = None, carried: Source | None = None) -> Learner:
+def sharded_learner(
+    config: Config, mesh: Mesh, model: Path | None = None, carried: TensorSource | None = None
+) -> Learner:
     """This process's part of the learner of a recipe.
 
     Weights of an existing model are read slice by slice: no process ever holds all of them.

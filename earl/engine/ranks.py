@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from earl.config import LearnerConfig
 from earl.engine.lora import adapt, drawn, is_factor
-from earl.engine.model import Policy
-from earl.engine.recompute import recompute
+from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
 from earl.parallel.layout import Box, Layout, whole

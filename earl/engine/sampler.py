@@ -1,13 +1,95 @@
 """The seam between the loop and whatever completes prompts."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.func import functional_call
 
-from earl.engine.probe import Probe
+from earl.batch import Rows
+from earl.errors import EarlError
 from earl.parallel.layout import Box
 from earl.rollout.prompt import Completion, Prompt
+
+# Whether an engine computes with the weights that it was given: one prompt's log-probs against the learner's.
+
+LENGTH = 24
+COARSE = 0.1
+"""How far log-probs may lie apart of which one was computed in bfloat16."""
+
+
+class StaleWeights(EarlError):
+    """A sampler's log-probs are not those of the weights that it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A prompt, and what the learner's weights say of it.
+
+    Example:
+        Probe(tokens=[17, 3, 88], logprobs=[-4.1, -5.0])
+    """
+
+    tokens: Sequence[int]
+    """[T]"""
+    logprobs: Sequence[float]
+    """[T - 1], of every token but the first, given those before; without temperature."""
+    coarse: bool = False
+    """Whether they were computed in bfloat16."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Any, weights: Mapping[str, Tensor] | None = None) -> "Probe":
+        """The probe of a model, as it is or with other weights."""
+        tokens = probe_tokens(model.config.get_text_config().vocab_size)
+        own = {name for name, _ in model.named_parameters()}  # tied weights have two names in `weights`, one here
+        given = {name: tensor for name, tensor in (weights or {}).items() if name in own}
+        inputs = {"input_ids": torch.tensor([tokens]), "use_cache": False}
+        logits = functional_call(model, given, (), inputs).logits[0, :-1].float()
+        logprobs = torch.log_softmax(logits, dim=-1)
+        return cls(tokens, logprobs.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist())
+
+
+def probe_rows(tokens: Sequence[int]) -> Rows:
+    """The prompt as a learner scores it: one row, every token but the first learned."""
+    known, count = np.array(tokens, np.int32), len(tokens)
+    return Rows(
+        offsets=np.array([0, count], np.int64),
+        tokens=known,
+        mask=np.arange(count) > 0,
+        targets=known,
+        logprobs=np.zeros(count, np.float32),
+        turns=np.full(count, -1, np.int32),
+        value_mask=np.zeros(count, np.bool_),
+    )
+
+
+def probe_tokens(vocab: int) -> list[int]:
+    """The same varied prompt every time."""
+    return [Random(place).randrange(vocab) for place in range(LENGTH)]
+
+
+def check(probe: Probe, measured: Sequence[float], tolerance: float, version: int) -> None:
+    """Compare what the engine says with what the learner's weights say.
+
+    Raises:
+        StaleWeights: when they differ by more than `tolerance`, or one of them is not a number.
+    """
+    tolerance = max(tolerance, COARSE) if probe.coarse else tolerance
+    pairs = [(abs(ours - theirs), theirs, ours) for ours, theirs in zip(measured, probe.logprobs, strict=True)]
+    broken = next((pair for pair in pairs if not math.isfinite(pair[0])), None)
+    difference, expected, got = broken or max(pairs)
+    if not difference <= tolerance:
+        raise StaleWeights(
+            f"after loading the weights of version {version} the sampler gives a probe token the log-prob {got:.6f}, "
+            f"the learner {expected:.6f}; they may differ by {tolerance:g}: the engine did not take the weights "
+            "whole, or computes something else; set sampler.engine to local"
+        )
 
 
 class Sampler(Protocol):

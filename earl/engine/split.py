@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from earl.engine.bare import bare, make_buffers
 from earl.engine.local import TOLERANCE, LocalSampler
-from earl.engine.model import Policy, head, hidden_states, tensors_once
-from earl.engine.probe import Probe, check
-from earl.engine.sampler import InBoxes
-from earl.engine.sharding.band import Band
+from earl.engine.model import Policy, bare, head, hidden_states, make_buffers, tensors_once
+from earl.engine.sampler import InBoxes, Probe, check
 from earl.engine.sharding.tensor_parallel import split
+from earl.engine.sharding.tp_group import Band
 from earl.parallel.layout import Box
 from earl.rollout.prompt import Completion, Prompt
 

@@ -7,8 +7,56 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from earl.errors import EarlError
-from earl.parallel.hardware import Cluster
+from earl.parallel.hardware import ClusterSpec
 from earl.parallel.memory import ModelShape
+
+# Whether what a stage needs finds room, with a margin, said in words.
+
+MARGIN = 0.03
+"""Of the room, left free: predictions may be short by so much, as `earl bench footprint` shows."""
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVerdict:
+    """Of one stage on one device.
+
+    Example:
+        fits(83 << 30, 80 << 30).words   # 83.0 GiB needed, 77.6 GiB of 80.0 GiB may be used: 5.4 GiB too much
+    """
+
+    needed_bytes: int
+    room_bytes: int
+    margin: float
+
+    @property
+    def usable_bytes(self) -> int:
+        """The room without the margin."""
+        return int(self.room_bytes * (1 - self.margin))
+
+    @property
+    def spare_bytes(self) -> int:
+        """What is left; below zero: what is missing."""
+        return self.usable_bytes - self.needed_bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether it fits."""
+        return self.spare_bytes >= 0
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        needed, usable, room = (
+            f"{size / GIB:.1f} GiB" for size in (self.needed_bytes, self.usable_bytes, self.room_bytes)
+        )
+        left = f"{abs(self.spare_bytes) / GIB:.1f} GiB {'to spare' if self.ok else 'too much'}"
+        return f"{needed} needed, {usable} of {room} may be used: {left}"
+
+
+def fits(needed_bytes: int, room_bytes: int, margin: float = MARGIN) -> MemoryVerdict:
+    """Whether `needed_bytes`, such as a peak with the longest episode expected, fit into a device's memory."""
+    return MemoryVerdict(needed_bytes, room_bytes, margin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +127,7 @@ def smallest(candidates: list[int], fits: Callable[[int], bool]) -> int:
     return next((tp for tp in candidates if fits(tp)), candidates[-1])
 
 
-def shares(cluster: Cluster, shared: bool) -> tuple[int, int]:
+def shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:
     """GPUs for the learner and for the samplers, where the recipe is silent: all in turns, else half, by whole hosts.
 
     Example:

@@ -49,7 +49,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterSpec:
     """What a run may use. Of unlike hosts the smallest one's memory counts.
 
     Example:
@@ -121,7 +121,7 @@ def _check_row(row: Mapping[str, str | None], where: str) -> None:
             raise EarlError(f"{where}: {name} = {row[name]!r} is not a number above 0; give one, such as 80")
 
 
-def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> Cluster:
+def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> ClusterSpec:
     """The cluster that `--gpus` describes: HOSTSxGPUSxKIND, or GPUSxKIND for one host.
 
     Args:
@@ -143,7 +143,7 @@ def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> Cluster:
     if not hosts or not each:
         nearest = f"{max(1, hosts)}x{max(1, each)}x{match[3]}"
         raise EarlError(f"{text!r} has no {'GPUs' if hosts else 'hosts'}; name one at least, such as {nearest}")
-    return Cluster(f"--gpus {text}", hosts, None, None, hosts * each, each, _of_kind(match[3].upper(), listed))
+    return ClusterSpec(f"--gpus {text}", hosts, None, None, hosts * each, each, _of_kind(match[3].upper(), listed))
 
 
 def _of_kind(name: str, listed: Mapping[str, Device]) -> Device:

@@ -8,14 +8,13 @@ from earl.engine.learner import Learner
 from earl.engine.model import Policy, make, shape_of
 from earl.engine.ranks import Replicas
 from earl.engine.samplers import make_sampler
-from earl.placement.fragment import RolloutFragment
+from earl.placement.fragment import RolloutFragment, world_of
 from earl.placement.peers import Peers
-from earl.placement.players import PeerPlayers
-from earl.placement.stages import Stages
-from earl.placement.world import world_of
+from earl.placement.pipeline import StepPipeline
+from earl.placement.rollout_backend import PeerPlayers
 
 
-def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> Stages:
+def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
     """A learner and a rollout fragment in this process, joined with those of its peers."""
     torch.set_num_threads(1)  # processes share the cores; threads on top of them slow each other down
     policy = policy or make(config.model, config.run.seed)
@@ -23,4 +22,4 @@ def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> Stag
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, Replicas(peers), values)
     world = world_of(config, policy.tokenizer)
-    return Stages(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
+    return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))

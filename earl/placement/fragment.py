@@ -12,22 +12,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl import evaluate
+from earl.agents.chat import Chat
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.probe import Probe
-from earl.engine.sampler import InWaves, Sampler
+from earl.engine.sampler import InWaves, Probe, Sampler
 from earl.evaluate import Match
 from earl.group import Group
 from earl.matches import MatchResult
-from earl.placement.world import world_of
+from earl.rollout.drivers import Greedy, play
+from earl.rollout.episode import Rules
 from earl.rollout.invented import Invention, rows_of, sample
-from earl.rollout.lockstep import Greedy, play
 from earl.rollout.pack import num_rows, pack
-from earl.rollout.tasks import World, group_episodes
+from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.rollout.teacher import demonstrate
 from earl.seeds import derive
 from earl.trajectory import Task
+
+# The world that a recipe's episodes are played in.
+
+
+def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
+    """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
+    agent_config = config.agent
+    rules = Rules(
+        history=agent_config.history,
+        retries=agent_config.retries,
+        thinking=agent_config.thinking,
+        instructions=agent_config.instructions,
+        max_turns=agent_config.max_turns,
+        max_turn_tokens=agent_config.max_turn_tokens,
+        summary_tokens=agent_config.summary_tokens or Rules().summary_tokens,
+        context_limit=limit or config.context.first_limit,
+        forfeit_reward=agent_config.forfeit_reward,
+    )
+    return EpisodeFactory(config.env.name, config.env.options, Chat(tokenizer), rules, config.env.delay_seconds)
 
 
 class RolloutFragment:
@@ -82,7 +101,7 @@ class RolloutFragment:
         self.sampler.load(weights, version, probe)
 
 
-def limited(world: World, tokens: int) -> World:
+def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
     """The world under another context limit, in tokens."""
     return replace(world, rules=replace(world.rules, context_limit=tokens))
 
@@ -93,6 +112,6 @@ def _waves(sampler: Sampler) -> dict[str, float]:
     return {} if waves is None else {"sampler/waves": float(waves)}
 
 
-def grown(world: World, config: Config, step: int) -> World:
+def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
     """The world as a step meets it."""
     return replace(world, options=config.env.options_at(config.course(step)))

@@ -27,7 +27,7 @@ PATIENCE = timedelta(minutes=30)
 PR_SET_PDEATHSIG = 1
 
 
-class Lost(EarlError):
+class WorkerLost(EarlError):
     """Another process of the run has ended."""
 
 
@@ -153,6 +153,6 @@ def _naming_loss() -> Iterator[None]:
         yield
     except RuntimeError as error:
         first = str(error).strip().splitlines()[0]
-        raise Lost(
+        raise WorkerLost(
             f"a process of this run was lost ({first}); its own message stands above; continue with --resume"
         ) from error

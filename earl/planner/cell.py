@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from earl.parallel.choice import Stage
-from earl.parallel.estimate import Estimate
 from earl.parallel.hardware import GIB
+from earl.parallel.layout import Stage
+from earl.parallel.memory import Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlanCell:
     """One layout at one context.
 
     Example:

@@ -1,13 +1,141 @@
 """Cells and maps of a plan as tables of words, for a terminal or a page."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from earl.parallel.choice import Stage
+from earl.dispatch.explain import MIB
 from earl.parallel.hardware import GIB
-from earl.planner.cell import Cell
-from earl.planner.plan import Plan
-from earl.planner.speedup import Speedup
-from earl.planner.spoken import Grid, short, significant
+from earl.parallel.layout import Layout, Stage
+from earl.parallel.memory import Estimate
+from earl.planner.cell import PlanCell
+from earl.planner.plan import Plan, Speedup
+from earl.planner.timing import PredictedStep, StageTime
+
+# What a plan is told in: tables of words, and numbers as people read them.
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table: lines of words, the first column names each."""
+
+    title: str
+    names: tuple[str, ...]
+    """Of the columns; some in two lines."""
+    rows: tuple[tuple[str, ...], ...]
+    """Of as many values, or fewer where the rest is empty."""
+
+
+def short(tokens: int) -> str:
+    """Tokens in a few letters.
+
+    Example:
+        >>> short(422342), short(1291715), short(512)
+        ('422K', '1.29M', '512')
+    """
+    for unit, size in (("M", 1e6), ("K", 1e3)):
+        if tokens >= size:
+            return f"{tokens / size:.3g}{unit}" if tokens < 100 * size else f"{tokens / size:.0f}{unit}"
+    return str(tokens)
+
+
+def significant(value: float) -> str:
+    """Three digits, thousands with commas.
+
+    Example:
+        >>> significant(1234.5), significant(12.345)
+        ('1,234', '12.3')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """With its unit.
+
+    Example:
+        >>> duration(0.00173), duration(41.84), duration(37250.0)
+        ('1.73 ms', '41.8 s', '10.3 h')
+    """
+    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{significant(seconds / size)} {unit}"
+    return "< 1 ms"
+
+
+# Steps of a plan as tables of words: stages, dispatch, and clusters side by side.
+
+
+def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
+    """Contexts down, stages across, then the whole step and what 1,000 episodes take."""
+    stages = ("rollout", "dispatch", "experience", "update", "weights")
+    rows: list[tuple[str, ...]] = []
+    for each in steps:
+        parts = {part.stage: part for part in each.parts}
+        took, hours = each.seconds, each.gpu_hours
+        if took is None or hours is None:
+            rows.append((f"{each.context:,}", each.verdict))
+            continue
+        layouts = [_part(part) for part in map(parts.get, stages) if part]
+        rows.append((f"{each.context:,}", *layouts, duration(took.value), _range(took), *_cost(hours, price)))
+    title = "A step, each stage in the layout that takes it the least time; GPU-h: GPU-hours of 1,000 episodes"
+    return Grid(title, ("context", *stages, "a step", "80 %", *_cost_names(price)), tuple(rows))
+
+
+def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
+    """Contexts down: what a step's rows weigh, what of it leaves its host, and how long that takes."""
+    rows = []
+    for entry in (each.dispatch for each in steps if each.dispatch):
+        sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
+        took = [duration(seconds) for seconds in (entry.times[-1].centralised_s, entry.times[-1].direct_s)]
+        between = f"{_layout(entry.prepared)} → {_layout(entry.learned)}"
+        rows.append((f"{entry.context:,}", f"{entry.tokens:,}", between, *sizes, *took))
+    names = ("context", "tokens", "dp x TP", "MiB", "leave hosts", "busiest link", "controller", "direct")
+    return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, tuple(rows))
+
+
+def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
+    """Contexts and clusters down: the layouts of a step, its time, what 1,000 episodes take."""
+    rows = []
+    for row in zip(*(plan.steps for plan in plans), strict=True):
+        for place, (plan, each) in enumerate(zip(plans, row, strict=True)):
+            where = plan.asked.cluster.where.removeprefix("--gpus ")
+            rows.append(("" if place else f"{each.context:,}", where, *_compared(each, price)))
+    names = ("context", "GPUs", "rollout", "update", "a step", *_cost_names(price))
+    return Grid("The clusters side by side; GPU-h: GPU-hours of 1,000 episodes", names, tuple(rows))
+
+
+def _compared(each: PredictedStep, price: float | None) -> list[str]:
+    took, hours = each.seconds, each.gpu_hours
+    if took is None or hours is None:
+        return [each.verdict]
+    parts = {part.stage: _part(part) for part in each.parts}
+    return [parts["rollout"], parts["update"], duration(took.value), *_cost(hours, price)]
+
+
+def _cost_names(price: float | None) -> list[str]:
+    return ["GPU-h", *([] if price is None else ["cost"])]
+
+
+def _layout(layout: Layout) -> str:
+    return f"{layout.dp}x{layout.tp}"
+
+
+def _cost(hours: Estimate, price: float | None) -> list[str]:
+    """GPU-hours, and what they cost."""
+    return [significant(hours.value), *([] if price is None else [significant(hours.value * price)])]
+
+
+def _part(part: StageTime) -> str:
+    """Example: "TP8 933 s"."""
+    if not part.seconds.value:
+        return "-"
+    return f"TP{part.layout.tp} {duration(part.seconds.value)}" if part.layout else duration(part.seconds.value)
+
+
+def _range(estimate: Estimate) -> str:
+    """Example: "-13 +16 %"."""
+    below, above = (round((end / estimate.value - 1) * 100) for end in (estimate.low, estimate.high))
+    return f"{below:+} {above:+} %"
+
 
 NO_ROOM = "OOM"
 """Out of memory: not even one response, or one row, of this length fits."""
@@ -59,14 +187,14 @@ def map_grid(plan: Plan, before: int, after: int) -> Grid:
     return Grid(title, ("context", *(f"{load}" for load in plan.asked.responses)), tuple(rows))
 
 
-def _by_layout(cells: Iterable[Cell]) -> list[list[Cell]]:
-    groups: dict[tuple[int, int], list[Cell]] = {}
+def _by_layout(cells: Iterable[PlanCell]) -> list[list[PlanCell]]:
+    groups: dict[tuple[int, int], list[PlanCell]] = {}
     for cell in cells:
         groups.setdefault((cell.context, cell.tp), []).append(cell)
     return [groups[key] for key in sorted(groups)]
 
 
-def _speed(cell: Cell, chosen: bool) -> str:
+def _speed(cell: PlanCell, chosen: bool) -> str:
     """Example: "227×2 *": 227 tokens per GPU and second in two waves, the choice."""
     if cell.throughput is None:
         return f"{NO_ROOM}  "
@@ -74,14 +202,14 @@ def _speed(cell: Cell, chosen: bool) -> str:
     return f"{significant(cell.throughput.value)}{waves}{' *' if chosen else '  '}"
 
 
-def _trained(cell: Cell, chosen: bool) -> tuple[str, str, str]:
+def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:
     fast = cell.throughput
     how = f"{cell.micro_batch_tokens:,}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
     speed = f"{significant(fast.value)}{' *' if chosen else '  '}" if fast else f"{NO_ROOM}  "
     return f"{cell.memory_bytes / GIB:.1f}", how, speed
 
 
-def _spread(cells: Sequence[Cell]) -> str:
+def _spread(cells: Sequence[PlanCell]) -> str:
     """Half of the widest interval, relative."""
     shares = [(e.high - e.low) / 2 / e.value for cell in cells if (e := cell.throughput)]
     return f"±{max(shares):.0%}" if shares else ""

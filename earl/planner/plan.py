@@ -1,20 +1,193 @@
 """The whole plan of a cluster."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby, pairwise
 from typing import Any
 
 from earl.errors import EarlError
 from earl.parallel.arrangement import shares, splits
 from earl.parallel.hardware import GIB, devices
-from earl.parallel.throughput.coefficients import fitted
-from earl.planner.cell import Cell
-from earl.planner.choice import Choice, Switch, choices, switches
+from earl.parallel.layout import Stage
+from earl.parallel.throughput.step import fitted
+from earl.planner.cell import PlanCell
 from earl.planner.question import Question
 from earl.planner.rollout import rollout_cells
-from earl.planner.speedup import Speedup, speedups
-from earl.planner.step import Step
-from earl.planner.timing import step
+from earl.planner.timing import PredictedStep, step
 from earl.planner.training import training_cells
+
+# The layout that a plan takes for each stage, context and load, and where it changes.
+
+
+@dataclass(frozen=True, slots=True)
+class FastestLayout:
+    """The fastest layout that fits.
+
+    Example:
+        Choice("rollout", 16_384, 32, tp=8, dp=16, …, ahead_percent=4.8, certain=False)
+    """
+
+    stage: Stage
+    context: int
+    responses: int | None
+    tp: int | None
+    """None: no layout fits."""
+    dp: int | None
+    recompute: bool
+    offload: bool
+    tokens_per_gpu_s: float | None
+    ahead_percent: float | None
+    """Of the fastest layout with another split; None: no other fits."""
+    certain: bool
+    """Whether its 80 % interval lies above that of the other one; False: measure both before relying on it."""
+    verdict: str
+    """Of the cell that was chosen; where none fits, of the one that comes nearest."""
+
+    @property
+    def as_object(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Contexts from one to another with the same choice."""
+
+    stage: Stage
+    responses: int | None
+    tp: int | None
+    first: int
+    last: int
+
+
+def choices(cells: Iterable[PlanCell]) -> list[FastestLayout]:
+    """One choice for each stage, number of responses and context, in the order of the cells."""
+    groups: dict[tuple[Stage, int, int], list[PlanCell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.stage, cell.responses or 0, cell.context), []).append(cell)
+    return [_choice(group) for group in groups.values()]
+
+
+def switches(found: Iterable[FastestLayout]) -> list[Switch]:
+    """Runs of contexts with the same split, by stage and responses.
+
+    Example:
+        TP 4 from 1,024 to 8,192, then TP 8 from 16,384 to 32,768
+    """
+    ordered = sorted(found, key=lambda choice: (choice.stage, choice.responses or 0, choice.context))
+    runs = [list(run) for _, run in groupby(ordered, key=lambda choice: (choice.stage, choice.responses, choice.tp))]
+    return [Switch(run[0].stage, run[0].responses, run[0].tp, run[0].context, run[-1].context) for run in runs]
+
+
+def changes(runs: Sequence[Switch]) -> list[tuple[Switch, Switch]]:
+    """Neighbouring runs of the same stage and load: where the layout changes as contexts grow."""
+    return [
+        (before, after)
+        for before, after in pairwise(runs)
+        if (before.stage, before.responses) == (after.stage, after.responses)
+    ]
+
+
+def _choice(group: Sequence[PlanCell]) -> FastestLayout:
+    """Of equally fast ones the smallest split."""
+    fitting = sorted((cell for cell in group if cell.throughput), key=lambda cell: (-_value(cell), cell.tp))
+    if not fitting:
+        nearest = min(group, key=lambda cell: cell.memory_bytes / max(1, cell.room_bytes))
+        return FastestLayout(
+            nearest.stage,
+            nearest.context,
+            nearest.responses,
+            None,
+            None,
+            False,
+            False,
+            None,
+            None,
+            False,
+            nearest.verdict,
+        )
+    best, *others = fitting
+    rival = next((cell for cell in others if cell.tp != best.tp), None)
+    return FastestLayout(
+        stage=best.stage,
+        context=best.context,
+        responses=best.responses,
+        tp=best.tp,
+        dp=best.dp,
+        recompute=best.recompute,
+        offload=best.offload,
+        tokens_per_gpu_s=_value(best),
+        ahead_percent=(_value(best) / _value(rival) - 1) * 100 if rival else None,
+        certain=rival is None or _low(best) > _high(rival),
+        verdict=best.verdict,
+    )
+
+
+def _value(cell: PlanCell) -> float:
+    return cell.throughput.value if cell.throughput else 0.0
+
+
+def _low(cell: PlanCell) -> float:
+    return cell.throughput.low if cell.throughput else 0.0
+
+
+def _high(cell: PlanCell) -> float:
+    return cell.throughput.high if cell.throughput else 0.0
+
+
+# The speed-up map of the EARL paper (arXiv 2510.05943, equation 1): one split against another, by context and load.
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """What rollout gains by another split: Speedup%(a, b) = (TGS(b) - TGS(a)) / TGS(a) x 100, TGS = tokens per GPU and
+    second. Negative: the first one is ahead.
+
+    Example:
+        >>> speedup(100.0, 131.0), speedup(131.0, 100.0)
+        (31.0, -23.7)
+    """
+
+    tp_from: int
+    tp_to: int
+    context: int
+    responses: int
+    percent: float | None
+    """None where one of the two does not fit."""
+    why: str
+    """Which one does not; empty where both do."""
+
+    @property
+    def as_object(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+def speedup(before: float, after: float) -> float:
+    """In percent, to a tenth."""
+    return round((after - before) / before * 100, 1)
+
+
+def speedups(cells: Iterable[PlanCell]) -> list[Speedup]:
+    """Every split of the rollout against the next larger one."""
+    found = {(cell.tp, cell.responses, cell.context): cell for cell in cells if cell.responses is not None}
+    tps = sorted({tp for tp, _, _ in found})
+    places = sorted({(responses, context) for _, responses, context in found})
+    return [
+        _speedup(found[before, responses, context], found[after, responses, context])
+        for before, after in pairwise(tps)
+        for responses, context in places
+    ]
+
+
+def _speedup(before: PlanCell, after: PlanCell) -> Speedup:
+    assert before.responses is not None, "rollout has a load"
+    percent, without = None, [cell for cell in (before, after) if cell.throughput is None]
+    if before.throughput and after.throughput:
+        percent = speedup(before.throughput.value, after.throughput.value)
+    why = " and ".join(f"TP {cell.tp} does not fit" for cell in without)
+    return Speedup(before.tp, after.tp, before.context, before.responses, percent, why)
+
 
 LARGEST_HOST = 8
 """GPUs of the largest host that is proposed."""
@@ -28,12 +201,12 @@ class Plan:
     sampling: int
     """GPUs that sample; where they take turns with the learner, all of them."""
     learning: int
-    cells: tuple[Cell, ...]
-    choices: tuple[Choice, ...]
+    cells: tuple[PlanCell, ...]
+    choices: tuple[FastestLayout, ...]
     switches: tuple[Switch, ...]
     """Contexts with the same choice, by stage and load."""
     map: tuple[Speedup, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PredictedStep, ...]
     """One for each context."""
 
     @property
@@ -103,7 +276,7 @@ def plan(asked: Question) -> Plan:
     )
 
 
-def _check_any_fits(asked: Question, cells: list[Cell]) -> None:
+def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
     """Raises EarlError, with the fewest GPUs of a host that are enough, when no engine holds one response."""
     if any(cell.feasible for cell in cells):
         return

@@ -2,14 +2,13 @@
 
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout
-from earl.parallel.throughput.coefficients import fitted
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
-from earl.parallel.throughput.room import Engine
-from earl.planner.cell import Cell
+from earl.parallel.throughput.step import Engine, fitted
+from earl.planner.cell import PlanCell
 from earl.planner.question import Question
 
 
-def rollout_cells(asked: Question, gpus: int) -> list[Cell]:
+def rollout_cells(asked: Question, gpus: int) -> list[PlanCell]:
     """Every split at every context and load.
 
     Args:
@@ -24,13 +23,13 @@ def rollout_cells(asked: Question, gpus: int) -> list[Cell]:
     ]
 
 
-def _cell(asked: Question, context: int, responses: int, layout: Layout) -> Cell:
+def _cell(asked: Question, context: int, responses: int, layout: Layout) -> PlanCell:
     engine = asked.engine(layout.tp)
     prompt, reply = asked.tokens.of(context)
     found = rollout(engine, Workload(prompt, reply, responses))
     held = found.weight_bytes + found.reserve_bytes
     room = max(0, held + engine.room_bytes(fitted().values))
-    return Cell(
+    return PlanCell(
         stage="rollout",
         context=context,
         responses=responses,

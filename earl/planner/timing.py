@@ -1,35 +1,130 @@
 """The recipe's batch on the whole cluster: how long each stage takes, one after another."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.columns import columns as named
-from earl.dispatch.job import Job
-from earl.dispatch.outlook import RATES, entry
-from earl.parallel.estimate import Estimate
+from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry
+from earl.dispatch.rows import columns as named
 from earl.parallel.layout import Layout
-from earl.parallel.throughput.parts import weight_bytes
+from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Workload, rollout
-from earl.planner.cell import Cell
+from earl.parallel.throughput.step import weight_bytes
+from earl.planner.cell import PlanCell
 from earl.planner.question import Question
-from earl.planner.step import Part, Step
+
+# What a step takes at a context, stage by stage, and what that costs.
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """A stage of a step.
+
+    Example:
+        Part("rollout", Estimate(253.0, …), Layout(dp=16, tp=8))
+    """
+
+    stage: str
+    seconds: Estimate
+    layout: Layout | None
+    """dp copies or parts, each over tp GPUs; None: between layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedStep:
+    """One step of a recipe."""
+
+    context: int
+    episodes: int
+    tokens: int
+    """Of all episodes."""
+    gpus: int
+    parts: tuple[StageTime, ...]
+    """Empty where a stage does not fit."""
+    verdict: str
+    """What does not fit."""
+    dispatch: CostLine | None
+
+    @property
+    def seconds(self) -> Estimate | None:
+        """Of all stages, one after another; its interval is that of stages which err alike."""
+        if not self.parts:
+            return None
+        spans = [part.seconds for part in self.parts]
+        return Estimate(
+            sum(span.value for span in spans),
+            sum(span.low for span in spans),
+            sum(span.high for span in spans),
+            "predicted",
+        )
+
+    @property
+    def gpu_hours(self) -> Estimate | None:
+        """Of 1,000 episodes."""
+        took = self.seconds
+        if took is None:
+            return None
+        factor = self.gpus / 3600 * 1000 / self.episodes
+        return Estimate(took.value * factor, took.low * factor, took.high * factor, took.origin)
+
+    @property
+    def as_object(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "context": self.context,
+            "episodes": self.episodes,
+            "tokens": self.tokens,
+            "fits": bool(self.parts),
+            "verdict": self.verdict,
+            "seconds": _object(self.seconds),
+            "stages": {
+                part.stage: {
+                    "seconds": _object(part.seconds),
+                    "dp": part.layout.dp if part.layout else None,
+                    "tp": part.layout.tp if part.layout else None,
+                }
+                for part in self.parts
+            },
+        }
+
+    def cost(self, price: float | None) -> dict[str, Any]:
+        """What 1,000 episodes take, for programs.
+
+        Args:
+            price: of a GPU-hour; None: nothing is known of it.
+        """
+        hours = self.gpu_hours
+        return {
+            "context": self.context,
+            "gpu_hours_per_1000_episodes": _object(hours),
+            "cost_per_1000_episodes": _object(hours, price) if price is not None else None,
+        }
+
+
+def _object(estimate: Estimate | None, factor: float = 1.0) -> dict[str, float] | None:
+    if estimate is None:
+        return None
+    names = ("value", "low", "high")
+    return {name: float(f"{getattr(estimate, name) * factor:.5g}") for name in names}
+
 
 Lengths = NDArray[np.int64]
 MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 """Columns that a run of earl dispatches: its learner makes the others where the rows lie."""
 
 
-def step(asked: Question, context: int, cells: Iterable[Cell], sampling: int) -> Step:
+def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int) -> PredictedStep:
     """A step whose longest episode has `context` tokens; lengths are those of `Job`, half as long in the median.
 
     Every stage has the layout that takes it the least time for the recipe's number of episodes.
     """
     here = [cell for cell in cells if cell.context == context and cell.feasible]
     episodes, shared = asked.config.rollout.episodes, asked.config.placement.kind != "disaggregated"
-    job = Job(asked.cluster, asked.shape, context, episodes, Layout(), Layout(), shared, True)
+    job = DispatchJob(asked.cluster, asked.shape, context, episodes, Layout(), Layout(), shared, True)
     lengths = job.lengths
     sampled = [_rollout(asked, context, tp, lengths, sampling) for tp in _tps(here, "rollout")]
     updated = [_update(asked, cell, lengths) for cell in here if cell.stage == "update"]
@@ -37,26 +132,26 @@ def step(asked: Question, context: int, cells: Iterable[Cell], sampling: int) ->
     missing = [name for name, found in (("rollout", sampled), ("update", updated)) if not found]
     if missing:
         verdict = f"{' and '.join(missing)}: no layout fits"
-        return Step(context, episodes, tokens, asked.cluster.gpus, (), verdict, None)
+        return PredictedStep(context, episodes, tokens, asked.cluster.gpus, (), verdict, None)
     first, last = min(sampled, key=_seconds), min(updated, key=_seconds)
     assert first.layout and last.layout, "both have one"
     learned = Layout(last.layout.dp, last.layout.tp)
-    planned = Job(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
+    planned = DispatchJob(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
     moved = entry(planned, named(MOVED), (*RATES, asked.network_gbps))
     forwards = [
         _experience(asked, cell, lengths) for cell in here if cell.stage == "experience" and cell.tp == learned.tp
     ]
     parts = (
         first,
-        Part("dispatch", _exactly(moved.times[-1].direct_s), None),
+        StageTime("dispatch", _exactly(moved.times[-1].direct_s), None),
         *forwards,
         last,
-        Part("weights", _exactly(_weights_seconds(asked, first.layout, learned, shared)), None),
+        StageTime("weights", _exactly(_weights_seconds(asked, first.layout, learned, shared)), None),
     )
-    return Step(context, episodes, tokens, asked.cluster.gpus, parts, "", moved)
+    return PredictedStep(context, episodes, tokens, asked.cluster.gpus, parts, "", moved)
 
 
-def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int) -> Part:
+def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int) -> StageTime:
     """Episodes are shared by as many copies as there are prompts and GPUs; that with the longest one is the last."""
     copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
     own = np.sort(lengths)[::-1][::copies]
@@ -66,28 +161,28 @@ def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int
     fast = rollout(asked.engine(tp), work).tokens_per_gpu_s
     assert fast is not None, "the longest one fits"
     took, least, most = (float(own.sum()) * written / (speed * tp) for speed in (fast.value, fast.high, fast.low))
-    return Part("rollout", Estimate(took, least, most, fast.origin), Layout(copies, tp))
+    return StageTime("rollout", Estimate(took, least, most, fast.origin), Layout(copies, tp))
 
 
-def _update(asked: Question, cell: Cell, lengths: Lengths) -> Part:
+def _update(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
     config = asked.config.learner
     return _learned("update", cell, lengths, config.minibatches, config.epochs)
 
 
-def _experience(asked: Question, cell: Cell, lengths: Lengths) -> Part:
+def _experience(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
     """Log-probs of the reference, the value head's estimates, and the learner's own where they are compared."""
     config = asked.config.algorithm
     passes = (config.kl > 0) + (config.name == "ppo") + (config.correction != "none")
     return _learned("experience", cell, lengths, 1, passes)
 
 
-def _learned(stage: str, cell: Cell, lengths: Lengths, batches: int, times: int) -> Part:
+def _learned(stage: str, cell: PlanCell, lengths: Lengths, batches: int, times: int) -> StageTime:
     """A rank has its share of a batch's tokens, or one long row."""
     assert cell.throughput is not None, "it fits"
     own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
     fast = cell.throughput
     took, least, most = (own / (speed * cell.tp) for speed in (fast.value, fast.high, fast.low))
-    return Part(stage, Estimate(took, least, most, fast.origin), Layout(cell.dp, cell.tp))
+    return StageTime(stage, Estimate(took, least, most, fast.origin), Layout(cell.dp, cell.tp))
 
 
 def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:
@@ -100,11 +195,11 @@ def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: 
     return crossing / asked.network_bandwidth + size / sampler.tp / device.link_bandwidth
 
 
-def _tps(cells: Iterable[Cell], stage: str) -> list[int]:
+def _tps(cells: Iterable[PlanCell], stage: str) -> list[int]:
     return list(dict.fromkeys(cell.tp for cell in cells if cell.stage == stage))
 
 
-def _seconds(part: Part) -> float:
+def _seconds(part: StageTime) -> float:
     return part.seconds.value
 
 

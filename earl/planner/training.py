@@ -3,18 +3,90 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import ceil
+from math import ceil, exp
 
-from earl.parallel.arrangement import splits
-from earl.parallel.choice import Stage
-from earl.parallel.estimate import Estimate
-from earl.parallel.fits import Verdict, fits
+from earl.parallel.arrangement import MemoryVerdict, fits, splits
 from earl.parallel.footprint import Training, forward_bytes, learner_bytes
-from earl.parallel.layout import Layout
-from earl.parallel.throughput.room import CONTEXT_BYTES
-from earl.planner import passes
-from earl.planner.cell import Cell
+from earl.parallel.hardware import Device
+from earl.parallel.layout import Layout, Stage
+from earl.parallel.memory import Estimate, ModelShape
+from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, StepLoad, Values, fitted, parts, step_seconds
+from earl.planner.cell import PlanCell
 from earl.planner.question import Question
+
+# How long a learner's passes take: an engine's steps over prompts alone, and the weights that FSDP fetches meanwhile.
+#
+# The backward pass is counted as two forward passes.
+
+BACKWARD = 2.0
+"""Forward passes that a backward pass takes as long as: gradients of inputs and of weights."""
+FLOAT_BYTES_ = 2
+GRADIENT_BYTES = 4
+SPEED = 0.7
+"""Of a learner's arithmetic relative to that of an engine that reads prompts: believed, not fitted."""
+SPREAD = 0.35
+"""Half of the 80 % interval, as a logarithm: the coefficients were fitted to engines that serve, not to learners."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A learner at work on one micro-batch after another.
+
+    Example:
+        Passing(shape, device, dp=32, tp=4, hosts=16, tokens=8192, context=8192, across=25e9)
+    """
+
+    shape: ModelShape
+    device: Device
+    dp: int
+    tp: int
+    hosts: int
+    tokens: int
+    """Of a micro-batch, all of the same context."""
+    context: float
+    across: float
+    """Bytes per second of a host's link to the others."""
+
+
+def reference(passing: Passing) -> Estimate:
+    """Tokens per GPU and second of forward passes alone."""
+    return _estimate(passing, max(_forward_seconds(passing), _fetching_seconds(passing, 1)))
+
+
+def update(passing: Passing, recompute: bool) -> Estimate:
+    """The same of forward and backward passes."""
+    passes = 1 + BACKWARD + (1 if recompute else 0)
+    given = GRADIENT_BYTES / FLOAT_BYTES_ if passing.dp > 1 else 0
+    return _estimate(passing, max(passes * _forward_seconds(passing), _fetching_seconds(passing, 2 + given)))
+
+
+def _forward_seconds(passing: Passing) -> float:
+    """Of a micro-batch: that of an engine that reads prompts, and the output layer for every token."""
+    engine = Engine(passing.shape, passing.device, passing.tp)
+    own = fitted().values
+    batch = StepLoad(sequences=0, context=0, prompt_tokens=passing.tokens, prompt_context=passing.context / 2)
+    return (step_seconds(engine, batch, own).total + _head_seconds(passing, own)) / SPEED
+
+
+def _head_seconds(passing: Passing, own: Values) -> float:
+    multiplied = 2 * parts(passing.shape).head * passing.tokens / passing.tp
+    return multiplied / (passing.device.bf16_flops * own["compute_16"])
+
+
+def _fetching_seconds(passing: Passing, copies: float) -> float:
+    """Of the parts that others hold, once for each pass: into a host over its link, then to each of its GPUs."""
+    if passing.dp == 1:
+        return 0.0
+    size = copies * passing.shape.parameters * FLOAT_BYTES_
+    link = fitted().values["link"]
+    inside = size / passing.tp * (passing.dp - 1) / passing.dp / (passing.device.link_bandwidth * link)
+    return max(inside, size * (passing.hosts - 1) / passing.hosts / passing.across)
+
+
+def _estimate(passing: Passing, seconds: float) -> Estimate:
+    value = passing.tokens / seconds / passing.tp
+    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD), "predicted")
+
 
 FLOAT_BYTES = 2
 """Of bfloat16, in which a learner on GPUs computes."""
@@ -31,7 +103,7 @@ class Way:
     offload: bool
 
 
-def training_cells(asked: Question, gpus: int) -> list[Cell]:
+def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
     """Both stages at every context under every split that the heads allow.
 
     Args:
@@ -49,7 +121,7 @@ def training_cells(asked: Question, gpus: int) -> list[Cell]:
     ]
 
 
-def _cell(asked: Question, stage: Stage, context: int, layout: Layout) -> Cell:
+def _cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
     """Under the fastest way that fits, offloading where nothing else does; else under the one that needs least."""
     verdicts = {way: _fits(asked, stage, way, layout) for way in _ways(asked, stage, context, layout.dp)}
     fitting = [way for way, verdict in verdicts.items() if verdict.ok]
@@ -59,7 +131,7 @@ def _cell(asked: Question, stage: Stage, context: int, layout: Layout) -> Cell:
         way = max(speeds, key=lambda way: speeds[way].value)
     else:
         way = min(verdicts, key=lambda way: verdicts[way].needed_bytes)
-    return Cell(
+    return PlanCell(
         stage=stage,
         context=context,
         responses=None,
@@ -92,7 +164,7 @@ def _ways(asked: Question, stage: Stage, context: int, dp: int) -> Iterator[Way]
     return (Way(count, again, away) for away, again, count in product(offload, recompute, tokens))
 
 
-def _fits(asked: Question, stage: Stage, way: Way, layout: Layout) -> Verdict:
+def _fits(asked: Question, stage: Stage, way: Way, layout: Layout) -> MemoryVerdict:
     """On one GPU, with what a driver and libraries keep of it."""
     device, learner = asked.cluster.device, asked.config.learner
     assert device is not None, "the kinds of GPUs that can be named are listed"
@@ -113,7 +185,7 @@ def _fits(asked: Question, stage: Stage, way: Way, layout: Layout) -> Verdict:
 def _speed(asked: Question, stage: Stage, way: Way, context: int, layout: Layout) -> Estimate:
     device = asked.cluster.device
     assert device is not None, "the kinds of GPUs that can be named are listed"
-    passing = passes.Passing(
+    passing = Passing(
         shape=asked.shape,
         device=device,
         dp=layout.dp,
@@ -123,7 +195,7 @@ def _speed(asked: Question, stage: Stage, way: Way, context: int, layout: Layout
         context=context,
         across=asked.network_bandwidth,
     )
-    return passes.update(passing, way.recompute) if stage == "update" else passes.reference(passing)
+    return update(passing, way.recompute) if stage == "update" else reference(passing)
 
 
 def _minibatch_tokens(asked: Question, context: int) -> int:

@@ -5,7 +5,7 @@
 Whatever breaks a rule is refused with its value, the rule and the cure; nothing is mended in silence.
 """
 
-from earl.preflight.plan import Plan, check_player, preflight, settled
-from earl.preflight.site import check_address
+from earl.preflight.cluster import check_address
+from earl.preflight.plan import RunPlan, check_player, preflight, settled
 
-__all__ = ["Plan", "check_address", "check_player", "preflight", "settled"]
+__all__ = ["RunPlan", "check_address", "check_player", "preflight", "settled"]

@@ -7,26 +7,94 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
 
 from earl.config import Config
+from earl.engine.learner import Update
+from earl.engine.model import shape
 from earl.errors import EarlError, OutOfMemory
-from earl.outline import Played
-from earl.parallel.choice import Choice, Stage
-from earl.parallel.profile.timings import Point, Skipped, Timing, spread_of
-from earl.placement.peers import Lost
-from earl.placement.place import Place, on_cluster
-from earl.placement.trial import Trials
-from earl.profiling.kept import Profile, write
-from earl.profiling.points import Grid, Points
-from earl.rollout.invented import invention_of
+from earl.group import Played
+from earl.layouts import Layouts
+from earl.observer import Observer
+from earl.parallel.layout import Choice, Stage
+from earl.parallel.profile import Point, Skipped, Timing, spread_of
+from earl.placement.backend import Backend, on_cluster
+from earl.placement.peers import WorkerLost
+from earl.placement.pipeline import StepPipeline
+from earl.placement.rollout_backend import StoredTrajectories
+from earl.profiling.kept import Profile, key_of, read, write
+from earl.profiling.points import SECONDS, Points, ProfileGrid, grid_of
+from earl.rollout.invented import Invention, invention_of
 from earl.rollout.pack import trajectories_of
+from earl.runs.journal import Journal
 from earl.stopping import StopRequest
+
+# What a stage takes, tried with episodes that nobody plays: the same calls as those of a step, with contexts of any
+# length. What is learned of them is nonsense: for stages that are thrown away afterwards.
+
+LONG = 5
+"""A first time of so many times what is asked for stands alone: what it made is little of it."""
+
+
+class Trials:
+    """Stages that are tried.
+
+    Args:
+        seed: of what is invented.
+    """
+
+    def __init__(self, stages: StepPipeline, seed: int) -> None:
+        self._stages, self._seed = stages, seed
+
+    def tried(self, stage: Stage, invention: Invention, sequences: int, seconds: float) -> list[float]:
+        """Seconds that the stage took, again and again until as much time has passed.
+
+        The first time makes what later ones find made: it counts where it is so long that there is no other.
+        """
+        work = self._sampling(invention, sequences) if stage == "rollout" else self._learning(invention, sequences)
+        taken = [_timed(work)]
+        while sum(taken[1:]) < seconds and taken[0] < LONG * seconds:
+            taken.append(_timed(work))
+        return taken[1:] or taken
+
+    def _sampling(self, invention: Invention, sequences: int) -> Callable[[], None]:
+        return lambda: self._stages.players.sample(invention, sequences, self._seed)
+
+    def _learning(self, invention: Invention, sequences: int) -> Callable[[], None]:
+        rows = self._stages.players.invent(invention, sequences, self._seed)
+        return lambda: self._learn(rows)
+
+    def _learn(self, rows: StoredTrajectories) -> None:
+        """Dispatch, experience preparation and update of rows, as in a step."""
+        stages, config = self._stages, self._stages.config
+        update = self._update()
+        taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
+        if stages.algorithm.needs_values:
+            stages.learner.turn_values(taken)
+        draws = np.random.default_rng(self._seed).standard_normal(rows.num_turns).astype(np.float32)
+        batch = stages.learner.complete(taken, draws, draws, reference=bool(config.algorithm.kl))
+        if config.algorithm.correction != "none":
+            batch, _ = stages.learner.corrected(batch, config.algorithm.correction, config.algorithm.correction_cap)
+        stages.learner.update(batch, stages.algorithm, update)
+
+    def _update(self) -> Update:
+        learner, algorithm = self._stages.config.learner, self._stages.config.algorithm
+        return Update(0.0, algorithm.entropy, algorithm.kl, learner.minibatches, learner.epochs, self._seed)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
 
 Told = Callable[[Timing | Skipped], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class CampaignResult:
     """What came of a campaign."""
 
     profile: Profile
@@ -41,13 +109,13 @@ class Outcome:
         told(self.skipped[-1])
 
 
-def campaign(config: Config, grid: Grid, profile: Profile, stop: StopRequest, told: Told) -> Outcome:
+def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequest, told: Told) -> CampaignResult:
     """Try what is not known yet. What was measured is kept point by point, so that it lasts whatever happens.
 
     Args:
         told: hears of every point as it is measured or left out.
     """
-    outcome, points = Outcome(profile), Points(config, grid, profile)
+    outcome, points = CampaignResult(profile), Points(config, grid, profile)
     if all(points.expectation.obstacle(point) for point in points):
         for point in points:
             outcome.leave(point, points.expectation.obstacle(point), told)
@@ -59,7 +127,7 @@ def campaign(config: Config, grid: Grid, profile: Profile, stop: StopRequest, to
 
 class _Campaign:
     def __init__(
-        self, config: Config, seconds: float, points: Points, outcome: Outcome, place: Place, told: Told
+        self, config: Config, seconds: float, points: Points, outcome: CampaignResult, place: Backend, told: Told
     ) -> None:
         self._seconds, self._points, self._outcome, self._told = seconds, points, outcome, told
         self._place, self._laid = place, points.first
@@ -89,7 +157,7 @@ class _Campaign:
             except OutOfMemory as error:
                 self._recover(point.choice, error)
                 why = str(error)
-            except Lost as error:
+            except WorkerLost as error:
                 self._place.mend(error)
                 self._stages.sync(0)
                 why = str(error)
@@ -104,7 +172,7 @@ class _Campaign:
         before, self._laid[stage] = self._laid[stage], choice
         try:
             self._stages.lay_out(choice)
-        except (OutOfMemory, Lost):
+        except (OutOfMemory, WorkerLost):
             raise
         except EarlError:
             self._laid[stage] = before
@@ -115,7 +183,7 @@ class _Campaign:
         """Have the stage stand again under the same layout: whoever ran out of memory has left the others."""
         try:
             self._stages.lay_out(choice, error)
-        except Lost as lost:
+        except WorkerLost as lost:
             self._place.mend(lost)
         self._stages.sync(0)
 
@@ -130,3 +198,30 @@ class _Campaign:
         self._points.expectation.learn(timing)
         self._outcome.measured += 1
         self._told(timing)
+
+
+# A run that begins: it measures layouts first where its recipe says so, and knows what was measured before.
+
+
+def measured_first(config: Config, stop: StopRequest, observer: Observer | None) -> None:
+    """Measure what is not known yet, if the recipe says so, on processes that end before the run's own begin."""
+    if not config.selector.profile:
+        return
+    if observer:
+        observer.event(0, "profile", "layouts are measured before the run begins")
+    profile = read(key_of(config, shape(config.model)))
+    campaign(config, grid_of(config, (), (), SECONDS), profile, stop, lambda _: None)
+
+
+def known_to(layouts: Layouts, placement: StepPipeline, journal: Journal) -> None:
+    """Let a new run know what was measured for recipes like its own, and note that."""
+    config = placement.config
+    if config.selector.kind != "auto":
+        return
+    profile = read(key_of(config, placement.shape))
+    if not profile.timings:
+        journal.event(0, "profile", "no layouts were measured here for such a run; `earl profile` would")
+        return
+    layouts.take(profile)
+    cells = f"{len(profile.timings)} cells of layouts are known, measured here until {profile.measured_at}"
+    journal.event(0, "profile", cells)

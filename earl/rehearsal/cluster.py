@@ -2,23 +2,74 @@
 
 import secrets
 import shutil
+import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from earl.errors import EarlError
-from earl.rehearsal import network, nodes, processes, state
-from earl.rehearsal.needs import call, check, check_network
+from earl.rehearsal import nodes, state
 from earl.rehearsal.owner import SHORT, Owner, owner_of
-from earl.rehearsal.plan import Cluster, bits_per_second, checked_name
+from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check, check_network, checked_name, link
+
+# What may happen to a host, and how it comes back: for rehearsals, and for the tests of recovery.
+
+
+def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
+    """Let a fault befall a host; `how` is one of `FAULTS`. Raises EarlError for a host that there is not."""
+    check()
+    FAULTS[how](cluster, _worker(cluster, host))
+
+
+def heal(cluster: RehearsedCluster, host: int) -> None:
+    """A host as after a restart: its link is up, what ran there is gone, a fresh Ray node has joined."""
+    check()
+    _link_up(cluster, _worker(cluster, host))
+    nodes.stop(cluster, host)
+    nodes.start(cluster, [host])
+
+
+def _kill(cluster: RehearsedCluster, host: int) -> None:
+    nodes.kill(nodes.namespace(cluster, host))
+
+
+def _freeze(cluster: RehearsedCluster, host: int) -> None:
+    nodes.send(nodes.namespace(cluster, host), signal.SIGSTOP)
+
+
+def _thaw(cluster: RehearsedCluster, host: int) -> None:
+    nodes.send(nodes.namespace(cluster, host), signal.SIGCONT)
+
+
+def _link_down(cluster: RehearsedCluster, host: int) -> None:
+    call(link(cluster, host, up=False))
+
+
+def _link_up(cluster: RehearsedCluster, host: int) -> None:
+    call(link(cluster, host, up=True))
+
+
+FAULTS: Mapping[str, Callable[[RehearsedCluster, int], None]] = MappingProxyType(
+    {"kill": _kill, "link-down": _link_down, "link-up": _link_up, "freeze": _freeze, "thaw": _thaw}
+)
+"""Name -> what it does. `kill`: every process of the host is gone at once, as when it loses power. `link-down`: nothing
+gets in or out. `freeze`: every process stands still while the link stays up. `link-up` and `thaw` undo these two."""
+
+
+def _worker(cluster: RehearsedCluster, host: int) -> int:
+    if host not in cluster.workers:
+        raise EarlError(f"cluster {cluster.name!r} has no host {host}; its hosts are 1 to {cluster.hosts}")
+    return host
+
 
 RAY_PORT = 6379
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostState:
     """How a host is."""
 
     host: int
@@ -31,33 +82,33 @@ class Host:
     """Whether Ray's head counts on it."""
 
 
-def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None]) -> Cluster:
+def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None]) -> RehearsedCluster:
     """Bring a cluster up that stays when this process ends. When that fails, or is interrupted, nothing of it stays.
 
     `say` is told what is done now. Raises EarlError for what the machine does not allow, and when the name is taken.
     """
     with ExitStack() as undo:
-        cluster = _begin(Cluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
+        cluster = _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
         state.disown(cluster)
         undo.pop_all()
     return cluster
 
 
 @contextmanager
-def rehearsed(name: str, hosts: int, rate: str, cpus: int, memory_mib: int) -> Iterator[Cluster]:
+def rehearsed(name: str, hosts: int, rate: str, cpus: int, memory_mib: int) -> Iterator[RehearsedCluster]:
     """A cluster that ends with the context, see `up`."""
     with ExitStack() as undo:
-        yield _begin(Cluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, lambda _: None)
+        yield _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, lambda _: None)
 
 
 @contextmanager
-def laid(name: str, hosts: int, rate: str) -> Iterator[Cluster]:
+def laid(name: str, hosts: int, rate: str) -> Iterator[RehearsedCluster]:
     """Hosts without Ray and the links between them, until the context ends. Raises EarlError as `up` does."""
     with ExitStack() as undo:
-        yield _lay(Cluster(name, hosts, rate, 0, 0, 0, 0, ""), undo)
+        yield _lay(RehearsedCluster(name, hosts, rate, 0, 0, 0, 0, ""), undo)
 
 
-def _begin(plan: Cluster, undo: ExitStack, say: Callable[[str], None]) -> Cluster:
+def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) -> RehearsedCluster:
     check()
     say(f"network: {plan.hosts} hosts at {plan.rate}")
     cluster = _lay(plan, undo)
@@ -69,7 +120,7 @@ def _begin(plan: Cluster, undo: ExitStack, say: Callable[[str], None]) -> Cluste
     return cluster
 
 
-def _lay(plan: Cluster, undo: ExitStack) -> Cluster:
+def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
     """The network of a plan, whose subnet and folder are chosen here."""
     checked_name(plan.name)
     bits_per_second(plan.rate)
@@ -77,11 +128,11 @@ def _lay(plan: Cluster, undo: ExitStack) -> Cluster:
     sweep()
     _free(plan.name, plan.hosts)
     folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
-    cluster = replace(plan, subnet=network.free_subnet(), folder=str(folder))
+    cluster = replace(plan, subnet=nodes.free_subnet(), folder=str(folder))
     state.remember(cluster)  # before anything is made: what is killed from here on can be found
     undo.callback(_remove, cluster)
     folder.mkdir(mode=0o700)
-    network.lay(cluster)
+    nodes.lay(cluster)
     return cluster
 
 
@@ -93,7 +144,7 @@ def sweep() -> list[str]:
     return [cluster.name for cluster in left]
 
 
-def down(name: str) -> Cluster:
+def down(name: str) -> RehearsedCluster:
     """Take a cluster down, whatever state it is in; what dead processes left of others goes too.
 
     Raises EarlError when there is none of that name, or another process is at work with it.
@@ -108,27 +159,27 @@ def down(name: str) -> Cluster:
     return cluster
 
 
-def status(cluster: Cluster) -> list[Host]:
+def status(cluster: RehearsedCluster) -> list[HostState]:
     """How every host is."""
     check()
     joined = nodes.joined(cluster)
     return [_look(cluster, host, host in joined) for host in cluster.workers]
 
 
-def _look(cluster: Cluster, host: int, in_ray: bool) -> Host:
-    members = processes.inside(nodes.namespace(cluster, host))
-    frozen = [processes.stopped(member) for member in members]
+def _look(cluster: RehearsedCluster, host: int, in_ray: bool) -> HostState:
+    members = nodes.inside(nodes.namespace(cluster, host))
+    frozen = [nodes.stopped(member) for member in members]
     kind = "none" if not members else "frozen" if all(frozen) else "running"
-    return Host(host, cluster.ip(host), _link(cluster, host), kind, in_ray)
+    return HostState(host, cluster.ip(host), _link(cluster, host), kind, in_ray)
 
 
-def _link(cluster: Cluster, host: int) -> str:
-    if cluster.namespace(host) not in network.namespaces():
+def _link(cluster: RehearsedCluster, host: int) -> str:
+    if cluster.namespace(host) not in nodes.namespaces():
         return "none"
     return call(("ip", "-br", "-n", cluster.namespace(host), "link", "show", cluster.interface)).split()[1].lower()
 
 
-def _remove(cluster: Cluster) -> None:
+def _remove(cluster: RehearsedCluster) -> None:
     """Everything of a cluster, as far as it exists: processes, network, sessions, state, in this order."""
     if cluster not in state.known():
         return  # somebody took it down, and its names may be another's by now
@@ -136,19 +187,19 @@ def _remove(cluster: Cluster) -> None:
     if not (owner and owner.rebooted):  # then namespaces of these names are somebody else's
         for host in range(cluster.hosts + 1):
             nodes.stop(cluster, host)
-        network.remove(cluster)
+        nodes.remove(cluster)
     _clear(cluster)
     state.forget(cluster)
 
 
-def _clear(cluster: Cluster) -> None:
+def _clear(cluster: RehearsedCluster) -> None:
     folder = Path(cluster.folder)
     if folder.is_dir():
         nodes.close_head(cluster)
         shutil.rmtree(folder)
 
 
-def _owner(cluster: Cluster) -> Owner | None:
+def _owner(cluster: RehearsedCluster) -> Owner | None:
     return owner_of(state.folder(cluster.name))
 
 
@@ -159,7 +210,7 @@ def _free(name: str, hosts: int) -> None:
         if owner and owner.process:
             raise EarlError(f"cluster {name!r} is in use by process {owner.process}; wait until that has ended")
         raise EarlError(f"cluster {name!r} is up already; take it down with: earl cluster down --name {name}")
-    taken = network.taken(name, hosts)
+    taken = nodes.taken(name, hosts)
     if taken:
         raise EarlError(f"{', '.join(taken)}: network namespaces or interfaces of other origin; choose another --name")
 

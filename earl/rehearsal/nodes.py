@@ -6,16 +6,118 @@ its host name, which changes nothing for it and holds every process that it star
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from earl.errors import EarlError
-from earl.rehearsal import processes, state
-from earl.rehearsal.needs import call, ray
-from earl.rehearsal.plan import Cluster, Command
+from earl.rehearsal import state
+from earl.rehearsal.plan import NETWORK, Command, RehearsedCluster, build, call, ray
+
+# The network of a rehearsal, without anything that runs in it.
+
+
+def lay(cluster: RehearsedCluster) -> None:
+    """Make namespaces, links and their shapes."""
+    for command in build(cluster):
+        call(command)
+
+
+def remove(cluster: RehearsedCluster) -> None:
+    """Take away what there is of it. Processes in its namespaces have to be gone."""
+    if f"{cluster.interface}@" in call(("ip", "-br", "link")):
+        call(("ip", "link", "delete", cluster.interface))
+    present = namespaces()
+    for namespace in chain([cluster.switch], map(cluster.namespace, cluster.workers)):
+        if namespace in present:
+            call(("ip", "netns", "delete", namespace))
+
+
+def taken(name: str, hosts: int) -> list[str]:
+    """What is there already of all that a new network would be called like."""
+    wanted = {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
+    links = [f"{name}0"] if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE) else []
+    return sorted(wanted & namespaces()) + links
+
+
+def namespaces() -> set[str]:
+    """All named network namespaces of this machine."""
+    return {line.split()[0] for line in call(("ip", "netns", "list")).splitlines() if line}
+
+
+def free_subnet() -> int:
+    """The third number of the first network that this machine has no address in."""
+    addresses = call(("ip", "-4", "-o", "address"))
+    free = [number for number in range(256) if f" {NETWORK}.{number}." not in addresses]
+    if not free:
+        raise EarlError(f"this machine has addresses in all of {NETWORK}.0.0/16; take a cluster down first")
+    return free[0]
+
+
+# The processes of a host, known by the namespace that they are in: no name is matched, nobody else's is met.
+
+PATIENCE_SECONDS = 30.0
+
+
+def inside(namespace: Path) -> list[int]:
+    """Process ids in a namespace, given by the file that it is bound to; none when it is bound to none."""
+    found = _identity(namespace)
+    if found is None:
+        return []
+    kinds = ("net", "uts")
+    own = {_identity(Path("/proc/self/ns") / kind) for kind in kinds}
+    assert found not in own, f"{namespace} is the namespace of this very process"
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [number for number in numbers if found in {_identity(Path(f"/proc/{number}/ns/{kind}")) for kind in kinds}]
+
+
+def send(namespace: Path, number: signal.Signals) -> int:
+    """Send a signal to every process in a namespace; says to how many."""
+    members = inside(namespace)
+    for member in members:
+        _send(member, number)
+    return len(members)
+
+
+def kill(namespace: Path) -> None:
+    """Kill what is in a namespace, until nothing is. Raises EarlError when something cannot be killed."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while send(namespace, signal.SIGKILL):
+        if time.monotonic() > end:
+            raise EarlError(f"processes {inside(namespace)} in {namespace} cannot be killed; see what they wait for")
+        time.sleep(0.05)
+
+
+def stopped(process: int) -> bool:
+    """Whether a process is frozen by a signal."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return  # it ended by itself
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode behind a path: the same for all ways to one namespace."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
 
 START_SECONDS = 180.0
 HEALTH = {
@@ -34,26 +136,26 @@ print(*[node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
 """A driver of one question: `ray status` answers from what the head noted some seconds ago."""
 
 
-def namespace(cluster: Cluster, host: int) -> Path:
+def namespace(cluster: RehearsedCluster, host: int) -> Path:
     """The file that the namespace of a host's processes is bound to."""
     return Path(cluster.folder) / "head" if host == 0 else Path("/run/netns") / cluster.namespace(host)
 
 
-def open_head(cluster: Cluster) -> None:
+def open_head(cluster: RehearsedCluster) -> None:
     """Make the namespace of the head's processes."""
     file = namespace(cluster, 0)
     file.touch()
     call(("unshare", f"--uts={file}", "true"))
 
 
-def close_head(cluster: Cluster) -> None:
+def close_head(cluster: RehearsedCluster) -> None:
     """Remove it again."""
     file = namespace(cluster, 0)
     if file.exists() and file.stat().st_dev != file.parent.stat().st_dev:  # a namespace is bound to it
         call(("umount", str(file)))
 
 
-def start(cluster: Cluster, hosts: Iterable[int]) -> None:
+def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
     """Start the Ray nodes of some hosts, all at once. Raises EarlError with Ray's own words when one does not come."""
     begun = {host: _begin(cluster, host) for host in hosts}
     for host, process in begun.items():
@@ -65,13 +167,13 @@ def start(cluster: Cluster, hosts: Iterable[int]) -> None:
             raise EarlError(f"Ray on host {host} did not start; {_last(cluster, host)}")
 
 
-def stop(cluster: Cluster, host: int) -> None:
+def stop(cluster: RehearsedCluster, host: int) -> None:
     """Kill all processes of a host and remove its Ray session."""
-    processes.kill(namespace(cluster, host))
+    kill(namespace(cluster, host))
     shutil.rmtree(_session(cluster, host), ignore_errors=True)  # there is none where Ray never started
 
 
-def joined(cluster: Cluster) -> set[int]:
+def joined(cluster: RehearsedCluster) -> set[int]:
     """The hosts that Ray counts on, as its head sees it now. Empty when the head does not answer."""
     variables = {**os.environ, **state.environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
     done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
@@ -79,7 +181,7 @@ def joined(cluster: Cluster) -> set[int]:
     return {host for host in cluster.workers if cluster.ip(host) in alive}
 
 
-def _begin(cluster: Cluster, host: int) -> subprocess.Popen[bytes]:
+def _begin(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
     """Start the program that starts a node, apart from this terminal: Ctrl-C is for the driver, not for the nodes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     variables = {**inherited, **HEALTH, **state.environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -94,7 +196,7 @@ def _begin(cluster: Cluster, host: int) -> subprocess.Popen[bytes]:
         )
 
 
-def command(cluster: Cluster, host: int) -> Command:
+def command(cluster: RehearsedCluster, host: int) -> Command:
     """The command that starts a host's Ray node."""
     common: Command = (
         *("--node-ip-address", cluster.ip(host)),
@@ -111,15 +213,15 @@ def command(cluster: Cluster, host: int) -> Command:
     return ("nsenter", f"--uts={namespace(cluster, 0)}", ray(), "start", *head, *common)
 
 
-def _session(cluster: Cluster, host: int) -> Path:
+def _session(cluster: RehearsedCluster, host: int) -> Path:
     return Path(cluster.folder) / str(host)
 
 
-def _log(cluster: Cluster, host: int) -> Path:
+def _log(cluster: RehearsedCluster, host: int) -> Path:
     return Path(cluster.folder) / f"start-{host}.txt"
 
 
-def _last(cluster: Cluster, host: int) -> str:
+def _last(cluster: RehearsedCluster, host: int) -> str:
     """What a node that did not start said last."""
     lines = _log(cluster, host).read_text(errors="replace").strip().splitlines()
     return f"it said: {lines[-1]}" if lines else "it said nothing"

@@ -10,7 +10,12 @@ is in a namespace of its own, so that no rule of the machine's firewall meets wh
 """
 
 import re
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 from earl.errors import EarlError
 
@@ -33,7 +38,7 @@ comes back to; BBR, which some machines have, takes the rate that it last measur
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RehearsedCluster:
     """A rehearsed cluster. Host 0 is the machine itself, with the driver and Ray's head; hosts 1 … `hosts` work."""
 
     name: str
@@ -102,7 +107,7 @@ def bits_per_second(rate: str) -> int:
     return int(match[1]) * _BITS[match[2]]
 
 
-def build(cluster: Cluster) -> list[Command]:
+def build(cluster: RehearsedCluster) -> list[Command]:
     """The commands that lay the network, in order."""
     bridge: list[Command] = [
         ("ip", "netns", "add", cluster.switch),
@@ -113,7 +118,7 @@ def build(cluster: Cluster) -> list[Command]:
     return [*bridge, *_link(cluster, 0, inside=()), *hosts]
 
 
-def _host(cluster: Cluster, host: int) -> list[Command]:
+def _host(cluster: RehearsedCluster, host: int) -> list[Command]:
     namespace = cluster.namespace(host)
     return [
         ("ip", "netns", "add", namespace),
@@ -123,7 +128,7 @@ def _host(cluster: Cluster, host: int) -> list[Command]:
     ]
 
 
-def _link(cluster: Cluster, host: int, inside: Command) -> list[Command]:
+def _link(cluster: RehearsedCluster, host: int, inside: Command) -> list[Command]:
     """A veth pair from the bridge to a host, shaped on both ends. `inside`: options that reach the host's namespace."""
     port, interface, switch = f"port{host}", cluster.interface, ("-n", cluster.switch)
     return [
@@ -142,6 +147,66 @@ def _bucket(rate: str) -> Command:
     return ("tbf", "rate", rate, "burst", f"{burst_bytes}b", "latency", "100ms")
 
 
-def link(cluster: Cluster, host: int, up: bool) -> Command:
+def link(cluster: RehearsedCluster, host: int, up: bool) -> Command:
     """The command that takes a host's link up or down."""
     return ("ip", "-n", cluster.namespace(host), "link", "set", cluster.interface, "up" if up else "down")
+
+
+# What a machine must have and allow for a rehearsal, and the one way in which its programs are called.
+
+PROGRAMS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "umount": "mount",
+    "sysctl": "procps",
+}
+"""Program -> Debian's package of it."""
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+_STATUS = Path("/proc/self/status")
+
+
+def check() -> None:
+    """Raises EarlError when a rehearsal cannot be had here, naming what is missing and what mends it."""
+    check_network()
+    if find_spec("ray") is None:
+        raise EarlError("Ray is not installed; install it with: pip install 'earl[ray]'")
+
+
+def check_network() -> None:
+    """The same of hosts that no Ray node runs on."""
+    if not _STATUS.exists():
+        raise EarlError(
+            f"a rehearsal is made of Linux's network namespaces, and this is {sys.platform}; run it on Linux"
+        )
+    missing = {program: package for program, package in PROGRAMS.items() if shutil.which(program) is None}
+    if missing:
+        packages = " ".join(sorted(set(missing.values())))
+        raise EarlError(f"not installed: {', '.join(missing)}; on Debian they come with: apt-get install {packages}")
+    lacking = [name for name, bit in _CAPABILITIES.items() if not _effective() >> bit & 1]
+    if lacking:
+        raise EarlError(
+            f"not permitted: network namespaces need {' and '.join(lacking)}; run it as root, "
+            "in Docker with --privileged"
+        )
+
+
+def call(command: Command) -> str:
+    """Run a program and give its output. Raises EarlError with what it said when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise EarlError(f"`{' '.join(command)}` failed: {said or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def ray() -> str:
+    """The program `ray` that belongs to this Python."""
+    return str(Path(sys.executable).with_name("ray"))
+
+
+def _effective() -> int:
+    """The capabilities of this process, a bit each."""
+    [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")]
+    return int(line.split()[1], 16)

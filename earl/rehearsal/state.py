@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.rehearsal.owner import Owner
-from earl.rehearsal.plan import Cluster
+from earl.rehearsal.plan import RehearsedCluster
 
 
 def attach(address: str) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ def _only(addresses: Collection[str]) -> str:
     return next(iter(addresses), "")
 
 
-def environment(cluster: Cluster, host: int) -> dict[str, str]:
+def environment(cluster: RehearsedCluster, host: int) -> dict[str, str]:
     """What processes on a host find in their environment: how Ray opens, and which interface and address are theirs."""
     return {
         "RAY_AUTH_MODE": "token",
@@ -66,23 +66,23 @@ def folder(name: str) -> Path:
     return root() / name
 
 
-def known() -> list[Cluster]:
+def known() -> list[RehearsedCluster]:
     """All clusters that are up, by name."""
     return [load(path.parent.name) for path in sorted(root().glob("[a-z]*/cluster.json"))]
 
 
-def load(name: str) -> Cluster:
+def load(name: str) -> RehearsedCluster:
     """A cluster that is up. Raises EarlError when there is none of that name."""
     file = folder(name) / "cluster.json"
     if not file.is_file():
         raise EarlError(f"no cluster {name!r} is up; start it with: earl cluster up --name {name}")
     try:
-        return TypeAdapter(Cluster).validate_python(parse_json_object(file.read_bytes()))
+        return TypeAdapter(RehearsedCluster).validate_python(parse_json_object(file.read_bytes()))
     except (ValueError, TypeError) as error:
         raise EarlError(f"{file} is not what earl wrote ({error}); remove the folder {file.parent}") from error
 
 
-def remember(cluster: Cluster) -> None:
+def remember(cluster: RehearsedCluster) -> None:
     """Write a cluster's plan, its owner, this process, and a fresh token: all of the folder or none of it."""
     root().mkdir(parents=True, exist_ok=True)
     begun = Path(tempfile.mkdtemp(prefix=".", dir=root()))  # readable by its owner alone
@@ -94,11 +94,11 @@ def remember(cluster: Cluster) -> None:
     begun.rename(folder(cluster.name))
 
 
-def disown(cluster: Cluster) -> None:
+def disown(cluster: RehearsedCluster) -> None:
     """Let a cluster stay when this process ends."""
     replace(Owner.this(), process=0).write(folder(cluster.name))
 
 
-def forget(cluster: Cluster) -> None:
+def forget(cluster: RehearsedCluster) -> None:
     """Remove a cluster's folder."""
     shutil.rmtree(folder(cluster.name))

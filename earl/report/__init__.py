@@ -9,9 +9,8 @@ from pathlib import Path
 
 from earl.report import export
 from earl.report.data import MAX_EPISODES, gather
-from earl.report.page import render
-from earl.report.sections import listed, sections
-from earl.report.tables import figure_table, run_tables
+from earl.report.export import figure_table, run_tables
+from earl.report.page import listed, render, sections
 from earl.runs.folder import RunFolder
 from earl.runs.storage import write_text
 

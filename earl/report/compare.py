@@ -8,6 +8,7 @@ from typing import Any
 from earl.config import Config
 from earl.matches import BOTH_SEATS, MatchResult, wilson
 from earl.report.data import RunData
+from earl.report.evaluation_plots import DURING
 from earl.report.figures import (
     AGAIN,
     Figure,
@@ -20,7 +21,6 @@ from earl.report.figures import (
     percent_axis,
 )
 from earl.report.results import Pairing, Phase, opponent_name, pairings, phases, result_at, seat_name, seats_of
-from earl.report.strength import DURING
 from earl.report.text import shown
 
 Runs = Sequence[RunData]

@@ -1,22 +1,242 @@
 """All that a report reads from a run's folder, in one value. Nothing here fails because something is missing."""
 
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from safetensors import SafetensorError, safe_open
 
 from earl.config import Config
-from earl.errors import EarlError
+from earl.documents import parse_json_object
+from earl.errors import EarlError, boundary
 from earl.growth import ContextTokens
 from earl.recipe import build
-from earl.report.model import ModelFacts, model_facts
-from earl.report.stored import StoredEpisodes, stored_episodes
-from earl.runs import checkpoint, numbers, signing
+from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
-from earl.runs.numbers import Numbers
-from earl.runs.storage import read_below, storage
-from earl.runs.store import Store, files_of
+from earl.runs.storage import checked, read_below, step_name, step_of, storage
+from earl.runs.store import Numbers, Store, files_of
 from earl.runs.tables import RecordedDecision
+from earl.trajectory import TrainingRecord, Trajectory
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+# Which of the stored episodes are shown: as varied as they come.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """A trajectory and where it is stored."""
+
+    step: int
+    number: int
+    """Its place in the step's file, from 0."""
+    trajectory: Trajectory
+    experience: TrainingRecord | None = None
+    """What training made of it; None when that was not stored."""
+
+
+Feature = tuple[str, object]
+
+
+def choose(episodes: Sequence[StoredEpisode], limit: int) -> list[StoredEpisode]:
+    """Up to `limit` different episodes that vary in step, opponent, seat, outcome and stop reason.
+
+    Each next one is the first whose features have been chosen least so far. What is the same token by token
+    in the same step is taken once.
+    """
+    buckets: defaultdict[tuple[Feature, ...], deque[StoredEpisode]] = defaultdict(deque)
+    known: set[tuple[int, bytes]] = set()
+    for episode in episodes:
+        key = episode.step, episode.trajectory.tokens.tobytes()
+        if key not in known:
+            known.add(key)
+            buckets[_features(episode)].append(episode)
+    seen: Counter[Feature] = Counter()
+    chosen: list[StoredEpisode] = []
+    while buckets and len(chosen) < limit:
+        features = min(buckets, key=lambda bucket: sum(seen[feature] for feature in bucket))
+        seen.update(features)
+        chosen.append(buckets[features].popleft())
+        if not buckets[features]:
+            del buckets[features]
+    return sorted(chosen, key=lambda episode: (-episode.step, episode.number))
+
+
+def _features(episode: StoredEpisode) -> tuple[Feature, ...]:
+    played, task = episode.trajectory, episode.trajectory.task
+    return (
+        ("step", episode.step),
+        ("opponent", task.opponent),
+        ("seat", task.seat),
+        ("outcome", played.outcome),
+        ("stop", played.stop),
+        ("illegal", played.illegal > 0),
+        ("pair", (task.opponent, task.seat, played.outcome)),
+    )
+
+
+# The stored episodes of a run: a few of its steps, from the first that kept them to the last.
+
+MAX_STEPS = 10
+"""Stored steps that episodes are taken from."""
+MAX_PROBLEMS = 3
+"""Unreadable files that are named one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisodes:
+    """Some episodes of some stored steps."""
+
+    steps: tuple[int, ...]
+    """Those that were looked into."""
+    total: int
+    """How many episodes these steps have stored."""
+    chosen: tuple[StoredEpisode, ...]
+
+
+def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> StoredEpisodes | None:
+    """Up to `limit` varied episodes; None when there are none. What cannot be read is told in `problems`."""
+    paths = sorted(folder.trajectories.glob("step-*.parquet"), key=lambda path: step_of(path) or 0)
+    read: dict[Path, list[StoredEpisode]] = {}
+    failures: list[str] = []
+    while missing := [path for path in spread(paths, MAX_STEPS) if path not in read]:
+        try:
+            read[missing[0]] = _read(missing[0])
+        except EarlError as error:  # another step takes its place
+            failures.append(str(error))
+            paths.remove(missing[0])
+    problems += failures[:MAX_PROBLEMS]
+    if len(failures) > MAX_PROBLEMS:
+        problems.append(f"and {len(failures) - MAX_PROBLEMS} more files of trajectories in {folder.trajectories}")
+    everything = [episode for path in spread(paths, MAX_STEPS) for episode in read[path]]
+    if not everything:
+        return None
+    steps = tuple(sorted({episode.step for episode in everything}))
+    return StoredEpisodes(steps, len(everything), tuple(choose(everything, limit)))
+
+
+def spread(items: Sequence[Path], limit: int) -> list[Path]:
+    """At most `limit` items at even distances, the first and the last among them.
+
+    Example:
+        7 items, limit 4 -> those at 0, 2, 4, 6
+    """
+    if len(items) <= limit:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
+
+
+def _read(path: Path) -> list[StoredEpisode]:
+    step, groups, known = trajectories.read_whole(path)
+    played = [trajectory for group in groups for trajectory in group.trajectories]
+    experiences: Sequence[TrainingRecord | None] = known or [None] * len(played)
+    return [
+        StoredEpisode(step, number, trajectory, experience)
+        for number, (trajectory, experience) in enumerate(zip(played, experiences, strict=True))
+    ]
+
+
+# What a checkpoint's files say about the model, without loading it: size, shape, tokenizer.
+
+JSON_BYTES = 16 << 20
+"""Of a file that describes a model or a run's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The model of a run's latest checkpoint."""
+
+    step: int
+    best_step: int | None
+    """Whose weights are kept as the best; None when the checkpoint does not say."""
+    parameters: int | None
+    config: dict[str, Any]
+    """The model's own config.json; empty when it is not there."""
+    tokenizer: "Tokenizer | None"
+
+    @property
+    def shape(self) -> str:
+        """Architecture, layers and width in words; empty when unknown."""
+        kind, layers, width = (self.config.get(key) for key in ("model_type", "num_hidden_layers", "hidden_size"))
+        parts = [str(kind)] if kind else []
+        parts += [f"{layers} layer{'' if layers == 1 else 's'}"] if layers else []
+        parts += [f"width {width}"] if width else []
+        return ", ".join(parts)
+
+
+def model_facts(checkpoints: Path) -> ModelFacts | None:
+    """What the latest checkpoint says; None when there is none yet.
+
+    Raises:
+        EarlError: when one of its files cannot be read.
+    """
+    steps = checkpoint.all_steps(checkpoints)
+    if not steps:
+        return None
+    path = checkpoints / step_name(steps[-1])
+    with storage(path):
+        state = _json(path / checkpoint.STATE).get("state")
+        best = state.get("best_step") if isinstance(state, dict) else None
+        return ModelFacts(
+            step=steps[-1],
+            best_step=best if isinstance(best, int) else None,
+            parameters=_parameters(path),
+            config=_json(path / "config.json"),
+            tokenizer=_tokenizer(path / "tokenizer.json"),
+        )
+
+
+def _run_of(path: Path) -> Path:
+    """The run's folder, of a file in one of its checkpoints."""
+    return path.parent.parent.parent
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    data = read_below(_run_of(path), path)
+    try:
+        return parse_json_object(data)
+    except ValueError as error:
+        raise EarlError(f"{path} is {error}: the checkpoint is damaged; continue the run to get a new one") from error
+
+
+def _parameters(folder: Path) -> int | None:
+    """Numbers in the model's tensors, from the files' headers."""
+    files = sorted(folder.glob("model*.safetensors"))
+    if pipes := [path for path in files if not path.is_file()]:  # reading one would wait without end
+        raise EarlError(f"{pipes[0]} is no regular file: the checkpoint is damaged; continue the run to get a new one")
+    try:
+        return sum(map(_numbers_in, files)) if files else None
+    except SafetensorError as error:
+        raise EarlError(f"{folder} has unreadable weights ({error}); continue the run to get a new one") from error
+
+
+def _numbers_in(path: Path) -> int:
+    total = 0
+    with safe_open(checked(_run_of(path), path), framework="numpy") as tensors:
+        for name in tensors.keys():  # noqa: SIM118 (not a dict)
+            size = 1
+            for length in tensors.get_slice(name).get_shape():
+                size *= length
+            total += size
+    return total
+
+
+def _tokenizer(path: Path) -> "Tokenizer | None":
+    if not path.is_file():
+        return None
+    checked(_run_of(path), path)
+    from tokenizers import Tokenizer  # only here: reports without episodes need none
+
+    with boundary() as fault:  # tokenizers raises bare Exceptions
+        return Tokenizer.from_file(str(path))
+    raise EarlError(f"tokenizer {path} cannot be read ({fault.message}); continue the run to get a new checkpoint")
+
 
 T = TypeVar("T")
 
@@ -112,7 +332,7 @@ def _config(folder: RunFolder) -> Config | None:
 def _numbers(folder: RunFolder) -> Numbers:
     if not folder.database.is_file():
         return Numbers()
-    return numbers.read(folder.database)
+    return store.read_numbers(folder.database)
 
 
 def _contexts(folder: RunFolder) -> list[ContextTokens]:

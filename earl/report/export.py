@@ -2,8 +2,10 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from html import unescape
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,9 +14,127 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
-from earl.report.tables import Table
+from earl.report.compare import recipe_differences
+from earl.report.data import RunData
+from earl.report.figures import Figure
 from earl.report.text import visible
 from earl.runs.storage import replace_file, storage
+from earl.trajectory import Author
+
+# The tables of a report: one behind each plot, and those of the run's database, as columns.
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of the same length.
+
+    Example:
+        Table("loss", {"step": [1, 2], "loss": [0.3, 0.1]})
+    """
+
+    name: str
+    """Names the file."""
+    columns: dict[str, list[Any]]
+
+
+Row = dict[str, Any]
+
+
+def figure_table(figure: Figure) -> Table | None:
+    """The numbers behind a plot: a row for each x, a column for each line; of a map a row for each cell."""
+    if figure.spec is None:
+        return None
+    traces = [trace for trace in figure.spec["data"] if not trace.get("meta", {}).get("again")]
+    named = [(_name(figure, trace), trace) for trace in traces]
+    if any(trace["type"] == "heatmap" for trace in traces):
+        return Table(figure.name, _cells(named))
+    columns: dict[str, dict[Any, Any]] = {}
+    for name, trace in named:
+        points = zip(trace["x"], trace["y"], strict=True)
+        columns[name] = dict(points)
+        if bars := trace.get("error_y"):
+            rows = list(zip(trace["x"], trace["y"], bars["arrayminus"], bars["array"], strict=True))
+            columns[f"{name}, low"] = {x: y - below for x, y, below, _ in rows}
+            columns[f"{name}, high"] = {x: y + above for x, y, _, above in rows}
+    steps = sorted({step for column in columns.values() for step in column})
+    filled = {name: [column.get(step) for step in steps] for name, column in columns.items()}
+    return Table(figure.name, {"step": steps, **filled})
+
+
+def _name(figure: Figure, trace: Row) -> str:
+    """A line's name as text, with its choice in front where the plot has several."""
+    choice = trace.get("meta", {}).get("choice")
+    parts = [figure.choices[choice] if choice is not None else "", unescape(trace.get("name", ""))]
+    return ": ".join(filter(None, parts))
+
+
+def _cells(named: Sequence[tuple[str, Row]]) -> dict[str, list[Any]]:
+    """Step and turn of every cell that has a value in any map, and its value in each."""
+    first = named[0][1]
+    places = [(row, column) for column in range(len(first["x"])) for row in range(len(first["y"]))]
+    kept = [(row, column) for row, column in places if any(t["z"][row][column] is not None for _, t in named)]
+    columns: dict[str, list[Any]] = {
+        "step": [first["x"][column] for _, column in kept],
+        "turn": [first["y"][row] for row, _ in kept],
+    }
+    return columns | {name: [trace["z"][row][column] for row, column in kept] for name, trace in named}
+
+
+def run_tables(runs: Sequence[RunData]) -> list[Table]:
+    """What the runs recorded, in full: numbers, times, evaluations, events, contexts, and the episodes shown."""
+    makers: dict[str, Callable[[RunData], list[Row]]] = {
+        "metrics": lambda run: _series(run.numbers.metrics, "name", "value"),
+        "timings": lambda run: _series(run.numbers.timings, "stage", "seconds"),
+        "matches": lambda run: [{"step": m.step, "phase": m.phase, **asdict(m.result)} for m in run.numbers.matches],
+        "events": lambda run: [asdict(event) for event in run.numbers.events],
+        "contexts": _contexts,
+        "episodes": _episodes,
+    }
+    tables = []
+    for name, rows_of in makers.items():
+        rows = [{"run": run.name, **row} for run in runs for row in rows_of(run)]
+        if rows:
+            tables.append(Table(name, {column: [row[column] for row in rows] for column in rows[0]}))
+    differences = recipe_differences(runs) if len(runs) > 1 else []
+    if differences:
+        names = _distinct([run.name for run in runs])
+        values = {name: [found[place] for _, found in differences] for place, name in enumerate(names)}
+        tables.append(Table("recipes", {"key": [key for key, _ in differences], **values}))
+    return tables
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, numbered where two are the same."""
+    return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
+
+
+def _series(series: dict[str, list[tuple[int, float]]], name: str, value: str) -> list[Row]:
+    return [{"step": step, name: key, value: found} for key, points in series.items() for step, found in points]
+
+
+def _contexts(run: RunData) -> list[Row]:
+    known = {author.value: author.name.lower() for author in Author}
+    return [{**asdict(row), "author": known.get(row.author, str(row.author))} for row in run.contexts]
+
+
+def _episodes(run: RunData) -> list[Row]:
+    chosen = run.episodes.chosen if run.episodes else ()
+    return [
+        {
+            "step": stored.step,
+            "number": stored.number,
+            **asdict(stored.trajectory.task),
+            "outcome": stored.trajectory.outcome.value,
+            "stop": stored.trajectory.stop.value,
+            "reward": stored.trajectory.reward,
+            "turns": len(stored.trajectory.turns),
+            "tokens": len(stored.trajectory.tokens),
+            "illegal": stored.trajectory.illegal,
+            "error": visible(stored.trajectory.error or "")[:2000],
+        }
+        for stored in chosen
+    ]
+
 
 FORMATS = ("csv", "parquet")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -1,18 +1,123 @@
 """The page of a run, or of several: everything put into one HTML file with Jinja2."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
 from earl.report import compare, results, text
-from earl.report.browser import browser
+from earl.report.compare import curve_figures
+from earl.report.context_plots import context_figures
 from earl.report.data import RunData
-from earl.report.figures import color_of
-from earl.report.frame import fill
-from earl.report.layouts import changes
-from earl.report.sections import Sections, listed
+from earl.report.episodes import browser
+from earl.report.evaluation_plots import strength_figures
+from earl.report.figures import Figure, color_of
+from earl.report.forecast import forecast_figure
+from earl.report.heatmap import heat_figure
+from earl.report.layouts import changes, layout_figures
 from earl.report.summary import summary, time_table
+from earl.report.text import pack, plotly, script_hash
+from earl.report.training_plots import other_figures, time_figure, training_figures
+
+# What every page of earl has: a template, the style, the script, and plotly.js; nothing is loaded from anywhere.
+#
+# What a model, an environment or a recipe wrote passes through autoescaping, or stands in packed data that the page's
+# script only ever writes as text. Should that fail, the page's own Content-Security-Policy runs only the two scripts
+# whose hashes it names, and permits no request.
+
+_FOLDER = Path(__file__).parent / "templates"
+_SCRIPTS = ("theme.js", "tables.js", "plots.js", "board.js", "tokens.js", "browser.js", "page.js")
+
+
+def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
+    """A page as HTML.
+
+    Args:
+        template: its file.
+        drawn: all plots of the page.
+        values: that the template names, `title` among them.
+    """
+    specs = {
+        figure.name: {**figure.spec, "choices": figure.choices, "title": figure.title}
+        for figure in drawn
+        if figure.spec
+    }
+    script, library = _script(), plotly()
+    return _template(template).render(
+        written=time.time(),
+        specs=Markup(pack(specs)),
+        style=Markup(_read("style.css")),
+        script=Markup(script),
+        plotly=Markup(library.packed if specs else ""),
+        policy=_policy(script, library.hash),
+        **values,
+    )
+
+
+def _policy(script: str, library: str) -> str:
+    # plotly sizes its elements with style attributes and draws images from data: and blob: to save them.
+    return (
+        f"default-src 'none'; script-src {script_hash(script)} {library}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+@lru_cache(maxsize=1)
+def _script() -> str:
+    parts = "\n".join(_read(name) for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+@lru_cache(maxsize=16)
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=4)
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=text.percent, probability=text.probability, count=text.count, number=text.number, seconds=text.seconds,
+        moment=text.moment, shown=text.shown,
+    )  # fmt: skip
+    environment.globals.update(results=results, compare=compare)
+    return environment.get_template(name)
+
+
+# The plots of a page, section by section: the same for one run and for several, where lines are named by run.
+
+Sections = dict[str, list[Figure]]
+
+
+def sections(runs: Sequence[RunData]) -> Sections:
+    """Every plot, by the section that it stands in."""
+    several = len(runs) > 1
+    maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
+    return {
+        "strength": curve_figures(runs) if several else strength_figures(runs[0]),
+        "training": training_figures(runs),
+        "other": other_figures(runs),
+        "context": [*context_figures(runs), forecast_figure(runs), *([m for m in maps if m.spec] if several else maps)],
+        "layouts": layout_figures(runs),
+        "time": [time_figure(runs)],
+    }
+
+
+def listed(found: Sections) -> list[Figure]:
+    """All plots in the order of the page."""
+    return list(chain(*found.values()))
+
 
 MAX_EVENTS = 300
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from statistics import fmean
 
-from earl.report.course import stages
 from earl.report.data import RunData
 from earl.report.text import count, moment, seconds, shown
+from earl.report.training_plots import stages
 
 MISSING = "not recorded yet"
 

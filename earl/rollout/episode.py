@@ -6,7 +6,7 @@ prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment �
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -15,11 +15,47 @@ from earl.agents.chat import Chat, Piece
 from earl.agents.parser import parse, unclosed
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import EarlError, boundary
-from earl.rollout.history import SUMMARY_REQUEST, History, Round, Told
+from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy, PastTurn, Told
 from earl.rollout.prompt import Completion, Prompt
-from earl.rollout.transcript import Transcript
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+
+# An episode's tokens as they were given and sampled, and who wrote each: one flat list, nothing encoded twice.
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Four columns of the same length, which only grow."""
+
+    tokens: list[int] = field(default_factory=list)
+    authors: bytearray = field(default_factory=bytearray)
+    """Who wrote each token, see `earl.trajectory.Author`."""
+    logprobs: list[float] = field(default_factory=list)
+    """Those of the sampler; 0 where nothing was sampled."""
+    versions: list[int] = field(default_factory=list)
+    """The weight version that sampled each; -1 where nothing was sampled."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def give(self, piece: Piece) -> None:
+        """Add what the policy did not write."""
+        self.tokens += piece.tokens
+        self.authors += piece.authors
+        self.logprobs += [0.0] * len(piece.tokens)
+        self.versions += [-1] * len(piece.tokens)
+
+    def write(self, completion: Completion, authors: bytes) -> None:
+        """Add what the policy wrote."""
+        self.tokens += completion.tokens
+        self.authors += authors
+        self.logprobs += completion.logprobs
+        self.versions += completion.versions
+
+    def repeat(self, start: int, end: int) -> None:
+        """Give a stretch again: the same tokens by the same authors, though not sampled here."""
+        self.give(Piece(tuple(self.tokens[start:end]), bytes(self.authors[start:end])))
+
 
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
@@ -79,8 +115,8 @@ class Episode:
         self._longest = max(LEAST_LONGEST, TOKEN_CHARACTERS * rules.context_limit)
         self._max_turns, self._instructions = rules.max_turns or 0, ""
         self._context_start = self._prompt_start = 0
-        self._history = History.of(rules.history)
-        self._rounds: list[Round] = []  # of the context that is open, as far as the history policy keeps them
+        self._history = HistoryPolicy.of(rules.history)
+        self._rounds: list[PastTurn] = []  # of the context that is open, as far as the history policy keeps them
         self._after_summary: Told | None = None
         self._begin()
 
@@ -217,7 +253,7 @@ class Episode:
         if self._num_replies() >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
         last, told = self.turns[-1], Told(info.get("role", "user"), observation)
-        self._rounds.append(Round(self._told, last.action_start, last.end, closed))
+        self._rounds.append(PastTurn(self._told, last.action_start, last.end, closed))
         self._prompt_start = len(self.transcript)
         if self._history.wants_summary(len(self._rounds)):
             self._after_summary = told

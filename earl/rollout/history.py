@@ -20,7 +20,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class PastTurn:
     """What the model was told, and where its reply stands among the episode's tokens."""
 
     told: Told
@@ -31,7 +31,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryPolicy:
     """A history policy, read from its name in the recipe.
 
     Example:
@@ -45,7 +45,7 @@ class History:
     """Rounds after which a summary is asked for; None: never."""
 
     @classmethod
-    def of(cls, name: str) -> "History":
+    def of(cls, name: str) -> "HistoryPolicy":
         """The policy of that name; the recipe has checked it."""
         kind, _, size = name.partition(":")
         if kind == "summary":

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
-from earl.outline import Played
-from earl.rollout.lockstep import Completes
+from earl.group import Played
+from earl.rollout.drivers import Completes
 from earl.rollout.prompt import Prompt
 from earl.seeds import derive
 

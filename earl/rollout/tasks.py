@@ -20,7 +20,7 @@ EVALUATION = "evaluation"
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class EpisodeFactory:
     """Everything an episode needs that is the same for all episodes of a run."""
 
     env: str
@@ -120,7 +120,7 @@ def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) 
     return drawn
 
 
-def group_episodes(world: World, tasks: Mapping[int, Task], size: int, seed: int) -> list[Episode]:
+def group_episodes(world: EpisodeFactory, tasks: Mapping[int, Task], size: int, seed: int) -> list[Episode]:
     """`size` episodes of every task, group after group.
 
     Args:

@@ -14,7 +14,7 @@ from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision
-from earl.trajectory import Experience
+from earl.trajectory import TrainingRecord
 
 KEPT_CHECKPOINTS = 2
 
@@ -72,7 +72,7 @@ class Journal:
         if self._store:
             self._store.record_step(step, metrics, clock.seconds, matches, phase, contexts)
 
-    def episodes(self, step: int, groups: Sequence[Group], experiences: Sequence[Experience]) -> None:
+    def episodes(self, step: int, groups: Sequence[Group], experiences: Sequence[TrainingRecord]) -> None:
         """Keep a step's trajectories, and what the learner made of each."""
         if self._store:
             path = trajectories.path_of(self._folder.trajectories, step)

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-LEAST_ROOM, RATIO, MOST_ROOM = 256 << 20, 300, 8 << 30
-"""Bytes that a file may decode to: so many, or so many times its own, and never more. A step of 384 episodes of
-Tic-Tac-Toe, 50 KB, is counted as 98 times its size; many episodes that are the same are more."""
+LEAST_ROOM, RATIO, MOST_ROOM = 256 << 20, 16, 8 << 30
+"""Bytes that a file may decode to: so many and so many times its own, and never more. A step of 384 episodes of
+Tic-Tac-Toe, 50 KB, is counted as 98 times its size, one of long contexts as 13 times."""
 LONGEST_TEXT = 64 << 20
 """Bytes of a text in the footer."""
 VALUE_BYTES, NUMBER_BYTES, PAGE_BYTES = 100, 16, 1000
@@ -47,7 +47,7 @@ class _Room:
     """What is left of the memory that a file may take."""
 
     def __init__(self, num_bytes: int) -> None:
-        self._left = min(max(LEAST_ROOM, RATIO * num_bytes), MOST_ROOM)
+        self._left = min(LEAST_ROOM + RATIO * num_bytes, MOST_ROOM)
 
     def take(self, num_bytes: int) -> None:
         """Raises ValueError when it is used up."""

@@ -55,8 +55,8 @@ def summarize(folder: RunFolder) -> Summary:
 
 def last_evaluation(matches: Sequence[RecordedMatch]) -> list[RecordedMatch]:
     """The latest of a run's matches, given in order of step; those of the best weights once it is finished."""
-    final = [match for match in matches if match.phase == FINAL]
-    return final or [match for match in matches if match.step == matches[-1].step]
+    chosen = [match for match in matches if match.phase == FINAL] or matches
+    return [match for match in chosen if (match.step, match.phase) == (chosen[-1].step, chosen[-1].phase)]
 
 
 def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:

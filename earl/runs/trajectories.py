@@ -5,7 +5,10 @@ concatenated numpy arrays and offsets, never token by token. What the learner ma
 nullable columns: which tokens it learned from, with which advantages, and its own log-probabilities afterwards.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -14,13 +17,83 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.group import Group
-from earl.runs.older import upgraded
+from earl.matches import MatchResult
 from earl.runs.parquet import read_table
-from earl.runs.seal import sealed
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Author, Experience, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
+
+# Trajectories that an earlier earl stored, brought to the columns of this one.
+
+
+def upgraded(table: pa.Table, schema: pa.Schema, form: bytes) -> pa.Table:
+    """A table of format 1 with the columns of `schema` and marked as format `form`; any other as it is.
+
+    Format 1 knew neither summaries, so no turn is one, nor what the learner made of a trajectory, which stays unknown.
+    """
+    metadata = table.schema.metadata or {}
+    if metadata.get(b"earl.format") != b"1" or not {*table.column_names} < {*schema.names}:
+        return table
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    turns, kind = columns["turns"], schema.field("turns").type
+    known = [turns.values.field(place) for place in range(turns.values.type.num_fields)]
+    values = pa.StructArray.from_arrays(
+        [*known, pa.array(np.zeros(len(turns.values), bool))], fields=list(kind.value_type)
+    )
+    columns["turns"] = pa.ListArray.from_arrays(turns.offsets, values, type=kind)
+    arrays = [columns.get(field.name, pa.nulls(len(table), field.type)) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema.with_metadata({**metadata, b"earl.format": form}))
+
+
+# Checksums of a stored table's numbers, so that a change behind earl's back shows, and in which column.
+
+_KEY = b"earl.seal"
+
+
+def sealed(table: pa.Table) -> pa.Table:
+    """The table with a checksum of each column of lists of numbers in its metadata."""
+    digests = {field.name: _digest(table[field.name]) for field in table.schema if _numeric(field.type)}
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(digests).encode()})
+
+
+def changed(table: pa.Table) -> list[str]:
+    """Columns of a stored table that are not as they were sealed; none for a table without a seal."""
+    try:
+        digests = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
+    except ValueError:
+        return [_KEY.decode()]
+    columns = {field.name: table[field.name] for field in table.schema if _numeric(field.type)}
+    return [name for name, digest in digests.items() if name not in columns or _digest(columns[name]) != digest]
+
+
+def _numeric(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type))
+
+
+def _digest(column: Any) -> str:
+    """Of lengths and values, however the column is cut into chunks; a missing list differs from an empty one."""
+    lists = column.combine_chunks()
+    lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False).astype("<i8")
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    digest = hashlib.blake2b(lengths.tobytes(), digest_size=16)
+    digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+# Match results between processes: JSON, so that nothing is unpickled.
+
+
+def matches_to_bytes(results: Sequence[MatchResult]) -> bytes:
+    """Match results as JSON; floats survive to the bit."""
+    return json.dumps([asdict(result) for result in results]).encode()
+
+
+def matches_from_bytes(data: bytes) -> list[MatchResult]:
+    """What `matches_to_bytes` wrote."""
+    return [MatchResult(**{**fields, "faults": tuple(fields["faults"])}) for fields in json.loads(data)]
+
 
 T = TypeVar("T")
 
@@ -66,7 +139,7 @@ ACTION_BYTES = 1000
 """Of an action, for each token of its reply and one more."""
 
 
-def to_table(groups: Sequence[Group], step: int, experiences: Sequence[Experience] | None = None) -> pa.Table:
+def to_table(groups: Sequence[Group], step: int, experiences: Sequence[TrainingRecord] | None = None) -> pa.Table:
     """The groups of one step as a table. A group has at least one trajectory.
 
     Args:
@@ -100,7 +173,7 @@ def to_table(groups: Sequence[Group], step: int, experiences: Sequence[Experienc
     return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
 
 
-def _learned_columns(count: int, experiences: Sequence[Experience] | None) -> list[Any]:
+def _learned_columns(count: int, experiences: Sequence[TrainingRecord] | None) -> list[Any]:
     if not experiences:
         return [pa.nulls(count, _LISTS[name]) for name in _LEARNED]
     assert len(experiences) == count, "an experience for every trajectory"
@@ -272,22 +345,22 @@ def read(path: Path) -> tuple[int, list[Group]]:
     return read_whole(path)[:2]
 
 
-def read_whole(path: Path, strict: bool = True) -> tuple[int, list[Group], list[Experience]]:
+def read_whole(path: Path, strict: bool = True) -> tuple[int, list[Group], list[TrainingRecord]]:
     """The same, and what the learner made of each trajectory; nothing when the file does not say."""
     return _parsed(path, lambda table: (_checked_step(table), from_table(table, strict), experiences_of(table)))
 
 
-def read_experiences(path: Path) -> list[Experience]:
+def read_experiences(path: Path) -> list[TrainingRecord]:
     """What the learner made of each trajectory alone."""
     return read_whole(path)[2]
 
 
-def experiences_of(table: pa.Table) -> list[Experience]:
+def experiences_of(table: pa.Table) -> list[TrainingRecord]:
     """What `to_table` took beside the groups; empty when it took nothing."""
     _checked_step(table)
     if any(table[name].null_count for name in _LEARNED):
         return []
-    return [Experience(*parts) for parts in zip(*(_split(table[name]) for name in _LEARNED), strict=True)]
+    return [TrainingRecord(*parts) for parts in zip(*(_split(table[name]) for name in _LEARNED), strict=True)]
 
 
 def _parsed(path: Path, parse: Callable[[pa.Table], T]) -> T:

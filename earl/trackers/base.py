@@ -15,7 +15,7 @@ RESULTS = ("win", "draw", "loss", "illegal", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrackedRun:
     """The run as it is when its trackers begin.
 
     Example:

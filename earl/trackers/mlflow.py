@@ -5,7 +5,7 @@ import re
 import time
 
 from earl.runs.storage import checked_database
-from earl.trackers.base import Record, Run
+from earl.trackers.base import Record, TrackedRun
 
 EXPERIMENT = "earl"
 _REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -28,7 +28,7 @@ class MLflow:
 
     rewinds = False
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         for name, value in DEFAULTS.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
@@ -40,7 +40,7 @@ class MLflow:
         self._client.update_run(self.identity, status="RUNNING")
         self.where = f"mlflow ui --backend-store-uri {address}, run {self.identity}"
 
-    def _create(self, run: Run) -> str:
+    def _create(self, run: TrackedRun) -> str:
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)

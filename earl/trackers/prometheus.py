@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from earl.trackers.base import RESULTS, Record, Run
+from earl.trackers.base import RESULTS, Record, TrackedRun
 
 HOST = "127.0.0.1"
 """Nobody else's machine can ask; a tunnel or a proxy is for the user to open."""
@@ -21,7 +21,7 @@ class Prometheus(Collector):
     identity = ""
     rewinds = True
 
-    def __init__(self, run: Run, port: int) -> None:
+    def __init__(self, run: TrackedRun, port: int) -> None:
         self._name = run.name
         self._step = max(run.begun, 0)
         self._metrics: dict[str, float] = {}

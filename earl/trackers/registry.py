@@ -6,14 +6,14 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from earl.errors import EarlError, unknown
-from earl.trackers.base import Run, Tracker
+from earl.trackers.base import TrackedRun, Tracker
 
 PROMETHEUS = "prometheus"
 """Asked for by its port, not by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrackerEntry:
     """A tracker that can be named."""
 
     target: str
@@ -23,12 +23,12 @@ class Entry:
 
 
 TRACKERS = {
-    "tensorboard": Entry("earl.trackers.tensorboard:TensorBoard", ("tensorboard",)),
-    "wandb": Entry("earl.trackers.wandb:WeightsAndBiases", ("wandb",)),
-    "mlflow": Entry("earl.trackers.mlflow:MLflow", ("mlflow", "sqlalchemy", "alembic")),
-    "trackio": Entry("earl.trackers.trackio:Trackio", ("trackio",)),
+    "tensorboard": TrackerEntry("earl.trackers.tensorboard:TensorBoard", ("tensorboard",)),
+    "wandb": TrackerEntry("earl.trackers.wandb:WeightsAndBiases", ("wandb",)),
+    "mlflow": TrackerEntry("earl.trackers.mlflow:MLflow", ("mlflow", "sqlalchemy", "alembic")),
+    "trackio": TrackerEntry("earl.trackers.trackio:Trackio", ("trackio",)),
 }
-_SERVED = Entry("earl.trackers.prometheus:Prometheus", ("prometheus_client",))
+_SERVED = TrackerEntry("earl.trackers.prometheus:Prometheus", ("prometheus_client",))
 
 
 def check(names: Sequence[str], port: int | None) -> None:
@@ -47,14 +47,14 @@ def check(names: Sequence[str], port: int | None) -> None:
         _check_installed(PROMETHEUS, _SERVED, "leave out track.prometheus_port")
 
 
-def make(name: str, run: Run, port: int | None = None) -> Tracker:
+def make(name: str, run: TrackedRun, port: int | None = None) -> Tracker:
     """Load and begin a tracker that `check` let pass. It may raise anything."""
     module, _, attribute = (_SERVED if name == PROMETHEUS else TRACKERS[name]).target.partition(":")
     factory: Callable[..., Tracker] = getattr(import_module(module), attribute)
     return factory(run, port) if name == PROMETHEUS else factory(run)
 
 
-def _check_installed(name: str, entry: Entry, without: str) -> None:
+def _check_installed(name: str, entry: TrackerEntry, without: str) -> None:
     missing = [module for module in entry.needs if find_spec(module) is None]
     if missing:
         raise EarlError(

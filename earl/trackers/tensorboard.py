@@ -8,7 +8,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from earl.trackers.base import Record, Run
+from earl.trackers.base import Record, TrackedRun
 
 
 class TensorBoard:
@@ -17,7 +17,7 @@ class TensorBoard:
     identity = ""
     rewinds = True
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         folder = run.folder / "tensorboard"
         self.where = f"tensorboard --logdir {folder}"
         self._writer = EventFileWriter(str(folder))

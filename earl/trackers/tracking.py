@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
@@ -18,9 +19,29 @@ from earl.runs.folder import RunFolder
 from earl.runs.storage import OddFile, folder_below, read_below, write_text
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
-from earl.trackers.base import Record, Run, Tracker
+from earl.trackers.base import Record, TrackedRun, Tracker
 from earl.trackers.registry import PROMETHEUS, make
-from earl.trackers.secrets import without_secrets
+
+# What must not be said: passwords in addresses, and whatever the environment holds under a secret's name.
+
+_USER = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = re.compile(r"KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL", re.IGNORECASE)
+_SHORTEST = 6
+"""Shorter values are no secrets, and would be found in every other word."""
+
+
+def without_secrets(text: str) -> str:
+    """Text with the secrets blotted out.
+
+    Example:
+        >>> without_secrets("no answer from https://me:pass@host/")
+        'no answer from https://***@host/'
+    """
+    text = _USER.sub("***@", text)
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and _SECRET.search(name):
+            text = text.replace(value, "***")
+    return text
 
 
 @dataclass(slots=True)
@@ -43,7 +64,7 @@ class Tracking:
         say: takes a line for the user.
     """
 
-    def __init__(self, config: TrackConfig, folder: RunFolder, run: Run, say: Callable[[str], None]) -> None:
+    def __init__(self, config: TrackConfig, folder: RunFolder, run: TrackedRun, say: Callable[[str], None]) -> None:
         self._config, self._folder, self._run, self._say = config, folder, run, say
         self._memory = folder.path / "trackers.json"
         self._known: dict[str, dict[str, str | int]] = {}

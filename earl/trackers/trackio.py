@@ -4,7 +4,7 @@ import secrets
 
 import trackio
 
-from earl.trackers.base import Record, Run
+from earl.trackers.base import Record, TrackedRun
 
 PROJECT = "earl"
 
@@ -18,7 +18,7 @@ class Trackio:
 
     rewinds = False
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         self.identity = run.identity or f"{run.name}-{secrets.token_hex(4)}"
         self._run = trackio.init(
             project=PROJECT,

@@ -4,7 +4,7 @@ import os
 import secrets
 from typing import Any
 
-from earl.trackers.base import Record, Run
+from earl.trackers.base import Record, TrackedRun
 
 PROJECT = "earl"
 
@@ -18,7 +18,7 @@ class WeightsAndBiases:
 
     rewinds = False
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         mode = os.environ.get("WANDB_MODE", "offline")
         if mode != "online":
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported

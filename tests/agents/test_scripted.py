@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from earl.agents.scripted import minimax, perfect
+from earl.agents.scripted import perfect
 from earl.agents.scripted.registry import agent, names, player
 from earl.envs import registry
 from earl.envs.games import GAMES
@@ -112,7 +112,7 @@ def test_heuristic_wins_else_blocks_else_goes_to_the_centre(game, actions, expec
 def plain_minimax(game: Game, state: State, depth: int) -> int:
     """No pruning, no memory, no special case."""
     if game.over(state):
-        return 0 if game.winner(state) is None else -minimax.WIN - depth
+        return 0 if game.winner(state) is None else -perfect.WIN - depth
     if depth == 0:
         return game.promise(state, state.player) - game.promise(state, 1 - state.player)
     return max(-plain_minimax(game, game.play(state, move), depth - 1) for move in game.legal(state))
@@ -127,7 +127,7 @@ def test_pruning_finds_the_same_best_moves_as_plain_minimax(game, depth, count):
     for state in random_positions(game, count):
         values = {move: -plain_minimax(game, game.play(state, move), depth - 1) for move in game.legal(state)}
         best = tuple(move for move, value in values.items() if value == max(values.values()))
-        assert minimax.best_moves(game, state, depth) == best
+        assert perfect.best_moves(game, state, depth) == best
 
 
 def test_perfect_keeps_every_move_of_the_same_value():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.algorithms.base import TokenInputs
-from earl.algorithms.correction import corrected
+from earl.algorithms.loss import corrected
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.batch import Batch, offsets_of
 from earl.config import AlgorithmConfig

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from earl.audit import audit
+from earl.placement.backend import EmbeddedBackend
 from earl.placement.peers import Peers
-from earl.placement.place import Here
 from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
 from earl.stopping import StopRequest
@@ -48,7 +48,7 @@ def sound(tiny, tmp_path_factory):
             config = tiny(**{"warm_start": WARM, "run": PACE, "evaluate": SELDOM, **RUNS[name]})
             folder = create(root, name, dump(config))
             with lock(folder):
-                assert train(folder, config, Here(config, Peers()), Peers(), StopRequest(), None).finished
+                assert train(folder, config, EmbeddedBackend(config, Peers()), Peers(), StopRequest(), None).finished
         return RunFolder(root / name)
 
     return make

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from earl.benchmarks import memory, rollout, sampler, step
-from earl.benchmarks.generate import GenerateSampler
+from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
-from earl.rollout.lockstep import Greedy
+from earl.rollout.drivers import Greedy
 from earl.rollout.prompt import Prompt
 
 SMALL = ("model.hidden=16", "model.layers=1", "model.heads=1", "warm_start.episodes=8", "warm_start.minibatches=1")

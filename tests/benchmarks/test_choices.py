@@ -2,10 +2,9 @@
 
 import pytest
 
-from earl.benchmarks.choices import choices
-from earl.parallel.calibration.kernels import kernels
-from earl.parallel.calibration.tables import measured
-from earl.parallel.throughput.coefficients import fitted
+from earl.benchmarks.calibration import choices
+from earl.benchmarks.fitting import kernels, measured
+from earl.parallel.throughput.step import fitted
 
 
 def cell(context: tuple[float, float]):

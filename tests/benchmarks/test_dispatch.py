@@ -5,10 +5,10 @@ import pytest
 
 from earl.benchmarks import dispatch
 from earl.benchmarks.balancing import balanced
-from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Case
-from earl.dispatch.volume import volume
+from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, TransferCase
+from earl.dispatch.plan import volume
 from earl.errors import EarlError
-from earl.rehearsal.needs import check_network
+from earl.rehearsal.plan import check_network
 
 KEYS = {"hosts", "rate_mbit", "payload_bytes", "centralised_s", "direct_s", "ideal_direct_s", "ratio"}
 
@@ -71,14 +71,14 @@ def test_the_same_through_ray(small, monkeypatch):
 
 def test_every_process_gives_and_gets_its_payload():
     # 4 processes with 8 rows of 10 tokens of 4 bytes each: a quarter stays, the rest goes to each of three others.
-    case = Case("paper", LOGPROBS, 10, 8, 1)
+    case = TransferCase("paper", LOGPROBS, 10, 8, 1)
     moved = volume(case.plan(range(4)))
     assert case.payload_bytes == 320
     assert moved.sent.tolist() == moved.received.tolist() == [240] * 4 == [moved.bound] * 4
 
 
 def test_ragged_rows_are_dealt_by_their_tokens():
-    made = Case("ragged", EVERYTHING, 1000, 40, 1, ragged=True).plan(range(4))
+    made = TransferCase("ragged", EVERYTHING, 1000, 40, 1, ragged=True).plan(range(4))
     tokens = np.bincount(made.target.parts, weights=made.lengths)
     assert tokens.max() / tokens.mean() < 1.02
 

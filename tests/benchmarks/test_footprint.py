@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from earl.benchmarks import footprint
-from earl.benchmarks.configurations import CASES, model
-from earl.benchmarks.footprint import cases_of, predicted, run
-from earl.benchmarks.occupied import Case
+from earl.benchmarks.footprint import CASES, cases_of, model, predicted, run
+from earl.benchmarks.memory_use import MemoryCase
 from earl.errors import EarlError
 
 MIB = 1 << 20
 SMALL = (
-    Case("update", "update", model(layers=3, vocab=8000), tokens=1024, micro_batches=2),
-    Case("pass", "forward", model(intermediate=2048), tokens=2048),
-    Case("shares", "update", model("llama", kv_heads=2, vocab=20_000, tied=False), {}, 2, tokens=256, micro_batches=2),
-    Case("sample", "sample", model("qwen2", layers=8), tokens=200, contexts=64, new_tokens=4),
+    MemoryCase("update", "update", model(layers=3, vocab=8000), tokens=1024, micro_batches=2),
+    MemoryCase("pass", "forward", model(intermediate=2048), tokens=2048),
+    MemoryCase(
+        "shares", "update", model("llama", kv_heads=2, vocab=20_000, tied=False), {}, 2, tokens=256, micro_batches=2
+    ),
+    MemoryCase("sample", "sample", model("qwen2", layers=8), tokens=200, contexts=64, new_tokens=4),
 )
 
 
@@ -42,7 +43,7 @@ def test_other_configurations_come_from_a_file(tmp_path: Path):
     path = tmp_path / "cases.json"
     path.write_text(json.dumps([{"name": "mine", "stage": "forward", "model": model(), "tokens": 64}]))
     (case,) = cases_of(None, path)
-    assert case == Case("mine", "forward", model(), tokens=64)
+    assert case == MemoryCase("mine", "forward", model(), tokens=64)
     with pytest.raises(EarlError, match="no configuration's name has 'other' in it"):
         cases_of("other", path)
     path.write_text('[{"name": "mine", "size": 3}]')
@@ -51,7 +52,7 @@ def test_other_configurations_come_from_a_file(tmp_path: Path):
 
 
 def test_a_rank_that_fails_is_told(capfd):
-    broken = Case("broken", "forward", model() | {"num_key_value_heads": 3}, tokens=64)
+    broken = MemoryCase("broken", "forward", model() | {"num_key_value_heads": 3}, tokens=64)
     with pytest.raises(RuntimeError, match="a process of the case 'broken' ended early"):
         footprint._measured(broken)
     assert capfd.readouterr().err

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from earl.benchmarks import forecast as bench
-from earl.benchmarks.forecast import Made
-from earl.benchmarks.growth import ALL_NOISE, KNOWN, KNOWN_NOISE, NEW, SHOWN, STEPS, History, histories
-from earl.benchmarks.recorded import recorded
-from earl.benchmarks.warned import Warned, first_warning, warnings
+from earl.benchmarks.forecast import Made, Warned, first_warning, recorded, warnings
+from earl.benchmarks.growth import ALL_NOISE, KNOWN, KNOWN_NOISE, NEW, SHOWN, STEPS, GrowthHistory, histories
 from earl.cli.main import run as command_line
 from earl.context.forecast import Forecast
 from earl.runs.folder import create
@@ -18,7 +16,7 @@ from earl.runs.store import Store
 
 
 def line(limit, origins=(10,), steps=STEPS):
-    return History("linear", "none", 100.0 + np.arange(float(steps)), limit, origins, SHOWN)
+    return GrowthHistory("linear", "none", 100.0 + np.arange(float(steps)), limit, origins, SHOWN)
 
 
 def test_histories_have_their_limits_ahead():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from earl.benchmarks.ways import ROW_TOKENS, run
+from earl.benchmarks.transport_paths import ROW_TOKENS, run
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from earl.engine.model import make
 from earl.errors import EarlError
 from earl.recipe import build, load_toml
 from earl.rehearsal import state
-from earl.rehearsal.plan import Cluster
+from earl.rehearsal.plan import RehearsedCluster
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = "nobody.invalid:6379"
@@ -119,7 +119,7 @@ def test_a_run_of_somebody_else_has_no_other_host_contacted_when_it_is_resumed(
 
 def test_this_machine_needs_no_permission(tiny: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    state.remember(Cluster("one", 2, "500mbit", 4, 128, subnet=3, port=6379, folder="/tmp/none"))
+    state.remember(RehearsedCluster("one", 2, "500mbit", 4, 128, subnet=3, port=6379, folder="/tmp/none"))
     for address in ("127.0.0.1:1", "localhost:1", "[::1]:1", "10.201.3.1:6379", "auto"):
         preflight.check_address(build(load_toml(names(tiny, address))), given=False)
     with pytest.raises(EarlError, match=r"10\.201\.3\.9:6379' is in the recipe alone"):

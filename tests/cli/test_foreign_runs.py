@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from earl.cli.main import run
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.parallel.load import Load
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.memory import Load
 from earl.parallel.selector.record import text_of
 from earl.parallel.selector.selector import Selector
 from earl.recipe import build, dump, load_toml

@@ -7,15 +7,15 @@ import pytest
 
 from earl.agents.chat import Chat
 from earl.cli import duel
-from earl.cli.person import Person, board
+from earl.cli.duel import Person, board
 from earl.engine.tokenizer import character_tokenizer
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
-from earl.placement.judge import Judge
+from earl.placement.eval_policy import EvalPolicy
 from earl.rollout.episode import Rules
 from earl.rollout.prompt import Completion
-from earl.rollout.tasks import World
+from earl.rollout.tasks import EpisodeFactory
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ class Script:
         pass
 
 
-def scripted(env: str, *replies: str) -> Judge:
-    return Judge(World(env, {}, Chat(character_tokenizer()), Rules(max_turn_tokens=40)), Script(*replies))
+def scripted(env: str, *replies: str) -> EvalPolicy:
+    return EvalPolicy(EpisodeFactory(env, {}, Chat(character_tokenizer()), Rules(max_turn_tokens=40)), Script(*replies))
 
 
 def test_a_game_against_a_script_to_its_end(earl, types) -> None:

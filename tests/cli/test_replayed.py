@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.parallel.load import Load
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.memory import Load
 from earl.parallel.selector.record import text_of
 from earl.parallel.selector.selector import Selector
 from earl.runs.folder import create

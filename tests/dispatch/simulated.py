@@ -6,12 +6,9 @@ from threading import Barrier, Lock, Thread
 import numpy as np
 from hypothesis import strategies as st
 
-from earl.dispatch.columns import Column, columns, top_k
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.shard import empty
-from earl.dispatch.spread import spread
+from earl.dispatch.plan import Leg, plan
+from earl.dispatch.rows import Column, columns, empty, spread, top_k
 from earl.parallel.layout import Layout
 
 LEGS = (("tokens", "mask", "logprobs"), ("reference",), ("rewards",))

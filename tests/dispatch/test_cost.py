@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from earl.dispatch.columns import columns
-from earl.dispatch.cost import GIGABIT, Detour, Links, cost, detour, volume_model
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
+from earl.dispatch.plan import Leg, plan, volume
+from earl.dispatch.predicted_cost import GIGABIT, Detour, Links, cost, detour, volume_model
+from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.controller import gather_and_scatter
-from earl.dispatch.volume import volume
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers
 

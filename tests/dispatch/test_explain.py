@@ -3,12 +3,9 @@
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.columns import columns
-from earl.dispatch.explain import Link, explain
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
-from earl.dispatch.volume import volume
+from earl.dispatch.explain import LinkLoad, explain
+from earl.dispatch.plan import Leg, plan, volume
+from earl.dispatch.rows import columns, spread
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import transfers
 
@@ -21,7 +18,7 @@ def test_every_byte_is_accounted_for() -> None:
     mib = 1 << 20
     assert (told.rows, told.tokens, told.total, told.needed) == (3, 3 << 18, 3 * mib, 3 * mib)
     assert (told.kept, told.inside, told.across) == (mib, mib, mib)
-    assert told.links == (Link(0, mib, 0), Link(1, 0, mib))
+    assert told.links == (LinkLoad(0, mib, 0), LinkLoad(1, 0, mib))
     assert (told.busiest, told.bound, told.controller) == (mib, mib, mib)  # the controller is on host 0
     assert told.lines == [
         "3 rows, 786,432 tokens: 3.0 MiB, or 3.0 MiB with a copy for each process that reads them",

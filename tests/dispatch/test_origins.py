@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 
 from earl.dispatch.execute import keep, room
-from earl.dispatch.messages import pack, unpack
-from earl.dispatch.origins import among, from_origins, once
-from earl.dispatch.volume import volume
+from earl.dispatch.plan import volume
+from earl.dispatch.transports.base import pack, unpack
+from earl.dispatch.transports.objects import among, from_origins, once
 from tests.dispatch.simulated import filled, transfers
 
 

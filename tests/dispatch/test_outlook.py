@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from earl.config import Config
-from earl.dispatch.columns import columns
-from earl.dispatch.cost import GIGABIT
-from earl.dispatch.job import job
-from earl.dispatch.outlook import GPUS, RATES, contexts, entry, sizes
-from earl.dispatch.volume import volume
+from earl.dispatch.plan import volume
+from earl.dispatch.predicted_cost import GIGABIT, GPUS, RATES, contexts, entry, job, sizes
+from earl.dispatch.rows import columns
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus

@@ -6,11 +6,8 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.columns import columns
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
-from earl.dispatch.volume import volume
+from earl.dispatch.plan import Leg, plan, volume
+from earl.dispatch.rows import columns, spread
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, filled, transfers
 

@@ -7,10 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from earl.dispatch.buckets import PIECES, cut
-from earl.dispatch.copies import Copies, Weight
-from earl.dispatch.peak import extra_bytes, held_bytes, peak_bytes
-from earl.dispatch.weights import plan_weights
+from earl.dispatch.weights import PIECES, Copies, Weight, cut, extra_bytes, held_bytes, peak_bytes, plan_weights
 from earl.errors import EarlError
 from earl.parallel.layout import Box, Layout
 from tests.dispatch.weights import carried_out, held, transfers, whole

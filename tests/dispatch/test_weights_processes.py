@@ -7,10 +7,9 @@ from earl.benchmarks.hosts import run
 from earl.benchmarks.weights import CASES
 from earl.benchmarks.weights import run as benchmark
 from earl.config import ModelConfig
-from earl.dispatch.carry import carry
-from earl.dispatch.copies import Weight
-from earl.dispatch.tensors import Tensors
-from earl.dispatch.weights import plan_weights
+from earl.dispatch.execute import Tensors
+from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weights import Weight, plan_weights
 from earl.engine.model import make, tensors_once
 from earl.engine.sharding.tensor_parallel import split
 

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from earl.dispatch.carry import carry
-from earl.dispatch.copies import Copies, Weight
-from earl.dispatch.tensors import Tensors
-from earl.dispatch.weights import plan_weights
+from earl.dispatch.execute import Tensors
+from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weights import Copies, Weight, plan_weights
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import Board
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from earl.engine.batcher import Batcher
 from earl.engine.local import LocalSampler
-from earl.rollout.lockstep import play
+from earl.engine.router import Batcher
+from earl.rollout.drivers import play
 from earl.rollout.prompt import Completion, Prompt
 
 

@@ -12,9 +12,8 @@ from contextlib import closing, suppress
 import pytest
 
 from earl.cli.main import run as command_line
-from earl.engine import client as client_module
-from earl.engine.client import KEY, BadReply, Client
-from earl.engine.served import Served
+from earl.engine import served as client_module
+from earl.engine.served import KEY, BadReply, Client, ServedSampler
 from earl.errors import EarlError
 from earl.rollout.prompt import Prompt
 
@@ -83,7 +82,7 @@ def server(monkeypatch):
 
 
 def sampler(server, characters=None, **seconds):
-    return Served(Client(server.url, **seconds), "any", characters)
+    return ServedSampler(Client(server.url, **seconds), "any", characters)
 
 
 MALFORMED = {
@@ -173,7 +172,7 @@ def test_a_malformed_reply_in_text_is_an_episodes_fault(server, answer):
 def test_a_malformed_list_of_models_is_an_error(server, answer):
     server.scripts = [reply(answer)]
     with pytest.raises(BadReply, match="gave no valid answer to models"):
-        Served(Client(server.url))
+        ServedSampler(Client(server.url))
 
 
 def test_a_text_that_is_too_long_is_cut_to_what_was_asked(server):
@@ -305,7 +304,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_told(server, monkeypat
 def test_no_error_tells_the_key_that_a_server_repeats(server, script):
     server.scripts = [script]
     with pytest.raises(EarlError) as refused:
-        Served(Client(server.url))
+        ServedSampler(Client(server.url))
     assert SECRET[:-1] not in str(refused.value)
     assert f"Authorization: Bearer {SECRET}" in server.seen[0]
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from earl.engine.attention import spans
-from earl.engine.continued import continued
+from earl.engine.attention import continued, spans
 
 
 def masked(query, key, value, scaling):

@@ -5,14 +5,13 @@ import json
 import torch
 from transformers import AutoModelForCausalLM
 
-from earl.engine import folder
-from earl.engine.folder import write_model
-from earl.engine.stored import Stored
+from earl.engine import checkpoint_tensors
+from earl.engine.checkpoint_tensors import Stored, write_model
 from earl.parallel.layout import Layout
 
 
 def test_files_have_a_largest_size_and_transformers_reads_them(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "FILE_BYTES", 4000)
+    monkeypatch.setattr(checkpoint_tensors, "FILE_BYTES", 4000)
     model = small().model
     tensors = model.state_dict()
     write_model(tmp_path, model, tensors)

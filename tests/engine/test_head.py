@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from earl.engine import head
-from earl.engine.head import TokenScores
+from earl.engine import score
+from earl.engine.score import TokenScores
 
 
 def plainly(states, weight, bias, targets, temperature):
@@ -16,18 +16,18 @@ def plainly(states, weight, bias, targets, temperature):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("numbers", [1, 40, 10_000])  # one position at a time, 40 // 13 = 3, all
 def test_values_and_gradients_are_those_of_plain_logits(monkeypatch, numbers, with_bias):
-    monkeypatch.setattr(head, "LOGITS_AT_ONCE", numbers)
+    monkeypatch.setattr(score, "LOGITS_AT_ONCE", numbers)
     torch.manual_seed(0)
     inputs = [torch.randn(8, 5, dtype=torch.double), torch.randn(13, 5, dtype=torch.double)]
     inputs += [torch.randn(13, dtype=torch.double)] if with_bias else []
     targets, weights = torch.randint(0, 13, (8,)), torch.randn(2, 8)
     results = []
-    for score in (
+    for scored in (
         lambda states, weight, bias=None: TokenScores.apply(states, weight, bias, targets, 0.7, None),
         lambda states, weight, bias=None: plainly(states, weight, bias, targets, 0.7),
     ):
         leaves = [tensor.float().requires_grad_() for tensor in inputs]
-        logprobs, entropy = score(*leaves)
+        logprobs, entropy = scored(*leaves)
         ((weights[0] * logprobs).sum() + (weights[1] * entropy).sum()).backward()
         results.append([logprobs.detach(), entropy.detach(), *(leaf.grad for leaf in leaves)])
     for ours, theirs in zip(*results, strict=True):
@@ -36,9 +36,9 @@ def test_values_and_gradients_are_those_of_plain_logits(monkeypatch, numbers, wi
 
 
 def test_logits_of_all_positions_never_exist_together(monkeypatch):
-    monkeypatch.setattr(head, "LOGITS_AT_ONCE", 26)
-    made, plain = [], head._logits
-    monkeypatch.setattr(head, "_logits", lambda states, *rest: made.append(len(states)) or plain(states, *rest))
+    monkeypatch.setattr(score, "LOGITS_AT_ONCE", 26)
+    made, plain = [], score._logits
+    monkeypatch.setattr(score, "_logits", lambda states, *rest: made.append(len(states)) or plain(states, *rest))
     states = torch.randn(7, 5, requires_grad=True)
     logprobs, _ = TokenScores.apply(states, torch.randn(13, 5), None, torch.zeros(7, dtype=torch.long), 1.0, None)
     logprobs.sum().backward()

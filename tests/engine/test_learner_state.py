@@ -8,13 +8,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from earl.algorithms.registry import algorithm
 from earl.config import AlgorithmConfig, LearnerConfig
+from earl.engine.checkpoint_tensors import STATE
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.ranks import Replicas
-from earl.engine.snapshot import STATE
 from earl.errors import EarlError
 from earl.placement.peers import Peers
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack, turn_values
 
 MOVING = Update(learning_rate=1e-3, entropy=0.01, kl=0.0, minibatches=3, epochs=2, seed=4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from earl.engine.local import LocalSampler
-from earl.rollout.lockstep import Greedy, play
+from earl.rollout.drivers import Greedy, play
 from earl.rollout.pack import pack
 from earl.rollout.prompt import Prompt
 from earl.trajectory import StopReason

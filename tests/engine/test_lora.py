@@ -11,7 +11,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.lora import is_factor
 from earl.engine.ranks import Replicas
 from earl.placement.peers import Peers
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack
 
 MOVING = Update(learning_rate=1e-2, entropy=0.01, kl=0.1, minibatches=2, epochs=2, seed=4)

@@ -16,13 +16,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from earl.config import ModelConfig
+from earl.engine.checkpoint_tensors import Stored
 from earl.engine.export import export
 from earl.engine.model import load, make, outline, shape, tokenizer_of
 from earl.engine.served import served
 from earl.engine.source import folder_of
-from earl.engine.stored import Stored
 from earl.errors import EarlError
-from earl.report.model import model_facts
+from earl.report.data import model_facts
 from earl.runs.storage import step_name
 
 READERS = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.engine.router import Router, Routes, VersionsDiffer
+from earl.engine.router import ReplicaRoutes, Router, VersionsDiffer
 from earl.rollout.prompt import Completion, Prompt
 
 
@@ -46,7 +46,7 @@ events = st.lists(st.tuples(st.sampled_from(["enter", "leave", "release"]), st.i
 
 @given(replicas=st.integers(1, 5), happened=events)
 def test_an_episode_stays_and_a_new_one_goes_where_least_waits(replicas, happened):
-    routes, at, open_prompts = Routes(replicas), {}, []
+    routes, at, open_prompts = ReplicaRoutes(replicas), {}, []
     for what, session, tokens in happened:
         before = list(routes.waiting)
         if what == "enter":
@@ -67,7 +67,7 @@ def test_an_episode_stays_and_a_new_one_goes_where_least_waits(replicas, happene
 
 @given(replicas=st.integers(1, 5), sessions=st.integers(0, 40))
 def test_new_episodes_that_are_alike_are_spread_evenly(replicas, sessions):
-    routes = Routes(replicas)
+    routes = ReplicaRoutes(replicas)
     places = [routes.enter(session, 8) for session in range(sessions)]
     counts = [places.count(replica) for replica in range(replicas)]
     assert max(counts) - min(counts) <= 1
@@ -75,7 +75,7 @@ def test_new_episodes_that_are_alike_are_spread_evenly(replicas, sessions):
 
 def test_idle_replicas_take_turns_too():
     # Nothing waits anywhere, as between two lockstep batches: episodes that are open count then.
-    routes = Routes(3)
+    routes = ReplicaRoutes(3)
     places = []
     for session in range(6):
         places.append(routes.enter(session, 8))

@@ -9,7 +9,7 @@ import torch
 from earl.engine.local import LocalSampler
 from earl.engine.model import hidden_states
 from earl.engine.score import Scorer, score, spread
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 from earl.rollout.pack import pack
 
 

@@ -14,11 +14,10 @@ import pytest
 
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
-from earl.engine import client as client_module
-from earl.engine.client import KEY, Client
+from earl.engine import served as client_module
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
-from earl.engine.served import Served, messages, served
+from earl.engine.served import KEY, Client, ServedSampler, messages, served
 from earl.errors import EarlError
 from earl.rollout.prompt import Prompt
 
@@ -117,7 +116,7 @@ def test_nobody_there(monkeypatch):
 
 def test_text_goes_as_messages_and_comes_back_as_characters(server, characters):
     server.answers = [said(" 5\n"), said("é5"), said("12345", "length"), said("", "stop")]
-    sampler = Served(Client(server.url), "any")
+    sampler = ServedSampler(Client(server.url), "any")
     text = "<|system|>Play.<|end|><|user|>...<|end|><|assistant|>3<|end|><|tool|>X..<|end|><|assistant|>"
     tokens = characters(text, add_special_tokens=False)["input_ids"]
     replies = [sampler.generate([Prompt(0, tokens, seed=1, max_tokens=4, greedy=True)])[0] for _ in range(4)]
@@ -138,13 +137,13 @@ def test_messages_of_a_prompt():
 def test_a_server_without_token_ids_is_refused_where_they_are_needed(server, characters):
     server.answers = [(200, {"choices": [{"text": "5"}]})]
     with pytest.raises(EarlError, match="returns no token ids"):
-        Served(Client(server.url), "any", characters).generate([Prompt(0, [1], seed=1, max_tokens=4)])
+        ServedSampler(Client(server.url), "any", characters).generate([Prompt(0, [1], seed=1, max_tokens=4)])
 
 
 def test_the_model_is_named_where_there_are_several(server):
     server.answers = [(200, {"data": [{"id": "a"}, {"id": "b"}]})]
     with pytest.raises(EarlError, match=r"serves 2 models \(a, b\); name one with --model"):
-        Served(Client(server.url))
+        ServedSampler(Client(server.url))
 
 
 def test_eval_asks_a_server(server, capsys):

@@ -13,7 +13,7 @@ from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make
-from earl.engine.probe import Probe, StaleWeights
+from earl.engine.sampler import Probe, StaleWeights
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
 from earl.placement.fragment import RolloutFragment
@@ -58,7 +58,7 @@ def played(own):
 def ours(seat, kind, tp, port, room):
     """What one process holds, and what the first one plays: with the first weights, and with others."""
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.sharding.band import Band, Meeting
+    from earl.engine.sharding.tp_group import Band, Meeting
     from earl.engine.split import SplitSampler
 
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from earl.envs.tools.calculator import MAX_LENGTH, MAX_MAGNITUDE, Refusal, calculate
+from earl.envs.tools.arithmetic import MAX_LENGTH, MAX_MAGNITUDE, Refusal, calculate
 
 Tree = int | tuple
 """A number, ("-", tree) for a sign, or (operator, left, right)."""

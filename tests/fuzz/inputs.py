@@ -163,18 +163,18 @@ def template(random: Random, place: Place) -> None:
 
 def served(random: Random, place: Place) -> None:
     """What a server answers."""
-    from earl.engine import client
-    from earl.engine.served import Served
+    from earl.engine import served
+    from earl.engine.served import ServedSampler
     from earl.engine.tokenizer import character_tokenizer
     from earl.rollout.prompt import Prompt
 
-    client.FIRST_PAUSE_SECONDS = 0.0
+    served.FIRST_PAUSE_SECONDS = 0.0
     exact, most = random.random() < 0.5, random.choice([1, 8])
     _Server.slowly = random.random() < 0.003
     _Server.answers = [_answer(random, exact, most) for _ in range(random.choice([1, 1, 2]))]
     asked = Prompt(session=0, tokens=[2, 40, 41, 5, 3], seed=random.randrange(1 << 40), max_tokens=most)
-    connected = client.Client(_server(), timeout_seconds=1.0)
-    sampler = Served(connected, random.choice(["m", "m", None]), character_tokenizer() if exact else None)
+    connected = served.Client(_server(), timeout_seconds=1.0)
+    sampler = ServedSampler(connected, random.choice(["m", "m", None]), character_tokenizer() if exact else None)
     [said] = sampler.generate([asked])
     if getattr(said, "error", None):
         return  # the fault of one episode, in words
@@ -259,7 +259,7 @@ def _stored(place: Place) -> list[Path]:
 
 def database(random: Random, place: Place) -> None:
     """A run's numbers."""
-    from earl.runs import numbers
+    from earl.runs import store
     from earl.runs.store import Store
 
     file = Path(shutil.copy(place.base / "run.db", place.work))
@@ -272,14 +272,14 @@ def database(random: Random, place: Place) -> None:
     if random.random() < 0.1:
         place.work.joinpath(f"run.db{random.choice(['-wal', '-journal'])}").write_bytes(random.randbytes(600))
     for read in (Store.contexts, Store.decisions, Store.matches):
-        with suppress(EarlError), Store(file, read_only=True) as store:
-            read(store)
-    numbers.read(file)
+        with suppress(EarlError), Store(file, read_only=True) as opened:
+            read(opened)
+    store.read_numbers(file)
 
 
 def checkpoint(random: Random, place: Place) -> None:
     """A checkpoint's state, mostly vouched for."""
-    from earl.report.model import model_facts
+    from earl.report.data import model_facts
     from earl.runs.folder import RunFolder
     from earl.runs.summary import chosen_checkpoint, context_limit
 
@@ -326,7 +326,7 @@ def question(random: Random, place: Place) -> None:
     """What a plan is asked for."""
     from earl.parallel.catalogue import catalogue
     from earl.parallel.hardware import of_gpus, own_devices
-    from earl.planner import axes
+    from earl.planner import question
 
     shape = random.choice([*catalogue().values()]).shape
     number = random.choice(["8", "1", "2", "0", "-1", "9" * 12, "1e3", "٣", " 4", ""])
@@ -337,9 +337,9 @@ def question(random: Random, place: Place) -> None:
         [text(random), f"{number}x8xH100", f"{number}xA100-80GB", f"1x{number}x{random.choice(TEXTS)}", "8xH100"]
     )
     with suppress(EarlError):
-        axes.contexts(said, None, shape, "m")
+        question.contexts(said, None, shape, "m")
     with suppress(EarlError):
-        axes.responses(said)
+        question.responses(said)
     with suppress(EarlError):
         own_devices(
             in_bytes(
@@ -348,7 +348,7 @@ def question(random: Random, place: Place) -> None:
             ).decode(errors="replace"),
             "f.csv",
         )
-    axes.tps(said, shape, of_gpus(gpus), "m")
+    question.tps(said, shape, of_gpus(gpus), "m")
 
 
 def name(random: Random, place: Place) -> None:
@@ -356,7 +356,7 @@ def name(random: Random, place: Place) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.envs import registry
     from earl.recipe import build
-    from earl.rollout.history import History
+    from earl.rollout.history import HistoryPolicy
     from earl.runs.folder import free, fresh_name
 
     said = text(random)
@@ -377,7 +377,7 @@ def name(random: Random, place: Place) -> None:
         )
     elif kind == 3:
         policy = random.choice([said, "full", f"last_turns:{said}", "last_turns:²", "summary:1\n", f"summary:{HUGE}"])
-        History.of(build({"env": {"name": "x"}, "agent": {"history": policy}}).agent.history)
+        HistoryPolicy.of(build({"env": {"name": "x"}, "agent": {"history": policy}}).agent.history)
     else:
         option = random.choice(["num_operations", "max_operand", "seat", "min_operations", "max_value", said])
         env = registry.make(
@@ -390,7 +390,7 @@ def cluster(random: Random, place: Place) -> None:
     """What is remembered of a rehearsed cluster."""
     from earl.rehearsal import plan, state
 
-    made = plan.Cluster("earl", 2, "500mbit", 2, 100, 1, 6379, "/tmp/x")
+    made = plan.RehearsedCluster("earl", 2, "500mbit", 2, 100, 1, 6379, "/tmp/x")
     file = state.folder("earl") / "cluster.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     changed = mutations.json_text(
@@ -402,9 +402,8 @@ def cluster(random: Random, place: Place) -> None:
 
 def profile(random: Random, place: Place) -> None:
     """What was measured of layouts."""
-    from earl.parallel.choice import Choice
-    from earl.parallel.layout import Layout
-    from earl.parallel.profile.timings import Point, Timing
+    from earl.parallel.layout import Choice, Layout
+    from earl.parallel.profile import Point, Timing
     from earl.profiling import kept
 
     key = {"model": "m", "cpus": 2}

@@ -71,9 +71,8 @@ def make_bases(folder: Path, names: Sequence[str] = tuple(BASES)) -> list[Path]:
 
 def _decided(run: Path) -> None:
     """Give a run decisions, as a run with layouts to choose from has them."""
-    from earl.parallel.choice import Choice
-    from earl.parallel.layout import Layout
-    from earl.parallel.load import Load
+    from earl.parallel.layout import Choice, Layout
+    from earl.parallel.memory import Load
     from earl.parallel.selector.record import text_of
     from earl.parallel.selector.selector import Selector
     from earl.runs.store import Store
@@ -178,4 +177,6 @@ def _action(case: str, argv: list[str], root: Path, recipes: set[bytes]) -> Acti
 
 
 def _known(recipe: Path, recipes: set[bytes]) -> bool:
-    return recipe.is_file() and not recipe.is_symlink() and recipe.read_bytes() in recipes
+    if not recipe.is_file() or recipe.is_symlink() or recipe.stat().st_size > max(map(len, recipes)):
+        return False
+    return recipe.read_bytes() in recipes

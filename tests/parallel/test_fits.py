@@ -1,4 +1,4 @@
-from earl.parallel.fits import fits
+from earl.parallel.arrangement import fits
 
 
 def test_a_margin_is_left() -> None:

@@ -1,8 +1,6 @@
 from dataclasses import replace
 
-from earl.parallel.load import Load, load_of, memory_metrics
-from earl.parallel.memory import ModelShape, kv_bytes, logit_bytes
-from earl.parallel.passes import activation_bytes
+from earl.parallel.memory import Load, ModelShape, activation_bytes, kv_bytes, load_of, logit_bytes, memory_metrics
 
 QWEN_7B = ModelShape(7_615_616_512, 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768, float_bytes=2)
 SMALL = ModelShape(186_240, 3, 64, 4, 4, 32, 128, 40, 1024)

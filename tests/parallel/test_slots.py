@@ -1,7 +1,6 @@
 """What earl's own sampler holds: the arithmetic written out."""
 
-from earl.parallel.memory import RESIDUE_BYTES, ModelShape
-from earl.parallel.slots import Sampling, room_for, slot_bytes
+from earl.parallel.memory import RESIDUE_BYTES, ModelShape, Sampling, room_for, slot_bytes
 
 SMALL = ModelShape(186_240, 3, 64, 4, 2, 32, 128, 40, 1024)
 TOKEN = 2 * 3 * 2 * 32 * 4

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.group import GroupOf
-from earl.outline import Outline
-from earl.placement.ahead import Ahead, Ticket
+from earl.group import GroupOf, TrajectorySummary
+from earl.placement.async_rollout import Ahead, Ticket
 from earl.trajectory import Author, Outcome, StopReason, Task
 
 LIMIT = 120
@@ -25,7 +24,7 @@ def played(version):
 def _outline(version, tokens):
     ended = (StopReason.FINISHED, Outcome.DRAW, 0)
     counts = (tokens, tokens, version * tokens, version)
-    return Outline(Task("tictactoe", 7), 0, (), *ended, *counts, np.zeros((1, len(Author)), np.int64))
+    return TrajectorySummary(Task("tictactoe", 7), 0, (), *ended, *counts, np.zeros((1, len(Author)), np.int64))
 
 
 def version_of(group):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from earl.placement.cluster.answers import take
-from earl.placement.peers import Lost
+from earl.placement.peers import WorkerLost
+from earl.placement.ray.actor_group import take
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,6 @@ def test_who_asked_one_that_is_dead_is_not_dead_itself(ray):
     asks, gives = (ray.remote(Member).options(num_cpus=0).remote() for _ in range(2))
     assert taken(asks.ask.remote(gives)) == ({1: 3}, {})
     ray.kill(gives)
-    with pytest.raises(Lost, match="what one process held for another is gone with it"):
+    with pytest.raises(WorkerLost, match="what one process held for another is gone with it"):
         taken(asks.ask.remote(gives))
     assert taken(gives.give.remote()) == ({}, {1: "has died"})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from earl.errors import OutOfMemory
-from earl.placement.cluster.budget import SPARE_BYTES, Budget, aside, thin_threads
+from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, aside, thin_threads
 
 MIB = 1 << 20
 BUDGET = 96 * MIB

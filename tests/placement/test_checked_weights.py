@@ -6,19 +6,16 @@ import torch
 from earl.dispatch.transports.base import Corrupted
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
-from earl.placement.cluster.budget import Budget
-from earl.placement.cluster.connection import connected
-from earl.placement.cluster.described import described
-from earl.placement.cluster.gives import Gives
-from earl.placement.cluster.lockstep import Lockstep
-from earl.placement.cluster.offer import Offered, offer
-from earl.placement.cluster.stock import Drawn, Stock
+from earl.placement.ray.cluster import connected
+from earl.placement.ray.learner_actor import WeightServer
+from earl.placement.ray.memory_budget import Budget
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, BucketTensors, WeightOffer, described, offer
 from tests.placement.test_offer import BUCKET, MODEL, held
 
 LAYOUT = Layout(2)
 
 
-class Rank(Gives):
+class Rank(WeightServer):
     """A learner rank without a learner, of whose second bucket a bit flips on the way the first so many times."""
 
     def __init__(self, rank, damaged, checksums):
@@ -29,8 +26,8 @@ class Rank(Gives):
             checksums,
         )
         self._budget, self._known = Budget(None), described(self._own, BUCKET)
-        self._lockstep = Lockstep(1)
-        self._stock = Stock(lambda: self._own, rank, self._known, 1, checksums)
+        self._lockstep = BucketBarrier(1)
+        self._stock = BucketStore(lambda: self._own, rank, self._known, 1, checksums)
 
     def bucket(self, number, again=False):
         return [self._flipped(own) if number == 1 else own for own in super().bucket(number, again)]
@@ -70,10 +67,10 @@ def taken(ray, way, damaged, checksums=True):
     ranks = tuple(kind.remote(rank, damaged * rank, checksums) for rank in range(LAYOUT.size))
     known = ray.get(ranks[0].described.remote())
     if way == "drawn":
-        fetched = Drawn(known, ranks, checksums).taken()
+        fetched = BucketTensors(known, ranks, checksums).taken()
     else:
         references = tuple(tuple(ray.get(rank.offer.remote())) for rank in ranks)
-        fetched = Offered(known, references, ranks, checksums).taken()
+        fetched = WeightOffer(known, references, ranks, checksums).taken()
     expected = tensors_once(make(MODEL, seed=3).model)
     return all(torch.equal(fetched[name], tensor) for name, tensor in expected.items()), fetched.damaged
 

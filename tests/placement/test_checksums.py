@@ -6,13 +6,13 @@ import pytest
 from earl.config import PlacementConfig
 from earl.dispatch.balance import Work
 from earl.parallel.layout import Layout
-from earl.placement.cluster.budget import Budget
-from earl.placement.cluster.crew import Crew
-from earl.placement.cluster.dispatcher import Dispatcher
-from earl.placement.cluster.manifest import LEARNED
-from earl.placement.cluster.ranks import RankActor
 from earl.placement.embedded import embedded
-from earl.placement.peers import Lost, Peers
+from earl.placement.peers import Peers, WorkerLost
+from earl.placement.ray.actor_group import ActorGroup
+from earl.placement.ray.exchange_member import LEARNED
+from earl.placement.ray.learner_actor import LearnerActor
+from earl.placement.ray.memory_budget import Budget
+from earl.placement.ray.row_exchange import RowDispatcher
 from tests.placement.test_dispatch import held
 
 
@@ -54,7 +54,7 @@ def ray():
 def sent(ray, groups, damaged, checksums=True):
     """Send rows of which a bit flips on the way the first so many times: what the rank has, and what was told."""
     (holdings,), table = held(groups, 1)
-    rank, notes, times = RankActor(), Notes(), []
+    rank, notes, times = LearnerActor(), Notes(), []
     rank._budget = Budget(None)
 
     def take(known, references, checked):
@@ -68,8 +68,8 @@ def sent(ray, groups, damaged, checksums=True):
         return rank.take(ray.get(known), 0, by_source, checked)
 
     settings = PlacementConfig(transport="objects", checksums=checksums)
-    nobody = Crew("nobody", 0, lambda _: None, 1.0, 1.0)
-    dispatcher = Dispatcher(Worker(holdings), nobody, Layout(), Work(), settings, notes)
+    nobody = ActorGroup("nobody", 0, lambda _: None, 1.0, 1.0)
+    dispatcher = RowDispatcher(Worker(holdings), nobody, Layout(), Work(), settings, notes)
     dispatcher._circle.hosts = lambda: np.array([0, 1], np.int32)
     dispatcher.send(table, 7, 2, take)
     return rank._rows, notes.told
@@ -83,7 +83,7 @@ def test_a_flipped_bit_is_named_and_the_rows_are_sent_again(ray, tiny):
     assert (none, len(told)) == ([], 2)
     assert told[0][0] == "dispatch" and "process 1 (host 1)" in told[0][1] and "checksum differs" in told[0][1]
     assert again.tokens.tolist() == whole.tokens.tolist() and again.logprobs.tolist() == whole.logprobs.tolist()
-    with pytest.raises(Lost, match=r"checksum differs.* this was tried 3 times"):
+    with pytest.raises(WorkerLost, match=r"checksum differs.* this was tried 3 times"):
         sent(ray, groups, damaged=3)
     # Unasked for, nobody looks: the first column is that of the tokens.
     assert sent(ray, groups, damaged=1, checksums=False)[0].tokens.tolist() != whole.tokens.tolist()

@@ -1,10 +1,8 @@
 """What the selector is offered of a learner whose tokens are split, and what it is told of the exchange."""
 
 from earl.engine.model import shape
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.placement.choices import candidates, chosen, now
-from earl.placement.costs import LAYER_SECONDS, LINK, PlacedCosts
+from earl.parallel.layout import Choice, Layout
+from earl.placement.costs import LAYER_SECONDS, LINK, PlacedCosts, candidates, chosen, now
 from earl.recipe import build
 
 CONFIG = build(

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from earl.placement.cluster.inventory import installed
+from earl.placement.ray.cluster import installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")]
 
 DRIVER = """
 import sys, time
-from earl.placement.place import _in_environment, _opening
+from earl.placement.backend import _in_environment, _opening
 with _in_environment(_opening(None)):
-    from earl.placement.cluster.connection import connected
+    from earl.placement.ray.cluster import connected
     with connected(None, 2):
         import ray
 
@@ -64,9 +64,9 @@ def test_nothing_of_a_local_ray_outlives_its_driver(number: signal.Signals, proc
 UNABLE = """
 import resource
 from earl.errors import EarlError
-from earl.placement.place import _in_environment, _opening
+from earl.placement.backend import _in_environment, _opening
 with _in_environment(_opening(None)):
-    from earl.placement.cluster.connection import connected
+    from earl.placement.ray.cluster import connected
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))  # too few for Ray's head: it ends while it starts
     try:
         with connected(None, 2):
@@ -85,10 +85,10 @@ def test_a_ray_that_does_not_start_is_an_error_with_a_cure() -> None:
 
 
 WAITING = """
-from earl.placement.place import _in_environment, _opening
+from earl.placement.backend import _in_environment, _opening
 from earl.stopping import stopping_on_signals
 with stopping_on_signals(None), _in_environment(_opening(None)):
-    from earl.placement.cluster.connection import connected
+    from earl.placement.ray.cluster import connected
     with connected(None, 2):
         import ray
         [node] = [p.process.pid for p in ray._private.worker._global_node.all_processes["raylet"]]

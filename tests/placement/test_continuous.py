@@ -8,8 +8,7 @@ import torch
 from earl.engine.model import make
 from earl.engine.samplers import make_sampler
 from earl.evaluate import matches
-from earl.placement.ahead import Ticket
-from earl.placement.continuous import ContinuousFragment
+from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.fragment import RolloutFragment
 from earl.rollout.tasks import draw
 

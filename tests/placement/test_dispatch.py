@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from earl.batch import Rows
 from earl.dispatch.balance import Work
 from earl.dispatch.execute import room
-from earl.dispatch.messages import pack as packed
-from earl.dispatch.messages import unpack
+from earl.dispatch.transports.base import pack as packed
+from earl.dispatch.transports.base import unpack
+from earl.engine.micro_batches import RowShare, minibatches, order_of
 from earl.engine.model import make
-from earl.engine.part import Part, minibatches, order_of
-from earl.engine.probe import Probe
+from earl.engine.sampler import Probe
 from earl.group import Group
 from earl.parallel.layout import Layout
-from earl.placement.ahead import Ticket
-from earl.placement.cluster.answers import Answers
-from earl.placement.cluster.manifest import LEARNED, Manifest, Table, shares
-from earl.placement.cluster.players import Workers
-from earl.placement.cluster.workers import WorkerActor
+from earl.placement.async_rollout import Ticket
 from earl.placement.embedded import embedded
-from earl.placement.holdings import Holdings, RowTable
+from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.peers import Peers
+from earl.placement.ray.actor_group import CallResults
+from earl.placement.ray.exchange_member import LEARNED, EpisodeTable, Manifest, shares
+from earl.placement.ray.rollout_actor import RolloutActor
+from earl.placement.ray.rollout_workers import RolloutWorkers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw
@@ -40,10 +40,10 @@ def groups(tiny):
 
 def held(groups, workers):
     """What each of some workers keeps of a step, and says of it."""
-    holdings = [Holdings(truncated=True) for _ in range(workers)]
+    holdings = [EpisodeStore(truncated=True) for _ in range(workers)]
     for number, group in enumerate(groups):
         holdings[number % workers].keep({Ticket(1, number): group})
-    return holdings, Table.joined([own.table(1) for own in holdings], LEARNED)
+    return holdings, EpisodeTable.joined([own.table(1) for own in holdings], LEARNED)
 
 
 def arrived(holdings, manifest):
@@ -73,7 +73,10 @@ def test_ranks_have_between_them_what_one_process_would_have(groups, layout, wor
         for name in Rows.__dataclass_fields__:
             assert getattr(rows, name).tolist() == getattr(theirs, name).tolist(), name
         seen += own.numbers.tolist()
-        assert (own.learned.tolist(), own.turns.tolist()) == (Part.whole(whole).learned.tolist(), table.turns.tolist())
+        assert (own.learned.tolist(), own.turns.tolist()) == (
+            RowShare.whole(whole).learned.tolist(),
+            table.turns.tolist(),
+        )
     assert sorted(seen) == list(range(whole.num_rows))
 
 
@@ -87,7 +90,7 @@ def test_a_table_takes_16_bytes_a_row_and_a_manifest_8_more(groups):
 
 
 def test_outlines_say_of_a_step_what_its_trajectories_do(groups):
-    outlines = [*Holdings(True).keep({Ticket(1, n): group for n, group in enumerate(groups)}).values()]
+    outlines = [*EpisodeStore(True).keep({Ticket(1, n): group for n, group in enumerate(groups)}).values()]
     assert episode_metrics(outlines) == episode_metrics(groups)
     assert staleness_metrics(outlines, 3) == staleness_metrics(groups, 3)
     assert [group.task for group in outlines] == [group.task for group in groups]
@@ -101,7 +104,7 @@ def test_with_counts_and_manifest_outlines_of_one_turn_take_less_than_200_bytes_
         for number in range(125)
         for task in [Task("tictactoe", int(random.integers(1 << 60)), 0, "random")]
     }
-    sent = pickle.dumps(Holdings(True).keep(step))
+    sent = pickle.dumps(EpisodeStore(True).keep(step))
     assert 16 + 24 + len(sent) / 1000 <= 200
     for ticket, group in pickle.loads(sent).items():  # what came is what was sent
         for ours, theirs in zip(group.trajectories, step[ticket].trajectories, strict=True):
@@ -127,7 +130,7 @@ def short(task, random):
 
 
 def test_what_was_learned_from_is_forgotten(groups):
-    holdings = Holdings(True)
+    holdings = EpisodeStore(True)
     holdings.keep({Ticket(1, 0): groups[0], Ticket(2, 0): groups[1]})
     holdings.drop(1)
     assert holdings.whole([Ticket(1, 0), Ticket(2, 0)]) == {Ticket(2, 0): groups[1]}
@@ -154,7 +157,7 @@ def test_the_driver_needs_few_bytes_a_row():
         for order in np.array_split(random.permutation(rows).astype(np.int32)[: rows // workers * workers], workers)
     ]
     tracemalloc.start()
-    table = Table.joined(own, LEARNED)
+    table = EpisodeTable.joined(own, LEARNED)
     manifest = Manifest(table, shares(table, Work(), 16, seed=0, count=4), Layout(16, 8), np.zeros(192, np.int32))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -166,7 +169,7 @@ class Here:
     """An actor of this process: what is asked of it is done when the answer is taken."""
 
     def __init__(self):
-        self.actor = WorkerActor()
+        self.actor = RolloutActor()
 
     def __getattr__(self, name):
         method = getattr(self.actor, name)
@@ -188,7 +191,7 @@ class Crew:
         return len(self.actors)
 
     def ask(self, stage, call, numbers):
-        return Answers({number: call(self.actors[number], number)() for number in numbers}, {})
+        return CallResults({number: call(self.actors[number], number)() for number in numbers}, {})
 
     def introduce(self):
         return {}
@@ -205,7 +208,9 @@ class Crew:
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
     config = tiny()
     crew = Crew(2)
-    workers = Workers(crew, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), crew)
+    workers = RolloutWorkers(
+        crew, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), crew
+    )
     model = make(config.model, config.run.seed).model
     workers.load((Near(model.state_dict()), Probe.of(model)), 0)
     workers.play(draw(config, 1))

@@ -12,10 +12,9 @@ import torch
 from earl.batch import Rows
 from earl.group import Group
 from earl.placement.embedded import embedded
-from earl.placement.exchange import joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
-from earl.rollout.experience import learned
-from earl.rollout.pack import trajectories_of
+from earl.placement.rollout_backend import joined, rows_from_bytes, rows_to_bytes
+from earl.rollout.pack import learned, trajectories_of
 from earl.trajectory import FIRST_POLICY_AUTHOR, StopReason
 
 torch.set_num_threads(1)

@@ -8,9 +8,9 @@ from ray.exceptions import RayActorError
 
 from earl.benchmarks.placements import differences, numbers, trained
 from earl.engine.router import VersionsDiffer
-from earl.placement.cluster.environments import RemoteSampler
+from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import on_cluster
+from earl.placement.ray.rollout_actor import RemoteSampler
 from earl.recipe import build, dump
 from earl.rollout.prompt import Completion, Prompt
 from earl.runs.folder import create, lock

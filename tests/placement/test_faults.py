@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from earl.benchmarks.faults import RECIPE, _signal
-from earl.benchmarks.sabotage import Blow, Saboteur, campaign
+from earl.benchmarks.faults import RECIPE, Blow, Saboteur, _signal, campaign
+from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import on_cluster
 from earl.recipe import build, dump, override
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock

@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 
-from earl.dispatch.copies import Copies, Weight
-from earl.dispatch.weights import plan_weights
+from earl.dispatch.weights import Copies, Weight, plan_weights
 from earl.parallel.layout import Layout
-from earl.placement.cluster.described import Described
-from earl.placement.cluster.given import given
+from earl.placement.ray.weight_sync import WeightManifest, given
 
 # 8 x 4 numbers of 4 bytes: 128 bytes; and a norm of 4 numbers: 16 bytes.
 WEIGHTS = (Weight("a", (8, 4), 4, given=0), Weight("norm", (4,), 4))
 
 
 def described(layout):
-    return Described(WEIGHTS, ("float32", "float32"), layout, 1 << 16)
+    return WeightManifest(WEIGHTS, ("float32", "float32"), layout, 1 << 16)
 
 
 def test_on_one_host_nothing_crosses():

@@ -5,8 +5,8 @@ import pytest
 import ray
 
 from earl.errors import OutOfMemory
-from earl.placement.cluster.budget import SPARE_BYTES, Budget, _status
-from earl.placement.place import on_cluster
+from earl.placement.backend import on_cluster
+from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, _status
 from earl.recipe import build
 
 BASE = {

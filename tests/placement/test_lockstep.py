@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from earl.placement.cluster.lockstep import PATIENCE_SECONDS, Lockstep
+from earl.placement.ray.weight_sync import PATIENCE_SECONDS, BucketBarrier
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_the_next_bucket_opens_when_all_have_let_go_of_the_last_one():
-    steps = Lockstep(2)
+    steps = BucketBarrier(2)
     assert not steps.come("one", 0), "the other one is still to come"
     assert steps.come("other", 0) and steps.come("one", 0)
     assert not steps.come("one", 1), "the other one reads 0"
@@ -28,7 +28,7 @@ def test_the_next_bucket_opens_when_all_have_let_go_of_the_last_one():
 
 
 def test_whoever_wants_less_lets_the_others_go_first():
-    steps = Lockstep(2)
+    steps = BucketBarrier(2)
     steps.come("one", 3)
     assert steps.come("other", 0), "the lowest is first"
     assert not steps.come("one", 3)
@@ -39,7 +39,7 @@ def test_whoever_wants_less_lets_the_others_go_first():
 @pytest.mark.parametrize("dies", ["before", "reading", "waiting"])
 def test_nobody_is_waited_for_without_end(dies):
     clock = Clock()
-    steps = Lockstep(2, clock)
+    steps = BucketBarrier(2, clock)
     steps.come("one", 0)
     if dies != "before":
         assert steps.come("other", 0) and steps.come("one", 0)
@@ -60,7 +60,7 @@ def test_nobody_is_waited_for_without_end(dies):
 def test_one_bucket_at_a_time_however_readers_drift():
     random = Random(0)
     clock = Clock()
-    steps = Lockstep(3, clock)
+    steps = BucketBarrier(3, clock)
     wanted = {name: sorted(random.sample(range(20), 12)) for name in ("a", "b", "c")}  # none wants all of them
     reading: dict[str, int] = {}
     for _ in range(10_000):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from earl.benchmarks.hosts import run
-from earl.placement.cluster.meeting import measured
+from earl.placement.ray.exchange_member import measured
 
 HOSTS = (0, 1, 1, 0)
 

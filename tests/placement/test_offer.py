@@ -6,18 +6,17 @@ import pytest
 import torch
 
 from earl.config import AlgorithmConfig, LearnerConfig, ModelConfig
-from earl.engine.keeping import Held
+from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.learner import Learner
 from earl.engine.local import LocalSampler
 from earl.engine.model import make, tensors_once
-from earl.engine.probe import Probe, StaleWeights
 from earl.engine.ranks import Replicas
+from earl.engine.sampler import Probe, StaleWeights
 from earl.engine.sharding.tensor_parallel import split
-from earl.engine.stored import Part
+from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Layout
-from earl.placement.cluster.described import described
-from earl.placement.cluster.offer import Offered, offer
 from earl.placement.peers import Peers
+from earl.placement.ray.weight_sync import WeightOffer, described, offer
 
 MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
 BUCKET = 8192
@@ -36,8 +35,8 @@ def held(model, layout, rank):
     axes = split(make(MODEL, seed=1).model, 2, 0, None).axes if layout.tp > 1 else {}
     whole = tensors_once(model)
     boxes = {name: layout.box(tensor.shape, axes.get(name), rank) for name, tensor in whole.items()}
-    parts = {name: Part(whole[name][box.slices], box, tuple(whole[name].shape)) for name, box in boxes.items()}
-    return Held(parts, {name: axes.get(name) for name in parts}, layout)
+    parts = {name: TensorPart(whole[name][box.slices], box, tuple(whole[name].shape)) for name, box in boxes.items()}
+    return HeldTensors(parts, {name: axes.get(name) for name in parts}, layout)
 
 
 @pytest.mark.slow
@@ -45,7 +44,7 @@ def held(model, layout, rank):
 def test_a_sampler_takes_what_the_ranks_offer(ray, layout):
     policy, other = make(MODEL, seed=3), make(MODEL, seed=4)
     ours = [held(policy.model, layout, rank) for rank in range(layout.size)]
-    offered = Offered(
+    offered = WeightOffer(
         described(ours[0], BUCKET), tuple(tuple(offer(own, rank, BUCKET)) for rank, own in enumerate(ours))
     )
     total = sum(tensor.nbytes for tensor in tensors_once(policy.model).values())
@@ -87,7 +86,7 @@ class Rank:
 
     def offer(self):
         own = held(make(MODEL, seed=3).model, Layout(), 0)
-        return Offered(described(own, BUCKET), (tuple(offer(own, 0, BUCKET)),))
+        return WeightOffer(described(own, BUCKET), (tuple(offer(own, 0, BUCKET)),))
 
 
 class Sampler:

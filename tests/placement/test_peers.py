@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from earl.placement.peers import Lost, Peers, together
+from earl.placement.peers import Peers, WorkerLost, together
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def test_three_processes_add_gather_and_agree(child, tmp_path):
 def test_an_ended_process_is_noticed_at_once(child, tmp_path):
     command = child("os._exit(3)")
     began = time.monotonic()
-    with pytest.raises(Lost, match="continue with --resume"), together(2, tmp_path / "meet", command) as peers:
+    with pytest.raises(WorkerLost, match="continue with --resume"), together(2, tmp_path / "meet", command) as peers:
         while time.monotonic() < began + 120:
             peers.agree(False)
     assert not (tmp_path / "meet").exists()
@@ -83,7 +83,7 @@ def test_an_ended_process_is_noticed_at_once(child, tmp_path):
 @pytest.mark.slow
 def test_a_process_that_ends_before_it_joins_is_not_waited_for(child, tmp_path):
     command = child("pass", before="sys.exit('no luck today')")
-    with pytest.raises(Lost, match="before it had joined"), together(2, tmp_path / "meet", command):
+    with pytest.raises(WorkerLost, match="before it had joined"), together(2, tmp_path / "meet", command):
         raise AssertionError("nobody joined")
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 TWICE = """
-from earl.placement.place import on_cluster
+from earl.placement.backend import on_cluster
 from earl.recipe import build
 for _ in range(2):
     with on_cluster(build({"env": {"name": "tictactoe"}, "placement": {"kind": "disaggregated"}})):

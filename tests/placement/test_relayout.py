@@ -5,15 +5,14 @@ import signal
 
 import pytest
 
-from earl.benchmarks.faults import _signal
+from earl.benchmarks.faults import Blow, Saboteur, _signal
 from earl.benchmarks.placements import RECIPE, differences, numbers, trained
-from earl.benchmarks.sabotage import Blow, Saboteur
 from earl.errors import EarlError
-from earl.placement.cluster.ahead import AheadWorkers
-from earl.placement.cluster.players import Environments
+from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import on_cluster
-from earl.placement.players import PeerPlayers
+from earl.placement.ray.async_rollout import AheadWorkers
+from earl.placement.ray.rollout_workers import Environments
+from earl.placement.rollout_backend import PeerPlayers
 from earl.recipe import build, dump, override
 from earl.runs.folder import create, lock
 from earl.stopping import StopRequest

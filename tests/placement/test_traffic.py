@@ -14,7 +14,7 @@ PROGRAM = """
 import json
 from earl.benchmarks.faults import RECIPE
 from earl.benchmarks.hosts import Seat
-from earl.placement.place import on_cluster
+from earl.placement.backend import on_cluster
 from earl.recipe import build, override
 from earl.rehearsal.cluster import down, up
 

@@ -5,8 +5,7 @@ from typing import Any
 from earl.config import Config
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
-from earl.parallel.throughput.precision import Precision
-from earl.parallel.throughput.software import VLLM
+from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.question import Question, Wish, question
 
 

@@ -1,8 +1,8 @@
 """Cells made by hand."""
 
-from earl.parallel.choice import Stage
-from earl.parallel.estimate import Estimate
-from earl.planner.cell import Cell
+from earl.parallel.layout import Stage
+from earl.parallel.memory import Estimate
+from earl.planner.cell import PlanCell
 
 
 def cell(
@@ -12,10 +12,10 @@ def cell(
     stage: Stage = "rollout",
     responses: int | None = 32,
     spread: float = 0.1,
-) -> Cell:
+) -> PlanCell:
     """A cell of 128 GPUs; `speed` None: it does not fit."""
     estimate = Estimate(speed, speed * (1 - spread), speed * (1 + spread), "predicted") if speed is not None else None
-    return Cell(
+    return PlanCell(
         stage=stage,
         context=context,
         responses=responses,

@@ -7,7 +7,7 @@ import pytest
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
-from earl.planner.axes import contexts, numbers, responses, tps
+from earl.planner.question import contexts, numbers, responses, tps
 
 QWEN, SMALL = known("Qwen2.5-72B").shape, known("Qwen2.5-7B").shape
 CLUSTER = of_gpus("16x8xH100")

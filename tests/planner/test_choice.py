@@ -1,6 +1,6 @@
 """Choices among cells: the fastest that fits, and where it changes."""
 
-from earl.planner.choice import Switch, changes, choices, switches
+from earl.planner.plan import Switch, changes, choices, switches
 from tests.planner.cells import cell
 
 

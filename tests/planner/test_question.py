@@ -3,7 +3,7 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.throughput.software import TENSORRT_LLM
+from earl.parallel.throughput.step import TENSORRT_LLM
 from earl.planner.question import Tokens
 from tests.planner.asked import asked
 

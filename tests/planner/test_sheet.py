@@ -2,10 +2,9 @@
 
 import pytest
 
+from earl.planner.grids import comparison_grid, duration, short, significant
 from earl.planner.plan import plan
 from earl.planner.sheet import sheet
-from earl.planner.spoken import duration, short, significant
-from earl.planner.step_grids import comparison_grid
 from tests.planner.asked import asked
 
 

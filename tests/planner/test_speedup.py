@@ -1,6 +1,6 @@
 """The paper's speed-up map."""
 
-from earl.planner.speedup import speedup, speedups
+from earl.planner.plan import speedup, speedups
 from tests.planner.cells import cell
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from earl.config import Config
 from earl.errors import EarlError
-from earl.parallel.hardware import Cluster, of_gpus
-from earl.preflight.options import OPTIONS, check_options
-from earl.preflight.site import Site
+from earl.parallel.hardware import ClusterSpec, of_gpus
+from earl.preflight.cluster import Site
+from earl.preflight.plan import OPTIONS, check_options
 from earl.recipe import build
 
-LAPTOP = Cluster("this machine", 1, 2, 8 << 30)
+LAPTOP = ClusterSpec("this machine", 1, 2, 8 << 30)
 SITES = {
     "embedded": Site("embedded", "local", LAPTOP, on_paper=False),
     "embedded vllm": Site("embedded", "vllm", LAPTOP, on_paper=False),

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from earl.cli.places import in_lines
+from earl.cli.jobs import in_lines
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
-from earl.parallel.hardware import GIB, Cluster, of_gpus
+from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape
+from earl.preflight.cluster import Site, survey
 from earl.preflight.placement import Placed, check_placement, context_room, settled
-from earl.preflight.site import Site, survey
 from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape
 TINY = ModelShape(5248, 1, 16, 2, 2, 8, 16, 106, 1024)
-LAPTOP = Cluster("this machine", 1, 2, 8 * GIB)
+LAPTOP = ClusterSpec("this machine", 1, 2, 8 * GIB)
 
 
 def recipe(**tables: dict):
@@ -119,7 +119,9 @@ def test_every_cure_that_is_named_cures() -> None:
 
 def test_processes_need_the_processors_of_somebody_s_cluster_and_memory_everywhere() -> None:
     many = {"placement": {"dp": 6, "address": "10.0.0.1:6379"}}
-    site = Site("disaggregated", "local", Cluster("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False)
+    site = Site(
+        "disaggregated", "local", ClusterSpec("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False
+    )
     with pytest.raises(EarlError, match=r"= 7 CPUs, the Ray cluster at 10.0.0.1:6379 has 4 CPUs and no GPU"):
         check_placement(recipe(**many), TINY, site)
     here = Site("disaggregated", "local", LAPTOP, on_paper=False)
@@ -147,7 +149,9 @@ def _size(placed: Placed, name: str) -> tuple[int, str]:
 
 def test_environments_need_processors_a_share_each_and_samplers_in_turns_with_the_learner() -> None:
     address = {"address": "10.0.0.1:6379"}
-    cpus = Site("disaggregated", "local", Cluster("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False)
+    cpus = Site(
+        "disaggregated", "local", ClusterSpec("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False
+    )
     check_placement(recipe(placement={"environments": 2, **address}), TINY, cpus)  # 4 less a rank and a sampler
     with pytest.raises(EarlError, match=r"placement.environments = 3 CPUs, the Ray cluster at .* has 2 for them"):
         check_placement(recipe(placement={"environments": 3, **address}), TINY, cpus)

@@ -6,11 +6,9 @@ import pytest
 
 from earl.engine.model import shape
 from earl.errors import EarlError
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.parallel.profile.timings import Point, Timing
-from earl.profiling.kept import Profile, path_of, read, write
-from earl.profiling.key import key_of
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.profile import Point, Timing
+from earl.profiling.kept import Profile, key_of, path_of, read, write
 from earl.profiling.points import grid_of
 from earl.recipe import build
 

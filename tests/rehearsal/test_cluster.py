@@ -15,9 +15,8 @@ import pytest
 
 from earl.errors import EarlError
 from earl.rehearsal import cluster as rehearsal
-from earl.rehearsal import faults, nodes, processes, state
-from earl.rehearsal.needs import call, check
-from earl.rehearsal.plan import Cluster, bits_per_second
+from earl.rehearsal import nodes, state
+from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check
 
 ROOT = Path(__file__).parents[2]
 HOSTS = 3
@@ -89,7 +88,7 @@ def fresh_name() -> str:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[RehearsedCluster]:
     name = fresh_name()
     yield rehearsal.up(name, HOSTS, RATE, cpus=2, memory_mib=128, say=print)
     rehearsal.down(name)
@@ -110,7 +109,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def look(cluster: Cluster, host: int) -> rehearsal.Host:
+def look(cluster: RehearsedCluster, host: int) -> rehearsal.HostState:
     return rehearsal.status(cluster)[host - 1]
 
 
@@ -138,7 +137,7 @@ def assert_nothing_left(name: str) -> None:
     assert f"/tmp/{name}-" not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: Cluster) -> None:
+def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: RehearsedCluster) -> None:
     report = drive("rate", *cluster.workers)
     assert report["hosts"] == {
         str(host): [cluster.ip(host), cluster.interface, cluster.ip(host)] for host in cluster.workers
@@ -154,23 +153,23 @@ def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: Cluster)
         rehearsal.up(cluster.name, 1, RATE, cpus=1, memory_mib=128, say=print)
 
 
-def test_faults_befall_one_host_and_are_healed(cluster: Cluster) -> None:
-    faults.fail(cluster, 2, "kill")
-    assert processes.inside(nodes.namespace(cluster, 2)) == []
+def test_faults_befall_one_host_and_are_healed(cluster: RehearsedCluster) -> None:
+    rehearsal.fail(cluster, 2, "kill")
+    assert nodes.inside(nodes.namespace(cluster, 2)) == []
     until(lambda: not look(cluster, 2).in_ray)
     assert [host.processes for host in rehearsal.status(cluster)] == ["running", "none", "running"]
-    faults.fail(cluster, 1, "freeze")
+    rehearsal.fail(cluster, 1, "freeze")
     assert look(cluster, 1).processes == "frozen"
-    faults.fail(cluster, 1, "thaw")
+    rehearsal.fail(cluster, 1, "thaw")
     assert look(cluster, 1).processes == "running"
-    faults.fail(cluster, 3, "link-down")
+    rehearsal.fail(cluster, 3, "link-down")
     assert look(cluster, 3).link == "down"
-    faults.fail(cluster, 3, "link-up")
+    rehearsal.fail(cluster, 3, "link-up")
     assert look(cluster, 3).link == "up"
-    faults.heal(cluster, 2)
+    rehearsal.heal(cluster, 2)
     assert set(drive("look", *cluster.workers)["hosts"]) == {"1", "2", "3"}
     with pytest.raises(EarlError, match="has no host 4; its hosts are 1 to 3"):
-        faults.fail(cluster, 4, "kill")
+        rehearsal.fail(cluster, 4, "kill")
 
 
 @pytest.mark.parametrize("stage", ["network", "Ray: head", "Ray: 2 hosts"])

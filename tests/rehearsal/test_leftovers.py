@@ -14,9 +14,9 @@ import pytest
 
 from earl.errors import EarlError
 from earl.rehearsal import cluster as rehearsal
-from earl.rehearsal import network, state
-from earl.rehearsal.needs import call, check_network
+from earl.rehearsal import nodes, state
 from earl.rehearsal.owner import Owner
+from earl.rehearsal.plan import call, check_network
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def name() -> Iterator[str]:
     name = f"t{secrets.token_hex(3)}"
     yield name
-    for namespace in sorted(network.namespaces()):
+    for namespace in sorted(nodes.namespaces()):
         if namespace.startswith(f"{name}-"):  # of a test that failed
             call(("ip", "netns", "delete", namespace))
 
@@ -68,7 +68,7 @@ def running(process: int) -> bool:
 
 
 def left(name: str) -> list[str]:
-    namespaces = [own for own in network.namespaces() if own.startswith(f"{name}-")]
+    namespaces = [own for own in nodes.namespaces() if own.startswith(f"{name}-")]
     links = [line for line in call(("ip", "-br", "link")).splitlines() if line.startswith(f"{name}0")]
     return [*namespaces, *links, *map(str, Path("/tmp").glob(f"{name}-*")), *map(str, state.root().glob(name))]
 
@@ -107,7 +107,7 @@ def test_a_bench_that_is_asked_to_end_leaves_nothing(number: signal.Signals) -> 
     command = [sys.executable, "-m", "earl.cli.main", "bench", "dispatch", "--hosts", "4", "--rate", "20mbit"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     until(lambda: (state.root() / "dispatch").exists() or process.poll() is not None)
-    until(lambda: "dispatch-4" in network.namespaces() or process.poll() is not None)
+    until(lambda: "dispatch-4" in nodes.namespaces() or process.poll() is not None)
     process.send_signal(number)
     said = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, said
@@ -142,7 +142,7 @@ def test_after_a_restart_of_the_machine_only_files_are_removed(name: str) -> Non
         # All namespaces of that name were made since, by somebody else.
         assert rehearsal.sweep() == [name]
         assert not Path(cluster.folder).exists() and not state.folder(name).exists()
-        assert {f"{name}-1", f"{name}-switch"} <= network.namespaces()
+        assert {f"{name}-1", f"{name}-switch"} <= nodes.namespaces()
 
 
 def test_a_cluster_that_stays_belongs_to_nobody_and_is_not_swept(name: str) -> None:

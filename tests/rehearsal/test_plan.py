@@ -3,9 +3,11 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.rehearsal.plan import Cluster, bits_per_second, build, checked_name, link
+from earl.rehearsal.plan import RehearsedCluster, bits_per_second, build, checked_name, link
 
-TWO = Cluster("earl", hosts=2, rate="500mbit", cpus=4, memory_mib=128, subnet=7, port=6379, folder="/tmp/earl-x")
+TWO = RehearsedCluster(
+    "earl", hosts=2, rate="500mbit", cpus=4, memory_mib=128, subnet=7, port=6379, folder="/tmp/earl-x"
+)
 
 
 def test_every_link_is_shaped_on_both_ends() -> None:
@@ -20,7 +22,7 @@ def test_every_link_is_shaped_on_both_ends() -> None:
 
 
 def test_a_slow_rate_still_lets_whole_packets_through() -> None:
-    slow = Cluster("earl", hosts=1, rate="1mbit", cpus=1, memory_mib=128, subnet=0, port=1, folder="")
+    slow = RehearsedCluster("earl", hosts=1, rate="1mbit", cpus=1, memory_mib=128, subnet=0, port=1, folder="")
     assert all("32768b" in command for command in build(slow) if command[0] == "tc")
 
 
@@ -29,7 +31,7 @@ def test_addresses_and_names() -> None:
     assert [TWO.ip(host) for host in TWO.workers] == ["10.201.7.2", "10.201.7.3"]
     assert [TWO.namespace(host) for host in TWO.workers] == ["earl-1", "earl-2"]
     # What Linux allows an interface's name: 15 bytes.
-    assert len(Cluster(checked_name("a" * 8), 1, "1mbit", 1, 128, 0, 1, "").interface) <= 15
+    assert len(RehearsedCluster(checked_name("a" * 8), 1, "1mbit", 1, 128, 0, 1, "").interface) <= 15
     assert link(TWO, 2, up=False) == ("ip", "-n", "earl-2", "link", "set", "earl0", "down")
 
 

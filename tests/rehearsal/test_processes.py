@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from earl.errors import EarlError
-from earl.rehearsal import processes
-from earl.rehearsal.needs import check
+from earl.rehearsal import nodes
+from earl.rehearsal.plan import check
 
 
 @pytest.fixture
@@ -29,20 +29,20 @@ def namespace(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_members_are_found_frozen_and_killed(namespace: Path) -> None:
-    assert processes.inside(namespace) == []
+    assert nodes.inside(namespace) == []
     # The shell starts a second process, which leaves its session: it is still found.
     shell = subprocess.Popen(["nsenter", f"--uts={namespace}", "sh", "-c", "setsid sleep 60 & sleep 60"])
     outside = subprocess.Popen(["sleep", "60"])
-    while len(processes.inside(namespace)) < 3:  # the shell and two sleeps
+    while len(nodes.inside(namespace)) < 3:  # the shell and two sleeps
         time.sleep(0.01)
-    members = processes.inside(namespace)
+    members = nodes.inside(namespace)
     assert outside.pid not in members
-    processes.send(namespace, signal.SIGSTOP)
-    while not all(map(processes.stopped, members)):
+    nodes.send(namespace, signal.SIGSTOP)
+    while not all(map(nodes.stopped, members)):
         time.sleep(0.01)
-    assert not processes.stopped(outside.pid)
-    processes.kill(namespace)
-    assert processes.inside(namespace) == []
+    assert not nodes.stopped(outside.pid)
+    nodes.kill(namespace)
+    assert nodes.inside(namespace) == []
     assert shell.wait() == -signal.SIGKILL
     assert outside.poll() is None
     outside.kill()
@@ -51,10 +51,10 @@ def test_members_are_found_frozen_and_killed(namespace: Path) -> None:
 
 def test_a_file_that_is_no_namespace_has_no_members(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert processes.inside(tmp_path / "file") == []
-    assert processes.inside(tmp_path / "nothing") == []
+    assert nodes.inside(tmp_path / "file") == []
+    assert nodes.inside(tmp_path / "nothing") == []
 
 
 def test_the_own_namespace_is_never_touched() -> None:
     with pytest.raises(AssertionError, match="this very process"):
-        processes.inside(Path(f"/proc/{os.getpid()}/ns/net"))
+        nodes.inside(Path(f"/proc/{os.getpid()}/ns/net"))

@@ -7,11 +7,13 @@ import pytest
 
 from earl.errors import EarlError
 from earl.rehearsal import state
-from earl.rehearsal.plan import Cluster
+from earl.rehearsal.plan import RehearsedCluster
 
 
-def a_cluster(name: str, subnet: int) -> Cluster:
-    return Cluster(name, hosts=2, rate="500mbit", cpus=4, memory_mib=128, subnet=subnet, port=6379, folder="/tmp/none")
+def a_cluster(name: str, subnet: int) -> RehearsedCluster:
+    return RehearsedCluster(
+        name, hosts=2, rate="500mbit", cpus=4, memory_mib=128, subnet=subnet, port=6379, folder="/tmp/none"
+    )
 
 
 @pytest.fixture(autouse=True)

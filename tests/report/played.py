@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from earl.engine.tokenizer import character_tokenizer
-from earl.trajectory import Author, Experience, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
 
 OPPONENTS = ("random", "perfect")
 
@@ -78,12 +78,12 @@ def episode(
     )
 
 
-def experience(trajectory: Trajectory) -> Experience:
+def experience(trajectory: Trajectory) -> TrainingRecord:
     """What was sampled was learned from, and the update made every such token 1.1 times as likely."""
     sampled = trajectory.sampled
     advantages = np.linspace(-1, 1, len(trajectory.turns) + 1, dtype=np.float32)[: len(trajectory.turns)]
     changed = np.where(sampled, trajectory.logprobs + np.log(1.1), 0).astype(np.float32)
-    return Experience(sampled, advantages, changed)
+    return TrainingRecord(sampled, advantages, changed)
 
 
 def board_games() -> list[Trajectory]:

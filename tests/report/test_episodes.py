@@ -5,10 +5,10 @@ import numpy as np
 
 from earl.envs import registry
 from earl.envs.base import Board
-from earl.report.choice import StoredEpisode, choose
+from earl.report.data import StoredEpisode, choose
 from earl.report.decoding import Decoder
 from earl.report.episodes import AUTHORS, MAX_TURNS, Room, episode
-from earl.trajectory import Author, Experience, Outcome, StopReason, Trajectory
+from earl.trajectory import Author, Outcome, StopReason, TrainingRecord, Trajectory
 
 
 def nothing(observation: str, action: str | None) -> Board | None:
@@ -43,7 +43,7 @@ def test_what_was_learned_stands_at_its_tokens(make_episode: Any, bytewise: Any)
     mask = played.sampled.copy()
     mask[played.turns[1].action_start :] = False
     changed = np.where(mask, -0.5, 0).astype(np.float32)
-    learned = Experience(mask, np.array([0.75, -0.25], np.float32), changed)
+    learned = TrainingRecord(mask, np.array([0.75, -0.25], np.float32), changed)
     first, second = episode(stored(played, experience=learned), Decoder(bytewise), nothing)["turns"]
     # from -1 to -0.5: e^0.5 times as likely
     assert first["reply"]["ratios"] == [1.649] * 3 and first["advantage"] == 0.75

@@ -9,8 +9,7 @@ import pytest
 
 from earl import report
 from earl.errors import EarlError
-from earl.report.export import export
-from earl.report.tables import Table
+from earl.report.export import Table, export
 
 
 def rows(path: Path) -> list[dict[str, str]]:

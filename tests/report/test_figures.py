@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from earl.report import context, course, figures, forecast, heat
+from earl.report import context_plots, figures, forecast, heatmap, training_plots
 from earl.report.data import RunData, gather
+from earl.report.evaluation_plots import enlarged_range, strength_figures
 from earl.report.figures import MAX_POINTS, plain, thin
-from earl.report.strength import enlarged_range, strength_figures
 
 
 def spec(listed: list[figures.Figure], name: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_only_sampled_matches_have_bars(runs: Any) -> None:
 
 
 def test_context_has_bands_and_the_limit_as_a_staircase(runs: Any) -> None:
-    window = spec(context.context_figures([gather(runs.run())]), "context-window")
+    window = spec(context_plots.context_figures([gather(runs.run())]), "context-window")
     drawn = traces(window)
     assert list(drawn)[:5] == ["median", "p95", "p99", "longest", "limit"]
     assert [drawn[name].get("fill") for name in list(drawn)[:4]] == [None, "tonexty", "tonexty", "tonexty"]
@@ -80,33 +80,33 @@ def test_context_has_bands_and_the_limit_as_a_staircase(runs: Any) -> None:
     assert drawn["limit"]["line"]["shape"] == "hv"
     raised = next(trace for trace in window["data"] if trace["name"] == "limit raised")
     assert (raised["x"], raised["y"], raised["text"]) == ([30], [150], ["raised the limit from 120 to 150"])
-    turn = spec(context.context_figures([gather(runs.run(name="b"))]), "context-turn")
+    turn = spec(context_plots.context_figures([gather(runs.run(name="b"))]), "context-turn")
     assert "limit" not in traces(turn)
 
 
 def test_a_forgetful_agent_is_limited_by_what_a_reply_sees(runs: Any) -> None:
     data = with_limit(gather(runs.run()), 30, history="board_only")
-    listed = context.context_figures([data])
+    listed = context_plots.context_figures([data])
     assert ["limit" in traces(spec(listed, f"context-{level}")) for level in ("window", "episode", "turn")] == [
         True,
         False,
         False,
     ]
     older = without(data, "context/window", "context/limit")
-    listed = context.context_figures([older])
+    listed = context_plots.context_figures([older])
     assert "context-window" not in {figure.name for figure in listed}
     assert traces(spec(listed, "context-turn"))["limit"]["y"] == [30, 30], "the recipe's"
 
 
 def test_a_distant_limit_is_told_but_does_not_flatten_the_plot(runs: Any) -> None:
     data = with_limit(without(gather(runs.run()), "context/limit"), 32768)
-    found = spec(context.context_figures([data]), "context-window")
+    found = spec(context_plots.context_figures([data]), "context-window")
     assert "limit" not in traces(found)
     assert any("above this plot" in note["text"] for note in found["layout"]["annotations"])
 
 
 def test_the_last_forecast_reaches_beyond_the_last_step(runs: Any) -> None:
-    window = spec(context.context_figures([gather(runs.run())]), "context-window")
+    window = spec(context_plots.context_figures([gather(runs.run())]), "context-window")
     wedges = {trace["name"]: trace for trace in window["data"] if trace.get("fill") == "toself"}
     assert set(wedges) == {"forecast, p50", "forecast, p95"}, "the p99 is not in reach"
     # p95 at step 60: 80 + 60 / 3 = 100 tokens; the limit of 150 between steps 80 and 110
@@ -129,7 +129,7 @@ def test_how_forecasts_moved(runs: Any) -> None:
 
 
 def test_authors_are_stacked_per_episode(runs: Any) -> None:
-    found = traces(spec(context.context_figures([gather(runs.run())]), "authors-0"))
+    found = traces(spec(context_plots.context_figures([gather(runs.run())]), "authors-0"))
     # 384 * 10 * author over 384 episodes; the template's 0 is not drawn
     assert {name: set(trace["y"]) for name, trace in found.items()} == {
         "environment": {10.0}, "tool": {20.0}, "thinking": {30.0}, "action": {40.0},
@@ -137,7 +137,7 @@ def test_authors_are_stacked_per_episode(runs: Any) -> None:
 
 
 def test_the_heat_map_has_a_choice_of_authors(runs: Any) -> None:
-    figure = heat.heat_figure(gather(runs.run()))
+    figure = heatmap.heat_figure(gather(runs.run()))
     assert figure.choices == ("all authors", "environment", "action", "episodes that had the turn")
     everyone, _, action, episodes = spec([figure], "heat-0")["data"]
     assert everyone["y"] == [1, 2] and everyone["x"] == list(range(11, 61))
@@ -149,7 +149,7 @@ def test_the_heat_map_has_a_choice_of_authors(runs: Any) -> None:
 def test_a_long_run_has_several_steps_in_a_column(runs: Any) -> None:
     data = gather(runs.run())
     long = replace(data, contexts=[replace(row, step=row.step + 50 * lap) for lap in range(4) for row in data.contexts])
-    figure = heat.heat_figure(long)
+    figure = heatmap.heat_figure(long)
     # 200 steps in columns of 2; the first column holds the steps 11 and 12: (11 + 12) / 2 tokens of the model
     assert spec([figure], "heat-0")["data"][2]["z"][0][0] == 11.5
     assert spec([figure], "heat-0")["data"][3]["z"][0][0] == 384, "episodes of one step"
@@ -158,66 +158,70 @@ def test_a_long_run_has_several_steps_in_a_column(runs: Any) -> None:
 
 def test_truncation_is_shown_by_cause(runs: Any) -> None:
     data = gather(runs.run())
-    drawn = traces(spec(context.context_figures([data]), "stops"))
+    drawn = traces(spec(context_plots.context_figures([data]), "stops"))
     assert list(drawn) == [
         "no room for the next prompt",
         "reply met the context limit",
         "reply longer than a turn may be",
     ]
-    older = traces(spec(context.context_figures([without(data, "truncation/")]), "stops"))
+    older = traces(spec(context_plots.context_figures([without(data, "truncation/")]), "stops"))
     assert list(older) == ["context limit"]
 
 
 def test_several_runs_share_every_plot(runs: Any) -> None:
     both = [gather(runs.run(name="a")), gather(runs.run(name="b", until=45, final=False))]
-    window = traces(spec(context.context_figures(both), "context-window"))
+    window = traces(spec(context_plots.context_figures(both), "context-window"))
     assert list(window) == ["a: median", "a: p95", "b: median", "b: p95", "a: limit", "b: limit"]
-    reward = traces(spec(course.training_figures(both), "reward"))
+    reward = traces(spec(training_plots.training_figures(both), "reward"))
     assert {name: trace["x"][-1] for name, trace in reward.items()} == {"a": 60, "b": 45}
     assert reward["a"]["line"]["color"] != reward["b"]["line"]["color"]
-    assert list(traces(spec([course.time_figure(both)], "time"))) == ["a", "b"]
+    assert list(traces(spec([training_plots.time_figure(both)], "time"))) == ["a", "b"]
 
 
 def test_how_old_what_was_learned_from_was_is_shown_where_it_was_recorded(runs: Any) -> None:
     data = gather(runs.run())
-    assert not course.importance_figures([data])
+    assert not training_plots.importance_figures([data])
     recorded = {"staleness/mean": [(11, 0.5)], "staleness/max": [(11, 2.0)], "correction/capped": [(11, 0.1)]}
     numbers = replace(data.numbers, metrics={**data.numbers.metrics, **recorded})
     told = replace(data, numbers=numbers)
-    drawn = course.training_figures([told])
+    drawn = training_plots.training_figures([told])
     assert list(traces(spec(drawn, "staleness"))) == ["mean", "largest"]
     assert spec(drawn, "importance-capped")["data"]
-    assert not {figure.title for figure in course.other_figures([told])} & {*recorded}
+    assert not {figure.title for figure in training_plots.other_figures([told])} & {*recorded}
 
 
 def test_what_was_dispatched_is_shown_where_it_was_recorded(runs: Any) -> None:
     data = gather(runs.run())
-    assert not course.dispatch_figures([data])
+    assert not training_plots.dispatch_figures([data])
     recorded = {"dispatch/bytes": [(11, 4096.0)], "dispatch/bytes_across": [(11, 512.0)], "dispatch/ratio": [(11, 1.0)]}
     numbers = replace(data.numbers, metrics={**data.numbers.metrics, **recorded})
-    drawn = course.training_figures([replace(data, numbers=numbers)])
+    drawn = training_plots.training_figures([replace(data, numbers=numbers)])
     assert list(traces(spec(drawn, "dispatch-bytes"))) == ["in all", "between hosts"]
     assert spec(drawn, "dispatch-ratio")["data"]
 
 
 def test_time_is_stacked_over_every_step(runs: Any) -> None:
-    drawn = spec([course.time_figure([gather(runs.run())])], "time")
+    drawn = spec([training_plots.time_figure([gather(runs.run())])], "time")
     assert [trace["name"] for trace in drawn["data"]] == ["rollout", "update", "weights", "record"]
     assert {trace["stackgroup"] for trace in drawn["data"]} == {"time"}
     assert {len(trace["y"]) for trace in drawn["data"]} == {61}
 
 
 def test_gaps_where_a_number_is_none(runs: Any) -> None:
-    listed = course.other_figures([gather(runs.run())])
+    listed = training_plots.other_figures([gather(runs.run())])
     name = next(figure.name for figure in listed if figure.title == "kl_to_sampler")
     assert set(spec(listed, name)["data"][0]["y"]) == {None}
 
 
 def test_without_numbers_there_are_no_plots(runs: Any) -> None:
     data = gather(runs.empty())
-    listed = [*course.training_figures([data]), *context.context_figures([data]), course.time_figure([data])]
+    listed = [
+        *training_plots.training_figures([data]),
+        *context_plots.context_figures([data]),
+        training_plots.time_figure([data]),
+    ]
     assert {figure.spec for figure in listed} == {None}
-    assert strength_figures(data) == [] == course.other_figures([data])
+    assert strength_figures(data) == [] == training_plots.other_figures([data])
 
 
 def test_long_series_are_thinned() -> None:

@@ -130,7 +130,7 @@ def test_episodes_that_do_not_fit_are_shown_in_part(
     runs.episodes(folder, 100, [make_episode([("board " * 40, "x" * 300)] * 4)])
     whole = write(folder).packed("stored")["episodes"][0]
     assert "cut" not in whole["turns"][0]["reply"]
-    monkeypatch.setattr("earl.report.browser.BUDGET", 2000)
+    monkeypatch.setattr("earl.report.episodes.BUDGET", 2000)
     part = write(folder).packed("stored")["episodes"][0]
     assert part["turns"][0]["reply"]["cut"][1] == 261  # 300 and a mark; 40 are shown at least
 

@@ -5,10 +5,19 @@ from collections import namedtuple
 import pytest
 
 from earl.agents.chat import Chat
+from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.rollout.episode import Episode, Rules
 from earl.rollout.prompt import Completion
 from earl.trajectory import Task
+
+
+@pytest.fixture(autouse=True)
+def own_environments(monkeypatch):
+    """What a test registers is gone with it: others list the environments there are."""
+    for names in ("_targets", "_loaded"):
+        monkeypatch.setattr(registry, names, dict(getattr(registry, names)))
+
 
 END = "$"
 MARKS = {"system": "{", "user": "(", "assistant": "[", "tool": "|"}

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 
 
 def replies():
@@ -91,8 +91,8 @@ def test_drivers_wait_and_play_the_same(episode, script, streaming, kind, monkey
     async def sleep(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr("earl.rollout.concurrent.asyncio.sleep", sleep)
-    monkeypatch.setattr("earl.rollout.lockstep.time.sleep", slept.append)
+    monkeypatch.setattr("earl.rollout.drivers.asyncio.sleep", sleep)
+    monkeypatch.setattr("earl.rollout.drivers.time.sleep", slept.append)
     sampler = {"lockstep": script, "concurrent": streaming}[kind]
     quick = play([episode(session) for session in range(4)], script(*replies()))
     slept.clear()

@@ -3,7 +3,7 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 from earl.rollout.prompt import Completion
 from earl.trajectory import Author, Outcome, StopReason
 

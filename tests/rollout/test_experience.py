@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from earl.group import Group
-from earl.rollout.experience import charged, experiences, learned
-from earl.rollout.lockstep import play
-from earl.rollout.pack import complete, pack
+from earl.rollout.drivers import play
+from earl.rollout.pack import charged, complete, experiences, learned, pack
 from earl.trajectory import StopReason
 
 

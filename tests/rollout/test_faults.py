@@ -10,9 +10,9 @@ import pytest
 from earl.envs import registry
 from earl.errors import EarlError, Interrupted
 from earl.evaluate import Match, evaluate
+from earl.rollout.drivers import play
 from earl.rollout.episode import Rules
-from earl.rollout.lockstep import play
-from earl.rollout.tasks import World
+from earl.rollout.tasks import EpisodeFactory
 from earl.rollout.teacher import demonstrate
 from earl.stopping import interrupt
 from earl.trajectory import Outcome, StopReason, Task
@@ -227,7 +227,7 @@ def test_an_environment_that_cannot_be_made_is_a_fault_of_its_episode(chat, scri
         raise OSError("no such game server")
 
     registry.register("unmade", make)
-    world = World("unmade", {}, chat, Rules())
+    world = EpisodeFactory("unmade", {}, chat, Rules())
     result = play([world.episode(Task("unmade", seed=0), 0, 0)], script(()))[0]
     assert result.stop is StopReason.ENV_ERROR
     assert result.error.startswith("OSError: no such game server (line ")
@@ -238,7 +238,7 @@ def test_an_opponent_that_raises_is_a_fault_of_its_episode(chat, script, error):
     class Raising:
         move = staticmethod(raising(error))
 
-    world = World("tictactoe", {}, chat, Rules())
+    world = EpisodeFactory("tictactoe", {}, chat, Rules())
     for seat in (0, 1):  # it moves in step, or in reset already
         task = Task("tictactoe", seed=0, seat=seat, opponent="random")
         result = play([world.episode(task, 0, 0, Raising())], script(("5",)))[0]
@@ -261,6 +261,6 @@ def test_a_teacher_that_raises_ends_its_demonstration_alone(episode):
 
 def test_a_fault_in_evaluation_is_named(chat, script, counting):
     registry.register("poisoned", lambda: Answering(counting(), step=lambda _: answer(reward=float("nan"))))
-    world = World("poisoned", {}, chat, Rules())
+    world = EpisodeFactory("poisoned", {}, chat, Rules())
     with pytest.raises(EarlError, match="'poisoned' failed during evaluation: the reward is nan, not a finite number"):
         evaluate(world, script(("1",)), Match("", 0, episodes=1))

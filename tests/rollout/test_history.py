@@ -2,8 +2,8 @@
 
 import pytest
 
-from earl.rollout.history import SUMMARY_REQUEST, History
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
+from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy
 from earl.rollout.prompt import Completion
 from earl.trajectory import Author, Outcome, StopReason
 
@@ -19,7 +19,7 @@ def played(episode, script):
     [("full", None, None), ("board_only", 0, None), ("last_turns:3", 3, None), ("summary:2", None, 2)],
 )
 def test_the_names_of_policies(name, kept, summary):
-    assert History.of(name) == History(kept, summary)
+    assert HistoryPolicy.of(name) == HistoryPolicy(kept, summary)
 
 
 def contexts(result, text):

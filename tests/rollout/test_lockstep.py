@@ -1,4 +1,4 @@
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 
 
 def test_episodes_end_in_their_own_time_and_come_back_in_order(episode, script, text):

@@ -3,7 +3,7 @@
 import pytest
 
 from earl.group import Group
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
 from earl.trajectory import StopReason
 

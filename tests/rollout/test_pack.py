@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.group import Group
-from earl.rollout.lockstep import play
+from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack, trajectories_of, turn_values
 from earl.trajectory import FIRST_POLICY_AUTHOR
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.rollout.episode import Rules
-from earl.rollout.tasks import World, draw_tasks, group_episodes
+from earl.rollout.tasks import EpisodeFactory, draw_tasks, group_episodes
 from earl.trajectory import Task
 
 SHARES = st.dictionaries(
@@ -56,7 +56,7 @@ def test_another_seed_gives_other_tasks_and_the_same_seed_the_same():
 
 
 def test_groups_start_alike_and_play_apart(chat):
-    world = World("tictactoe", {}, chat, Rules())
+    world = EpisodeFactory("tictactoe", {}, chat, Rules())
     tasks = dict(enumerate(draw_tasks("tictactoe", {"random": 1}, 3, seed=1)))
     episodes = group_episodes(world, tasks, 4, seed=9)
     assert [episode.task for episode in episodes] == [task for task in tasks.values() for _ in range(4)]
@@ -65,7 +65,7 @@ def test_groups_start_alike_and_play_apart(chat):
 
 
 def test_an_episodes_seed_does_not_depend_on_who_plays_it(chat):
-    world = World("tictactoe", {}, chat, Rules())
+    world = EpisodeFactory("tictactoe", {}, chat, Rules())
     tasks = dict(enumerate(draw_tasks("tictactoe", {"random": 1}, 4, seed=1)))
     together = {episode.session: episode.seed for episode in group_episodes(world, tasks, 2, seed=9)}
     for rank in (0, 1):
@@ -75,8 +75,11 @@ def test_an_episodes_seed_does_not_depend_on_who_plays_it(chat):
 
 
 def test_a_world_makes_the_environment_of_the_task(chat):
-    world = World("tictactoe", {"draw_reward": 0.5}, chat, Rules())
+    world = EpisodeFactory("tictactoe", {"draw_reward": 0.5}, chat, Rules())
     env = world.make(Task("tictactoe", seed=1, seat=1, opponent="perfect"))
     assert (env.seat, env.draw_reward) == (1, 0.5)
     assert env.opponent.move is not None
-    assert World("arithmetic", {"num_operations": 1}, chat, Rules()).make(Task("arithmetic", 1)).num_operations == 1
+    assert (
+        EpisodeFactory("arithmetic", {"num_operations": 1}, chat, Rules()).make(Task("arithmetic", 1)).num_operations
+        == 1
+    )

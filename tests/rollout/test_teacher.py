@@ -7,7 +7,7 @@ from earl.agents.scripted.registry import agent
 from earl.errors import EarlError
 from earl.rollout.episode import Rules
 from earl.rollout.pack import pack
-from earl.rollout.tasks import World, draw_tasks
+from earl.rollout.tasks import EpisodeFactory, draw_tasks
 from earl.rollout.teacher import demonstrate
 from earl.trajectory import FIRST_POLICY_AUTHOR, Author, Outcome, StopReason, Task
 
@@ -19,7 +19,7 @@ def demonstrated(chat):
     """Demonstrates `count` episodes of a game or task."""
 
     def make(env, teacher, noise, count, seed=0, rules=ROOMY):
-        world = World(env, {}, chat, rules)
+        world = EpisodeFactory(env, {}, chat, rules)
         tasks = draw_tasks(env, {} if env == "arithmetic" else {"random": 1}, count, seed)
         episodes = [world.episode(task, seed + i, i) for i, task in enumerate(tasks)]
         return demonstrate(episodes, agent(teacher, env), agent("random", env), noise)
@@ -28,7 +28,7 @@ def demonstrated(chat):
 
 
 def test_a_tool_task_is_solved_by_calls_and_an_answer(chat, text):
-    episode = World("arithmetic", {}, chat, ROOMY).episode(Task("arithmetic", seed=5), seed=1, session=0)
+    episode = EpisodeFactory("arithmetic", {}, chat, ROOMY).episode(Task("arithmetic", seed=5), seed=1, session=0)
     first, second = episode.env.operations
     value = str(eval_of(first))
     trajectories, labels = demonstrate([episode], agent("solver", "arithmetic"), agent("random", "arithmetic"), 0.0)

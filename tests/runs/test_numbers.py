@@ -6,9 +6,7 @@ import pytest
 
 from earl.errors import EarlError
 from earl.matches import MatchResult
-from earl.runs import numbers
-from earl.runs.numbers import Numbers
-from earl.runs.store import Store
+from earl.runs.store import Numbers, Store, read_numbers
 
 WIN = MatchResult("tictactoe", "random", 0, False, 10, 1.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -26,13 +24,13 @@ def database(tmp_path: Path) -> Path:
 
 def both_ways(database: Path, before: Numbers) -> Numbers:
     """What is read on top of what was known; it must be what a fresh reader sees."""
-    after = numbers.read(database, before)
-    assert after == numbers.read(database)
+    after = read_numbers(database, before)
+    assert after == read_numbers(database)
     return after
 
 
 def test_a_step_more_and_a_stage_more_of_the_last_one(database: Path) -> None:
-    before = numbers.read(database)
+    before = read_numbers(database)
     assert (before.last_step, before.metrics) == (2, {"reward": [(1, 0.1), (2, 0.2)]})
     with Store(database) as store:
         store.record_step(2, {}, {"checkpoint": 0.5})  # as training does once the checkpoint is written
@@ -46,7 +44,7 @@ def test_a_step_more_and_a_stage_more_of_the_last_one(database: Path) -> None:
 
 
 def test_nothing_new(database: Path) -> None:
-    before = numbers.read(database)
+    before = read_numbers(database)
     assert both_ways(database, before) == before
 
 
@@ -59,12 +57,12 @@ def test_only_what_is_new_is_read(database: Path, monkeypatch: pytest.MonkeyPatc
         return read(self, since=since)
 
     monkeypatch.setattr(Store, "metrics", noted)
-    numbers.read(database, numbers.read(database))
+    read_numbers(database, read_numbers(database))
     assert asked == [0, 2]  # from the last step on, which may have got more
 
 
 def test_a_resumed_run_drops_steps_and_does_them_again(database: Path) -> None:
-    before = numbers.read(database)
+    before = read_numbers(database)
     with Store(database) as store:
         store.forget_after(1)
     dropped = both_ways(database, before)
@@ -78,7 +76,7 @@ def test_a_resumed_run_drops_steps_and_does_them_again(database: Path) -> None:
 
 
 def test_a_run_that_began_anew(database: Path) -> None:
-    before = numbers.read(database)
+    before = read_numbers(database)
     with Store(database) as store:
         store.forget_after(-1)
     assert both_ways(database, before) == Numbers()
@@ -86,7 +84,7 @@ def test_a_run_that_began_anew(database: Path) -> None:
 
 def test_what_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(EarlError, match="wait for its first"):
-        numbers.read(tmp_path / "run.db")
+        read_numbers(tmp_path / "run.db")
     (tmp_path / "run.db").write_bytes(b"not a database" * 100)
     with pytest.raises(EarlError, match="is damaged"):
-        numbers.read(tmp_path / "run.db")
+        read_numbers(tmp_path / "run.db")

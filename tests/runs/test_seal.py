@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earl.runs.seal import changed, sealed
+from earl.runs.trajectories import changed, sealed
 
 LISTS = [[1, 2], [], None, [3]]
 

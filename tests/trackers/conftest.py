@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from earl.matches import MatchResult
-from earl.trackers.base import Record, Run
+from earl.trackers.base import Record, TrackedRun
 
 RECIPE = {"env": {"name": "tictactoe", "opponents": {"perfect@0.25": 1.0}}, "run": {"steps": 4, "seed": 7}}
 
@@ -21,7 +21,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def begun(tmp_path: Path):
     """Makes the run as a tracker sees it when it begins, or goes on from a checkpoint."""
-    return lambda step=-1, identity="": Run("tictactoe-1", tmp_path, RECIPE, step, identity)
+    return lambda step=-1, identity="": TrackedRun("tictactoe-1", tmp_path, RECIPE, step, identity)
 
 
 @pytest.fixture

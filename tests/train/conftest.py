@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from earl.audit import audit
-from earl.audit.slots import Slot, slots_of
+from earl.audit.rebuild import Slot, slots_of
+from earl.placement.backend import EmbeddedBackend
 from earl.placement.peers import Peers
-from earl.placement.place import Here
 from earl.recipe import dump
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
@@ -80,7 +80,7 @@ def carry_on(folder, config, observer=None):
     """Train in this process until the end or until the observer stops it."""
     request = observer.request if observer else StopRequest()
     with lock(folder):
-        return train(folder, config, Here(config, Peers()), Peers(), request, observer)
+        return train(folder, config, EmbeddedBackend(config, Peers()), Peers(), request, observer)
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ import torch
 
 from earl.audit import audit
 from earl.dispatch.execute import room
-from earl.dispatch.messages import pack, unpack
+from earl.dispatch.transports.base import pack, unpack
 from earl.engine.model import load
-from earl.engine.probe import Probe, probe_rows, probe_tokens
+from earl.engine.sampler import Probe, probe_rows, probe_tokens
 from earl.group import Group
 from earl.parallel.layout import Layout
-from earl.placement import buffer
-from earl.placement.ahead import Ticket
-from earl.placement.cluster.ahead import AheadWorkers
-from earl.placement.cluster.answers import Answers
-from earl.placement.cluster.manifest import Manifest
-from earl.placement.cluster.workers import ContinuousActor
+from earl.placement import async_rollout
+from earl.placement.async_rollout import Ticket
 from earl.placement.embedded import embedded
-from earl.placement.peers import Lost, Peers
-from earl.placement.stages import Stages
+from earl.placement.peers import Peers, WorkerLost
+from earl.placement.pipeline import StepPipeline
+from earl.placement.ray.actor_group import CallResults
+from earl.placement.ray.async_rollout import AheadWorkers
+from earl.placement.ray.exchange_member import Manifest
+from earl.placement.ray.rollout_actor import ContinuousActor
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest
@@ -64,7 +64,7 @@ class Crew:
             else:
                 results[number] = call(self.actors[number], number)()
         self.losses += len(lost)
-        return Answers(results, lost)
+        return CallResults(results, lost)
 
     def loses(self, stage, number):
         return self.rng.random() < self.losing
@@ -112,7 +112,7 @@ class Place:
         here.learner.take = self.take
         setup = lambda actor, _, meeting: actor.setup.remote(self.crew.recipe, source, (), meeting)  # noqa: E731
         self.players = AheadWorkers(self.crew, setup, self, self.config)
-        return Stages(self.config, here.world, here.shape, here.learner, self.players)
+        return StepPipeline(self.config, here.world, here.shape, here.learner, self.players)
 
     def take(self, table, seed, minibatches):
         """All rows come here, from wherever they were played."""
@@ -130,7 +130,7 @@ class Place:
         if self.lost_at is not None:
             self.lost_at -= 1
             if self.lost_at == 0:
-                raise Lost("learner rank 0 has died")
+                raise WorkerLost("learner rank 0 has died")
         return update(batch, algorithm, settings)
 
     def mend(self, lost):
@@ -212,7 +212,7 @@ def test_what_was_played_ahead_is_not_played_again(ahead_recipe, new_run, assert
     observer.step = slowly
     carry_on(folder, Place(config), observer)
     saved = checkpoint.load(checkpoint.latest(folder.checkpoints))
-    limits, ended = buffer.load(saved.path)
+    limits, ended = async_rollout.load(saved.path)
     assert saved.step == 7
     assert sorted(limits) == [8, 9, 10]
     assert {ticket.step for ticket in ended} >= {8}
@@ -233,7 +233,7 @@ def test_a_run_that_goes_on_with_a_smaller_bound_plays_again_what_is_too_old_for
 
     observer.step = slowly
     carry_on(folder, Place(ahead_recipe(2)), observer)
-    _, ended = buffer.load(checkpoint.latest(folder.checkpoints))
+    _, ended = async_rollout.load(checkpoint.latest(folder.checkpoints))
     assert any(8 - episode.oldest > 1 for t, group in ended.items() if t.step == 9 for episode in group.trajectories)
     assert carry_on(folder, Place(ahead_recipe(1))).finished
     found = staleness(folder)

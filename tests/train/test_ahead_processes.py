@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from earl.benchmarks.faults import _signal
-from earl.benchmarks.sabotage import Blow, Saboteur
-from earl.placement import buffer
+from earl.benchmarks.faults import Blow, Saboteur, _signal
+from earl.placement import async_rollout
+from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import on_cluster
 from earl.runs import checkpoint
 from earl.runs.folder import lock
 from earl.runs.store import Store
@@ -62,7 +61,7 @@ def test_a_killed_run_goes_on_with_what_it_had_played_ahead(ahead_recipe, new_ru
     training.kill()
     training.wait()
     saved = checkpoint.load(checkpoint.latest(folder.checkpoints))
-    limits, ended = buffer.load(saved.path)
+    limits, ended = async_rollout.load(saved.path)
     assert sorted(limits) == [*range(saved.step + 1, min(saved.step + 3, config.total_steps) + 1)]
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == 0
     assert_sound(folder, config)

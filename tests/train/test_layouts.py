@@ -4,14 +4,12 @@ import pytest
 
 from earl.errors import EarlError, OutOfMemory
 from earl.layouts import Layouts
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.parallel.load import Load
-from earl.parallel.memory import ModelShape
-from earl.parallel.profile.timings import Point, Timing
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.memory import Load, ModelShape
+from earl.parallel.profile import Point, Timing
 from earl.parallel.selector.record import replayed
 from earl.placement.costs import PlacedCosts
-from earl.placement.peers import Lost
+from earl.placement.peers import WorkerLost
 from earl.profiling.kept import Profile
 from earl.runs.journal import Clock
 
@@ -107,7 +105,7 @@ def test_without_a_selector_the_run_ends_with_the_cure(tiny):
 
 def test_players_who_are_replaced_have_to_play_again(tiny):
     layouts, placement, notes = made(tiny)
-    with pytest.raises(Lost, match="is to be played again"):
+    with pytest.raises(WorkerLost, match="is to be played again"):
         layouts.keep("update", 1, failing(OutOfMemory("rows", "rollout worker 0", "nothing is left")))
     assert placement.laid[0][0].stage == "rollout"
     notes.events.clear()  # a run that goes back to its checkpoint forgets what was told since

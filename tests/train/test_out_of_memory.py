@@ -5,9 +5,9 @@ The kernel refuses what the process asks for: its budget is lowered to what it h
 
 import pytest
 
-from earl.placement.cluster.budget import SPARE_BYTES, _status, _trim
+from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.place import on_cluster
+from earl.placement.ray.memory_budget import SPARE_BYTES, _status, _trim
 from earl.recipe import build, dump
 from earl.runs.folder import create, lock
 from earl.runs.store import Store

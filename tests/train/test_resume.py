@@ -7,8 +7,8 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from earl.placement.peers import Lost, Peers
-from earl.placement.place import Here
+from earl.placement.backend import EmbeddedBackend
+from earl.placement.peers import Peers, WorkerLost
 from earl.runs import checkpoint
 from earl.runs.folder import lock
 from earl.runs.store import Store
@@ -155,7 +155,7 @@ class Losing:
     """Loses a process once, behind a checkpoint that is damaged meanwhile; whoever mends it finds that put aside."""
 
     def __init__(self, config, folder):
-        self._here, self._folder, self.found = Here(config, Peers()), folder, []
+        self._here, self._folder, self.found = EmbeddedBackend(config, Peers()), folder, []
         self.open, self.notes, self.request = self._here.open, self._here.notes, StopRequest()
 
     def mend(self, lost):
@@ -167,7 +167,7 @@ class Losing:
             while not last.exists():  # it is written meanwhile
                 time.sleep(0.01)
             (last / "model.safetensors").write_bytes(b"")
-            raise Lost("the process")
+            raise WorkerLost("the process")
 
     def event(self, step, kind, message):
         pass

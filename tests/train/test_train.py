@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from earl.engine.keeping import Kept
+from earl.engine.train_state import Kept
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories

@@ -14,8 +14,7 @@ from earl.engine.model import load
 from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
-from earl.rollout.experience import charged, learned
-from earl.rollout.pack import trajectories_of
+from earl.rollout.pack import charged, learned, trajectories_of
 
 TOLERANCE = 1e-5
 VALUES_TOLERANCE = 1e-3

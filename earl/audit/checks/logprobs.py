@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from earl.audit.case import Case
 from earl.audit.checks.versions import shape
-from earl.audit.evidence import Evidence, Place, Sampled, by_siblings, by_weights, gather
-from earl.audit.findings import Fault, Finding, Said, Unchecked
-from earl.audit.spoken import Spoken
+from earl.audit.evidence import Evidence, Sampled, TokenPosition, by_siblings, by_weights, gather
+from earl.audit.findings import Fault, Finding, Said, Spoken, Unchecked
 from earl.trajectory import Trajectory
 
 MISDRAWN = 0.002
@@ -147,5 +146,5 @@ def _misdrawn(case: Case, sampled: Sampled, evidence: Evidence) -> NDArray[np.bo
     return misdrawn if case.run.config.sampler.engine != "vllm" else np.zeros_like(misdrawn)
 
 
-def _reply(place: Place) -> tuple[int, int]:
+def _reply(place: TokenPosition) -> tuple[int, int]:
     return place.episode, place.turn

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.audit.case import Case
-from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.findings import Fault, Finding, Said, Spoken, Unchecked
 from earl.audit.rebuild import Replay
-from earl.audit.spoken import Spoken
 from earl.group import Group
-from earl.rollout.experience import learned
+from earl.rollout.pack import learned
 from earl.trajectory import Author, Trajectory
 
 MAX_SHIFT = 16

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from earl.audit.case import Case
 from earl.audit.findings import Fault, Finding, Said
-from earl.audit.slots import Slot, slots_of
+from earl.audit.rebuild import Slot, slots_of
 from earl.trajectory import Trajectory
 
 

@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from earl.dispatch.columns import Axis
 from earl.dispatch.execute import execute, room
-from earl.dispatch.plan import TransferPlan, plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.shard import Shard
-from earl.dispatch.spread import Spread, spread
+from earl.dispatch.plan import Leg, TransferPlan, plan
+from earl.dispatch.rows import Axis, Shard, Spread, spread
 from earl.dispatch.transports.base import Transport
 from earl.parallel.layout import Layout
 

@@ -6,18 +6,66 @@ The store of a host is the fan-out inside it, so that a plan's second hop needs 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.columns import Axis
 from earl.dispatch.execute import keep, room
-from earl.dispatch.messages import CHECKSUM_BYTES, Bytes, intact, pack, seal, unpack
-from earl.dispatch.origins import among, from_origins, once
-from earl.dispatch.plan import TransferPlan
-from earl.dispatch.shard import Shard
-from earl.dispatch.transports.base import Corrupted, Late, Lost
+from earl.dispatch.plan import INSIDE, Pieces, TransferPlan
+from earl.dispatch.rows import Axis, Numbers, Shard
+from earl.dispatch.transports.base import (
+    CHECKSUM_BYTES,
+    Bytes,
+    Corrupted,
+    Late,
+    ProcessLost,
+    intact,
+    pack,
+    seal,
+    unpack,
+)
+
+# A plan without second hops: whoever would get a range from a neighbour on its host gets it from its producer.
+#
+# For transports that give all processes of a host one message: Ray's object store.
+
+
+def from_origins(plan: TransferPlan) -> Pieces:
+    """All pieces of a plan, each with the producer as its source."""
+    pieces = plan.pieces
+    second = pieces.hop == INSIDE
+    through = _keys(plan, pieces, pieces.destination)[~second]
+    order = np.argsort(through)
+    wanted = _keys(plan, pieces, pieces.source)[second]
+    source = pieces.source.copy()
+    source[second] = pieces.source[~second][order[np.searchsorted(through, wanted, sorter=order)]]
+    return replace(pieces, source=source, hop=np.zeros_like(pieces.hop))
+
+
+def once(pieces: Pieces) -> Pieces:
+    """Every range one time, however many destinations it has."""
+    order = np.lexsort((pieces.start, pieces.row, pieces.leg))
+    names = np.stack([pieces.leg, pieces.row, pieces.start])[:, order]
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = (names[:, 1:] != names[:, :-1]).any(axis=0)
+    chosen = order[fresh]
+    return Pieces(*(getattr(pieces, name)[chosen] for name in Pieces.__slots__))
+
+
+def among(plan: TransferPlan, pieces: Pieces, some: Pieces) -> NDArray[np.bool_]:
+    """Which pieces are ranges of some others."""
+    nobody = np.zeros(1, np.int64)
+    return np.isin(_keys(plan, pieces, nobody), _keys(plan, some, nobody))
+
+
+def _keys(plan: TransferPlan, pieces: Pieces, process: Numbers) -> Numbers:
+    """A number for each piece that tells its leg, row, first token, and a process."""
+    rows, tokens = len(plan.lengths), int(plan.lengths.max(initial=0)) + 1
+    keys: Numbers = ((pieces.leg * rows + pieces.row) * tokens + pieces.start) * len(plan.hosts) + process
+    return keys
+
 
 Reference = Any
 """`ray.ObjectRef`; Ray is not seen by the type checker."""
@@ -114,7 +162,7 @@ def _only(plan: TransferPlan, source: int, process: int, reference: Reference) -
             "between them, or wait longer"
         ) from error
     except RayError as error:
-        raise Lost(
+        raise ProcessLost(
             f"what {_name(plan, source)} offered is lost to {_name(plan, process)} ({type(error).__name__}): "
             "it ended, or its host did"
         ) from error

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from earl.dispatch.messages import Bytes
-from earl.dispatch.spread import Numbers
-from earl.dispatch.transports.base import Lost, Transport
+from earl.dispatch.rows import Numbers
+from earl.dispatch.transports.base import Bytes, ProcessLost, Transport
 
 TICKET_BYTES = 16
 """What goes by the other transport: two numbers."""
@@ -72,7 +71,7 @@ class Shared:
                 with Path(f"/proc/{process}/fd/{descriptor}").open("rb") as file:
                     memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError as error:
-                raise Lost(
+                raise ProcessLost(
                     f"process {other} (host {self._hosts[other]}) ended or hides its memory; what was exchanged is "
                     "thrown away: repeat it"
                 ) from error

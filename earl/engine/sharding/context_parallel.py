@@ -17,11 +17,11 @@ from torch import Tensor, distributed
 from torch.distributed import ProcessGroup, all_gather, reduce_scatter
 
 from earl.engine.attention import Spans, spans
-from earl.engine.sharding.collectives import summed
+from earl.engine.sharding.tensor_parallel import summed
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SequencePiece:
     """Neighbouring tokens of a sequence, and what they attend to.
 
     Example:
@@ -40,7 +40,7 @@ class Portion:
     """What one process computes of a sequence of T tokens: n of them, which lie in two pieces."""
 
     group: ProcessGroup
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SequencePiece, ...]
     """Without empty ones."""
     positions: Tensor
     """The place of each own token in its row, [1, n]."""
@@ -109,13 +109,13 @@ def _bounds(total: int, size: int, rank: int) -> list[tuple[int, int]]:
     ]
 
 
-def _piece(rows: Spans, start: int, stop: int) -> Piece:
+def _piece(rows: Spans, start: int, stop: int) -> SequencePiece:
     ends = [*accumulate(rows.lengths)]
     begins = [end - length for end, length in zip(ends, rows.lengths, strict=True)]
     touched = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < stop and end > start]
     lengths = tuple(min(end, stop) - max(begin, start) for begin, end in touched)
     first = touched[0][0]
-    return Piece(start, stop, first, spans(lengths, rows.offsets.device, start - first))
+    return SequencePiece(start, stop, first, spans(lengths, rows.offsets.device, start - first))
 
 
 class _Gathered(torch.autograd.Function):

@@ -20,14 +20,12 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from earl.config import LearnerConfig
-from earl.engine.bare import bare, make_buffers
+from earl.engine.checkpoint_tensors import TensorSource
 from earl.engine.lora import adapt, drawn, is_factor, plain
-from earl.engine.model import Policy
-from earl.engine.recompute import layers, recompute
+from earl.engine.model import Policy, bare, layers, make_buffers, recompute
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import Splits, split
-from earl.engine.stored import Source
 from earl.parallel.layout import Box, chunk
 
 
@@ -40,7 +38,7 @@ class Shards:
 
     lockstep = True
 
-    def __init__(self, mesh: Mesh, stored: Source | None = None) -> None:
+    def __init__(self, mesh: Mesh, stored: TensorSource | None = None) -> None:
         self.mesh, self.layout, self._stored = mesh, mesh.layout, stored
         self.share, self.shares = mesh.dp_rank, mesh.layout.dp
         self.rank, self.saver = mesh.rank, mesh.rank == 0

@@ -22,7 +22,7 @@ CHUNK_BYTES = GIB
 """Weights that are on their way to a GPU engine at once."""
 
 
-class Device(Protocol):
+class EngineDevice(Protocol):
     """Where an engine runs."""
 
     @property
@@ -158,7 +158,7 @@ class Gpu:
         engine.wake_up()
 
 
-def device() -> Device:
+def device() -> EngineDevice:
     """What this machine has."""
     return Gpu() if torch.cuda.is_available() else Cpu()
 

@@ -5,18 +5,188 @@ import copy
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Thread, current_thread
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from earl.config import SamplerConfig
 from earl.engine.model import Policy
-from earl.engine.probe import Probe, check
-from earl.engine.vllm.device import Device, device, require_vllm
-from earl.engine.vllm.loop import EngineLoop
+from earl.engine.sampler import Probe, check
+from earl.engine.vllm.device import EngineDevice, device, require_vllm
+from earl.errors import EarlError, boundary
 from earl.rollout.prompt import Completion, Prompt
+from earl.seeds import derive
+
+# vLLM's engine in a thread of its own: requests join and leave it between any two of its steps.
+#
+# submit ─▶ inbox ─▶ [take what waits · engine.step() · hand out new tokens] ─▶ futures
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class SampledReply:
+    """A reply as far as it was sampled."""
+
+    prompt: Prompt
+    done: "Future[Completion]"
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
+class EngineLoop:
+    """Runs an engine; all its methods may be called from any thread.
+
+    Args:
+        build: makes the engine, in the loop's thread.
+        stop_ids: tokens that end a reply.
+        temperature: of replies that are not greedy.
+
+    Attributes:
+        version: of the weights that sample now; changed within `exclusively` only.
+        cached_tokens: of all prompts so far, those that came from the prefix cache.
+    """
+
+    def __init__(self, build: Callable[[], Any], stop_ids: Sequence[int], temperature: float) -> None:
+        self.version = 0
+        self.cached_tokens = 0
+        self._stop_ids, self._temperature = list(stop_ids), temperature
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._replies: dict[str, SampledReply] = {}
+        self._names = map(str, count())
+        self._engine: Any = None
+        self._fault: str | None = None
+        self._unsound: EarlError | None = None
+        self._closed = False
+        self._thread = Thread(target=self._run, args=(build,), name="earl-vllm", daemon=True)
+        self._thread.start()
+        self.exclusively(lambda _: None)  # waits until there is one
+
+    def submit(self, prompts: Sequence[Prompt]) -> "list[Future[Completion]]":
+        """Have prompts completed."""
+        replies = [SampledReply(prompt, Future()) for prompt in prompts]
+
+        def enter() -> None:
+            for reply in replies:
+                self._enter(reply)
+
+        self._put(enter)
+        return [reply.done for reply in replies]
+
+    def exclusively(self, work: Callable[[Any], R]) -> R:
+        """Do something with the engine while no request is in it; unfinished replies go on afterwards.
+
+        They keep what was sampled, and begin again at their prompt and that. Where `work` raises an EarlError, the
+        engine is unsound: they end with it, and so do prompts to come until some `work` succeeds.
+        """
+        done: Future[R] = Future()
+
+        def enter() -> None:
+            self._engine.abort_request([*self._replies])
+            waiting, self._replies = [*self._replies.values()], {}
+            try:
+                result = work(self._engine)
+            except EarlError as error:
+                self._unsound = error
+                done.set_exception(error)
+            else:
+                self._unsound = None
+                done.set_result(result)
+            for reply in waiting:
+                self._enter(reply)
+
+        self._put(enter)
+        return self._wait(done)
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        self._closed = True
+        self._inbox.put(lambda: None)
+        if current_thread() is not self._thread:  # where garbage is collected may be anywhere
+            self._thread.join()
+
+    def _put(self, command: Callable[[], None]) -> None:
+        if self._fault is not None or self._closed:
+            raise EarlError(f"vLLM's engine has ended: {self._fault or 'it was closed'}")
+        self._inbox.put(command)
+
+    def _wait(self, done: "Future[R]") -> R:
+        while True:
+            try:
+                return done.result(timeout=1.0)
+            except TimeoutError:
+                if not self._thread.is_alive():
+                    raise EarlError(f"vLLM's engine has ended: {self._fault or 'it was closed'}") from None
+
+    def _run(self, build: Callable[[], Any]) -> None:
+        with boundary() as fault:
+            self._engine = build()
+            while not self._closed:
+                self._take(block=not self._replies)
+                if self._replies:
+                    self._hand_out(self._engine.step())
+        self._fault = fault.message
+        with boundary():
+            self._engine.engine_core.shutdown()
+        for reply in self._replies.values():
+            reply.done.set_exception(EarlError(f"vLLM's engine has ended: {fault.message or 'it was closed'}"))
+
+    def _take(self, block: bool) -> None:
+        """Carry out what is in the inbox; wait for something when there is nothing else to do."""
+        try:
+            while True:
+                self._inbox.get(block)()
+                block = False
+        except Empty:
+            pass
+
+    def _enter(self, reply: SampledReply) -> None:
+        if self._unsound is not None:
+            return reply.done.set_exception(self._unsound)
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        prompt, sampled = reply.prompt, len(reply.tokens)
+        params = SamplingParams(
+            temperature=0.0 if prompt.greedy else self._temperature,
+            seed=derive(prompt.seed, sampled) if sampled else prompt.seed,
+            max_tokens=prompt.max_tokens - sampled,
+            stop_token_ids=self._stop_ids,
+            ignore_eos=True,  # what ends a reply stands in stop_token_ids
+            logprobs=0,  # of the sampled token alone
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        name = next(self._names)
+        with boundary() as fault:
+            self._engine.add_request(name, {"prompt_token_ids": [*prompt.tokens, *reply.tokens]}, params)
+        if fault.message:
+            error = EarlError(f"vLLM refuses a prompt of {len(prompt.tokens)} tokens: {fault.message}")
+            reply.done.set_exception(error)
+        else:
+            self._replies[name] = reply
+        return None
+
+    def _hand_out(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            reply, [new] = self._replies[output.request_id], output.outputs
+            reply.tokens += new.token_ids
+            reply.logprobs += [chosen[token].logprob for token, chosen in zip(new.token_ids, new.logprobs, strict=True)]
+            reply.versions += [self.version] * len(new.token_ids)
+            if output.finished:
+                del self._replies[output.request_id]
+                self.cached_tokens += output.num_cached_tokens or 0
+                finished = reply.tokens[-1] in self._stop_ids
+                reply.done.set_result(Completion(reply.tokens, reply.logprobs, reply.versions, finished))
+
 
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
 """Nothing is reported to anybody, and the processes of an engine, which lies on one host, meet on loopback; unless the
@@ -98,7 +268,7 @@ class VllmSampler:
         return self._loop.cached_tokens
 
 
-def _engine(model: Any, config: SamplerConfig, where: Device, max_tokens: int) -> Any:
+def _engine(model: Any, config: SamplerConfig, where: EngineDevice, max_tokens: int) -> Any:
     """An engine of the model's shape, without its weights yet."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine

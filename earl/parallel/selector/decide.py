@@ -7,17 +7,164 @@
 "Cheapest" is the whole time until the advantage is expected to end, later switches included (outlook.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.errors import EarlError
-from earl.parallel.selector.inputs import AHEAD, Decision, Inputs
-from earl.parallel.selector.outlook import Floats, totals, weights
-from earl.parallel.selector.returns import hindrance, left, recent, risks
-from earl.parallel.selector.state import StageState
-from earl.parallel.selector.watch import dwell_steps, watched
+from earl.parallel.layout import Choice
+from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs, Left, Settings, StageState
+
+# The cheapest sequence of choices over what is forecast: dynamic programming from the far end to now.
+
+Floats = NDArray[np.float64]
+
+
+def weights(dwell_steps: float, remaining: int | None) -> Floats:
+    """How many steps each look-ahead stands for, when an advantage ends at each step with probability 1 / dwell. [P]
+
+    Example:
+        Without an end: 1, 1, 2, 4, 8, 16, 32 and 64 steps; each step counts less than the one before.
+    """
+    ends = np.array([*AHEAD[1:], 2 * AHEAD[-1]], np.float64)
+    if remaining is not None:
+        ends = np.minimum(ends, remaining + 1)
+    kept = 1 - 1 / max(dwell_steps, 2.0)
+    counted: Floats = (1 - kept**ends) / (1 - kept)
+    return np.diff(counted, prepend=0.0)
+
+
+def totals(candidates: Sequence[Candidate], counts: Floats, costs: Floats) -> Floats:
+    """Expected seconds until the end of what is looked at, when a candidate is taken now and changed where that pays.
+
+    The mean over the futures: in each a candidate fits for another while.
+
+    Args:
+        costs: what a switch to each is weighed with. [C]
+
+    Returns:
+        of each candidate [C], inf: it does not fit now.
+    """
+    seconds = np.array([one.seconds for one in candidates])  # [C, P]
+    fits = np.array([one.futures for one in candidates]).T  # [F, C]
+    total = np.zeros(fits.shape)
+    for place in reversed(range(fits.max())):
+        there = fits > place
+        onward = np.minimum(total, (total + costs).min(axis=1, keepdims=True))
+        taken = np.where(there, seconds[:, place] * max(counts[place], 1e-9), np.inf) + onward
+        total = np.where(there.any(axis=1, keepdims=True), taken, total)  # where nothing fits, that says nothing
+    expected: Floats = np.where(fits > 0, total, np.inf).mean(axis=0)
+    return expected
+
+
+# What was left, and what speaks against going back to it: a load that turns again finds the run where it cannot leave.
+#
+# Of `back_steps` steps at most one switches back freely. Who goes back has used it up: where the load turns once more,
+# the choice loses again what it lost when it was left, until the next may be taken. So that is weighed beside the
+# switch.
+
+LASTING = 16
+"""Steps for which a choice has to fit to be gone back to."""
+
+FALLEN = 0.9
+"""What memory forced out is gone back to once the longest contexts of those steps are so much of what did not fit."""
+
+
+def recent(state: StageState, inputs: Inputs) -> set[Choice]:
+    """What was left lately: to take it again is a switch back."""
+    return {one.choice for one in state.left if one.step > inputs.step - inputs.settings.back_steps}
+
+
+def risks(state: StageState, inputs: Inputs, dwell_steps: float) -> Floats:
+    """Seconds that a switch to each is expected to lose while it cannot be left, should the load turn. [C]
+
+    Example:
+        After a switch back no other is free for 100 steps. Where an advantage lasts 100 on average, the load has turned
+        for 100 - 100 * (1 - 0.99 ** 100) = 36.6 of them: what lost 0.5 s a step has to save 18 s more.
+    """
+    settings, kept, known = inputs.settings, 1 - 1 / max(dwell_steps, 2.0), recent(state, inputs)
+    spent = settings.back_steps - (inputs.step - state.backs[-1]) if state.backs else 0
+    lost = {}
+    for one in state.left:
+        held = settings.back_steps if one.choice in known else max(spent, settings.rest_steps)
+        held = held if inputs.remaining is None else min(held, inputs.remaining)
+        lost[one.choice] = one.lost_seconds * (held - (1 - kept**held) / (1 - kept))
+    return np.array([lost.get(one.choice, 0.0) for one in inputs.candidates])
+
+
+def hindrance(state: StageState, inputs: Inputs, wanted: int, saved_seconds: float, cost_seconds: float) -> str:
+    """Why a choice may not be taken freely, though it pays; empty when it may.
+
+    Soon after a switch another one waits, unless the wait would lose more than it costs. What was left lately is gone
+    back to once, and only if it fits for LASTING steps: else it would soon have to be left again.
+
+    Args:
+        saved_seconds: of a step, now.
+        cost_seconds: what the switch is weighed with.
+    """
+    one, settings = inputs.candidates[wanted], inputs.settings
+    wait = 0 if state.since is None else state.since + settings.rest_steps - inputs.step
+    if wait > 0 and wait * saved_seconds < cost_seconds:
+        return f"the last switch was at step {state.since}"
+    if one.choice not in recent(state, inputs):
+        return ""
+    if state.backs:
+        return f"it was left lately, and step {state.backs[-1]} switched back already"
+    lasting = min(sum(steps <= LASTING for steps in AHEAD), max(own.fits for own in inputs.candidates))
+    if one.fits < lasting:
+        return "it was left lately, and may not fit for long"
+    unfit = next(own.unfit_tokens for own in state.left if own.choice == one.choice)
+    if unfit is not None and inputs.longest_tokens[lasting - 1] > FALLEN * unfit:
+        return f"it was left lately, as contexts of {unfit} tokens were expected, and they have hardly fallen"
+    return ""
+
+
+def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[Left, ...]:
+    """What was left once the present choice is: each once, with what it lost when it was left last."""
+    own = next((one for one in inputs.candidates if one.choice == state.current), None)
+    if state.current is None:
+        return state.left
+    lost = own.seconds[0] - inputs.candidates[taken].seconds[0] if own and freely else 0.0
+    unfit = inputs.longest_tokens[own.fits] if own and not freely and own.fits < len(AHEAD) else None
+    before = tuple(one for one in state.left if one.choice != state.current)
+    return (*before, Left(state.current, inputs.step, max(0.0, lost), unfit))
+
+
+# How the load goes, as far as choices tell: which is the fastest, and how often one became it again.
+
+CLEARLY = 0.02
+"""A choice is clearly the fastest when it takes so much less than the one that was."""
+
+
+def watched(state: StageState, inputs: Inputs) -> StageState:
+    """Count the decision, forget what lies too far back, and note whether the fastest choice is another now."""
+    since = inputs.step - inputs.settings.back_steps
+    state = replace(
+        state,
+        steps=state.steps + 1,
+        backs=tuple(step for step in state.backs if step > since),
+    )
+    feasible = [one for one in inputs.candidates if one.fits]
+    if not feasible:
+        return state
+    fastest = min(feasible, key=lambda one: one.seconds[0])
+    last = next((one for one in feasible if state.fastest and one.choice == state.fastest[-1]), None)
+    if fastest is last or (last and fastest.seconds[0] > (1 - CLEARLY) * last.seconds[0]):
+        return state
+    again = fastest.choice in state.fastest
+    before = tuple(one for one in state.fastest if one != fastest.choice)
+    return replace(state, fastest=(*before, fastest.choice), reversals=state.reversals + again)
+
+
+def dwell_steps(state: StageState, settings: Settings) -> float:
+    """How many steps an advantage is expected to last: the more often it came back, the fewer.
+
+    Example:
+        100 before anything is known; 200 steps later with 4 reversals (200 + 100) / (4 + 1) = 60
+    """
+    return (state.steps + settings.dwell_steps) / (state.reversals + 1)
 
 
 def decide(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:

@@ -8,11 +8,9 @@ from pydantic import TypeAdapter
 
 from earl.documents import parse_json_object
 from earl.errors import EarlError
-from earl.parallel.choice import Stage
+from earl.parallel.layout import Stage
 from earl.parallel.selector.decide import decide
-from earl.parallel.selector.inputs import Decision, Inputs
-from earl.parallel.selector.settings import Settings
-from earl.parallel.selector.state import StageState
+from earl.parallel.selector.inputs import Decision, Inputs, Settings, StageState
 
 _STATE, _INPUTS = TypeAdapter(StageState), TypeAdapter(Inputs)
 

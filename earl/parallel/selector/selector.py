@@ -8,25 +8,163 @@ decide(stage, step)        -> Inputs, a value ─▶ the pure decision (decide.p
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import exp
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil, exp, floor, log, log2
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.context.forecast import outlook
-from earl.parallel.choice import Choice, Stage
-from earl.parallel.estimate import Origin
-from earl.parallel.load import Load
-from earl.parallel.profile.cells import measured, place_of
-from earl.parallel.profile.correction import Correction, correction
-from earl.parallel.selector.costs import Costs
-from earl.parallel.selector.decide import decide
-from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs
-from earl.parallel.selector.memory import KEPT_STEPS, Barred, Memory
-from earl.parallel.selector.room import guarded, room
-from earl.parallel.selector.settings import Settings
-from earl.parallel.selector.table import Table
+from earl.parallel.layout import STAGES, Choice, Stage, longest_bucket
+from earl.parallel.memory import Load, Origin
+from earl.parallel.profile import Cells, Correction, as_objects, cells_of, correction, measured, place_of
+from earl.parallel.selector.decide import Floats, decide
+from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs, Settings, StageState
+
+# What a selector asks of whoever knows the model and the machines.
+
+
+class Costs(Protocol):
+    """What choices take, as predicted. Both depend on nothing but their arguments."""
+
+    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
+        """Of a step's stage with contexts of so many tokens on average; it changes smoothly with them.
+
+        Only ratios between choices need be right: measurements move the rest.
+        """
+
+    def obstacle(self, choice: Choice, load: Load) -> str:
+        """What stands against it, with its numbers; empty when it fits. What fits also fits with shorter contexts.
+
+        Example:
+            "30.2 GiB of 24.0 GiB"
+        """
+
+
+# What choices are predicted to take at any context, from predictions at contexts an eighth of a doubling apart.
+
+NODES = 8
+"""Contexts per doubling."""
+KEPT = 5_000
+"""Choices by number of sequences; then it begins anew."""
+
+
+class CostTable:
+    """Predicted seconds, read between the contexts that were asked for."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._known: dict[tuple[Choice, int], dict[int, float]] = {}
+
+    def logarithms(self, choices: Sequence[Choice], tokens: Sequence[float], sequences: int) -> NDArray[np.float64]:
+        """Logarithm of the seconds of a step. [C, P]"""
+        places = [NODES * log2(max(1.0, one)) for one in tokens]
+        lows = [floor(place) for place in places]
+        nodes = sorted({*lows, *map(ceil, places)})
+        values = np.array([self._row(choice, sequences, nodes) for choice in choices])
+        low = values[:, [nodes.index(node) for node in lows]]
+        high = values[:, [nodes.index(ceil(place)) for place in places]]
+        result: NDArray[np.float64] = low + (np.array(places) - np.array(lows)) * (high - low)
+        return result
+
+    def _row(self, choice: Choice, sequences: int, nodes: Sequence[int]) -> list[float]:
+        if len(self._known) >= KEPT:
+            self._known.clear()
+        known = self._known.setdefault((choice, sequences), {})
+        for node in nodes:
+            if node not in known:
+                known[node] = log(self._costs.seconds(choice, 2.0 ** (node / NODES), sequences))
+        return [known[node] for node in nodes]
+
+
+# What a selector remembers of a run: contexts, what stages took, what ran out of memory, and what switches cost.
+
+KEPT_STEPS = 200
+"""Steps of contexts that forecasts are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """A choice that ran out of memory: it is not taken again for this bucket, nor for any above."""
+
+    choice: Choice
+    load: Load
+    step: int
+
+    def covers(self, choice: Choice, load: Load) -> bool:
+        """Whether the choice may not be taken for a load."""
+        bucket, own = longest_bucket(load), longest_bucket(self.load)
+        return choice == self.choice and bucket.context >= own.context and bucket.load >= own.load
+
+
+@dataclass(slots=True)
+class Memory:
+    """All that decisions follow from, besides what is predicted."""
+
+    loads: list[tuple[int, Load]] = field(default_factory=list)
+    """What steps showed, in order of step."""
+    cells: dict[Stage, Cells] = field(default_factory=lambda: {stage: {} for stage in STAGES})
+    barred: list[Barred] = field(default_factory=list)
+    switches: dict[Choice, tuple[int, float]] = field(default_factory=dict)
+    """How often each was switched to, and the seconds that all of that took."""
+    stages: dict[Stage, StageState] = field(default_factory=lambda: {stage: StageState() for stage in STAGES})
+
+    def as_object(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "loads": [(step, asdict(load)) for step, load in self.loads],
+            "cells": {stage: as_objects(cells) for stage, cells in self.cells.items()},
+            "barred": [asdict(one) for one in self.barred],
+            "switches": [(choice.as_object(), *counted) for choice, counted in self.switches.items()],
+            "stages": {stage: state.as_object() for stage, state in self.stages.items()},
+        }
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Memory":
+        """What `as_object` made, also after JSON turned tuples into lists."""
+        return cls(
+            loads=[(step, Load(**load)) for step, load in fields["loads"]],
+            cells={stage: cells_of(fields["cells"][stage]) for stage in STAGES},
+            barred=[Barred(Choice.of(one["choice"]), Load(**one["load"]), one["step"]) for one in fields["barred"]],
+            switches={Choice.of(choice): (count, seconds) for choice, count, seconds in fields["switches"]},
+            stages={stage: StageState.of(fields["stages"][stage]) for stage in STAGES},
+        )
+
+
+# How long contexts may become: what layouts have to hold soon, and what they are weighed with further ahead.
+#
+# longest contexts of the steps so far ─▶ forecast ─▶ its upper end soon, and several futures from there on
+#
+# The upper end far ahead is what hardly any run comes to. Who stays away from a layout because of it gives away what
+# the layout saves in all the others; so each future counts as much as it is likely, and the layout is left when it
+# must be.
+
+FUTURES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Quantiles of the forecast, each the middle of a fifth of all that may come; the longer the contexts, the later."""
+
+
+def room(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: Settings) -> Floats:
+    """Tokens of the longest context, by look-ahead: those to be prepared for, and in each of FUTURES. [1 + F, P]
+
+    For `guard_steps` all are the same. After that a future has the distance between what is prepared for and the
+    median as it is then: a layout has to be left when the one reaches its end, not the other.
+
+    Args:
+        history: (step, longest context) in order of step.
+        ahead: steps after the last of these, for each of AHEAD. [P]
+    """
+    median, upper, *futures = outlook(history, ahead, (0.5, settings.longest_quantile, *FUTURES)).T
+    upper = upper * np.where(np.array(ahead) > 0, settings.longest_margin, 1.0)
+    soon = guarded(settings)
+    spread = upper[soon - 1] / max(1.0, median[soon - 1])
+    rows = [upper, *(np.where(np.arange(len(AHEAD)) < soon, upper, spread * own) for own in futures)]
+    return np.maximum.accumulate(rows, axis=1)
+
+
+def guarded(settings: Settings) -> int:
+    """Of AHEAD how many are looked at where a choice has to fit all that may come."""
+    return sum(steps <= settings.guard_steps for steps in AHEAD)
 
 
 class Selector:
@@ -56,7 +194,7 @@ class Selector:
         """
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
-        self._table, self._soon = Table(costs), guarded(self._settings)
+        self._table, self._soon = CostTable(costs), guarded(self._settings)
         self._corrections: dict[Stage, Correction] = {}
         self._memory = Memory()
 

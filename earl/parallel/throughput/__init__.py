@@ -3,5 +3,5 @@
 Precision ─┐
 Engine ────┼─▶ KV room ─▶ how many responses run at once, in how many waves ─┐
 Workload ──┘                                                                 ├─▶ step time ─▶ Rollout
-coefficients (fitted by `earl bench calibration`, see earl/parallel/calibration) ┘
+coefficients (fitted by `earl bench calibration`, see benchmarks/published) ┘
 """

@@ -6,11 +6,9 @@ from math import ceil, exp, log
 
 import numpy as np
 
-from earl.parallel.estimate import Estimate
 from earl.parallel.hardware import GIB
-from earl.parallel.throughput.coefficients import Coefficients, Values, fitted
-from earl.parallel.throughput.room import Engine
-from earl.parallel.throughput.step import Batch, StepSeconds, average_step
+from earl.parallel.memory import Estimate
+from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, StepSeconds, Values, average_step, fitted
 
 INTERVAL = 1.2816
 """Standard deviations to either side that hold 80 %."""
@@ -132,7 +130,7 @@ def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> 
     """Of `count` responses half-way through their replies, with the prompts of those that follow."""
     prompts = count * workload.prompt_tokens / workload.reply_tokens
     context = workload.prompt_tokens + workload.reply_tokens / 2
-    batch = Batch(count, context, prompts, workload.prompt_tokens / 2)
+    batch = StepLoad(count, context, prompts, workload.prompt_tokens / 2)
     return average_step(engine, batch, workload.prompt_tokens, own)
 
 

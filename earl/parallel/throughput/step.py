@@ -1,11 +1,289 @@
 """How long a step of a serving engine takes: it adds a token to every sequence and reads some of the next prompts."""
 
-from dataclasses import dataclass, replace
-from math import log2
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from math import ceil, log2
 
-from earl.parallel.throughput.coefficients import Values
-from earl.parallel.throughput.parts import parts
-from earl.parallel.throughput.room import Engine
+import numpy as np
+from numpy.typing import NDArray
+
+from earl.errors import unknown
+from earl.parallel.hardware import GIB, Device
+from earl.parallel.memory import ModelShape
+
+# What rooflines leave open: a few efficiencies and overheads, each with what is believed before it is fitted.
+#
+# All are positive, and believed and fitted as logarithms. `earl bench calibration --write` stores the fitted ones with
+# their covariance in coefficients.toml.
+
+FILE = "coefficients.toml"
+Values = Mapping[str, float]
+"""A value of every coefficient by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is believed of a coefficient before it is fitted."""
+
+    value: float
+    spread: float
+    """Standard deviation of its logarithm."""
+    meaning: str
+
+
+PRIORS: dict[str, Prior] = {
+    "memory": Prior(0.85, 0.10, "share of the memory bandwidth at which weights are read"),
+    "kv": Prior(0.80, 0.15, "share of the memory bandwidth at which keys and values are read"),
+    "heads": Prior(0.10, 0.60, "more time for that at every halving of a device's heads below 8, as a share"),
+    "compute_16": Prior(0.75, 0.10, "share of the peak at which 16-bit weights are multiplied"),
+    "compute_8": Prior(0.60, 0.20, "share of the peak at which narrower weights are multiplied"),
+    "tile": Prior(4e5, 0.25, "numbers of an output that idle multipliers could have made, in each matrix product"),
+    "experts": Prior(0.70, 0.30, "the same share for experts of a mixture, relative to dense layers"),
+    "attention": Prior(0.50, 0.25, "share of the peak that attention over prompts reaches"),
+    "link": Prior(0.70, 0.15, "share of the link at which large all-reduces run"),
+    "all_reduce": Prior(10e-6, 0.30, "seconds that every all-reduce takes at least"),
+    "all_reduce_large": Prior(25e-6, 0.30, "seconds that a large one takes besides, to be cut and pipelined"),
+    "passes": Prior(12.0, 0.40, "times that a layer's activations travel to memory and back"),
+    "layer": Prior(25e-6, 0.30, "seconds between the kernels of a layer"),
+    "step": Prior(1.0e-3, 0.60, "seconds between two steps"),
+    "sequence": Prior(4e-6, 0.80, "seconds a step for every sequence: scheduling and sampling"),
+    "reserve": Prior(1.0, 0.25, "workspace that an engine keeps, relative to what shapes suggest"),
+    "chat_longest": Prior(4.0, 0.30, "longest reply of the chats that were measured with, relative to their mean"),
+    "triton_overhead": Prior(1.5, 0.50, "time between steps of TensorRT-LLM 0.14 behind Triton, relative to offline"),
+    "vllm_0_5_overhead": Prior(5.0, 0.50, "time between steps of vLLM 0.5, relative to TensorRT-LLM offline"),
+    "vllm_overhead": Prior(2.0, 0.40, "time between steps of today's vLLM, relative: nothing in the tables tells"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Fitted values and how sure they are."""
+
+    values: Values
+    covariance: NDArray[np.float64]
+    """Of the logarithms, in the order of `values`. [C, C]"""
+    spread: float
+    """Standard deviation of the logarithm of what was measured about what is predicted, where it was not fitted to."""
+
+
+def prior_values() -> Values:
+    """Every coefficient as it is believed before it is fitted."""
+    return {name: prior.value for name, prior in PRIORS.items()}
+
+
+@cache
+def fitted() -> Coefficients:
+    """The stored coefficients."""
+    stored = tomllib.loads(files("earl.parallel.throughput").joinpath(FILE).read_text(encoding="utf-8"))
+    return Coefficients(stored["values"], np.array(stored["covariance"]), stored["spread"])
+
+
+# How many bits a number has in weights and in keys and values, and how fast a device multiplies such weights.
+
+BITS: dict[str, float] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4.5}
+"""Of a number; a scale of eight bits for 16 numbers of four is counted with them."""
+FULL_BITS = 16
+"""Of a number whose multiplications a device's table tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Kinds of numbers that an engine keeps.
+
+    Example:
+        Precision("fp8")   # weights in 8 bits; keys and values in 16, as vLLM keeps them unless told otherwise
+    """
+
+    weights: str = "bf16"
+    kv: str = "auto"
+    """"auto": as the weights, but of at least 16 bits."""
+
+    def __post_init__(self) -> None:
+        if self.weights not in BITS:
+            raise unknown("kind of number", self.weights, BITS)
+        if self.kv not in (*BITS, "auto"):
+            raise unknown("kind of number", self.kv, (*BITS, "auto"))
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of one number of a linear layer."""
+        return BITS[self.weights] / 8
+
+    @property
+    def word_bytes(self) -> float:
+        """Of one number of embeddings and the output layer, which are not quantized."""
+        return max(self.weight_bytes, FULL_BITS / 8)
+
+    @property
+    def kv_bytes(self) -> float:
+        """Of one number of keys or values."""
+        return self.word_bytes if self.kv == "auto" else BITS[self.kv] / 8
+
+    def flops(self, device: Device) -> float:
+        """Of products with weights, in a second."""
+        return _flops(BITS[self.weights], device)
+
+    def kv_flops(self, device: Device) -> float:
+        """Of attention, in a second."""
+        return _flops(8 * self.kv_bytes, device)
+
+    def narrow(self, device: Device) -> bool:
+        """Whether weights are multiplied with fewer than 16 bits."""
+        return self.flops(device) > device.bf16_flops
+
+
+def _flops(bits: float, device: Device) -> float:
+    """Half as many bits, twice as fast; what the device has no arithmetic for is widened first."""
+    return device.bf16_flops * FULL_BITS / max(int(bits), device.fewest_bits)
+
+
+# Parameters of a model by what happens to them in a step: read once a batch, multiplied once a token, or looked up.
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Counts of parameters.
+
+    Example:
+        Llama-3.1-8B: words 0.5 billion, head 0.5 billion, dense 7.0 billion, experts 0
+    """
+
+    words: int
+    """Embeddings: a token looks up one row."""
+    head: int
+    """The output layer: multiplied for tokens that are sampled."""
+    dense: int
+    """Multiplied for every token."""
+    experts: int
+    """Feed-forward networks of a mixture, all of them; a token is multiplied with its share."""
+    share: float
+    """Of the experts that one token passes."""
+
+    @property
+    def per_token(self) -> float:
+        """Multiplied for every token, without the output layer."""
+        return self.dense + self.experts * self.share
+
+    def read(self, tokens: float) -> float:
+        """Parameters of linear layers that a batch of so many tokens reads: experts that nobody hits are not.
+
+        Each token hits its share of the experts at random, so that one is missed by all with (1 − share)^tokens.
+        """
+        hit = 1.0 if self.share == 1.0 else 1.0 - (1.0 - self.share) ** tokens
+        return self.dense + self.experts * hit
+
+
+@cache
+def parts(shape: ModelShape) -> Parts:
+    """The parts of a model."""
+    words = shape.vocab * shape.hidden
+    width = shape.intermediate // shape.experts_per_token
+    experts = 3 * shape.layers * shape.hidden * width * shape.experts if shape.experts > 1 else 0
+    dense = shape.parameters - words * (1 if shape.tied else 2) - experts
+    return Parts(0 if shape.tied else words, words, dense, experts, shape.experts_per_token / shape.experts)
+
+
+def weight_bytes(shape: ModelShape, precision: Precision) -> float:
+    """Of a whole copy in memory."""
+    part = parts(shape)
+    return (part.words + part.head) * precision.word_bytes + (part.dense + part.experts) * precision.weight_bytes
+
+
+# What serving engines do alike and apart: how much memory they take, how many sequences they run at once.
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """A serving engine, by its defaults.
+
+    Example:
+        VLLM   # 0.9 of a device's memory, at most 1,024 sequences, at most 8,192 tokens a step
+    """
+
+    name: str
+    overhead: str | None
+    """The coefficient that its time between steps is multiplied by; None: the others are relative to it."""
+    utilization: float
+    """Share of memory that it takes: of all, or of what weights leave free."""
+    of_free: bool
+    max_sequences: int
+    step_tokens: int
+    """At most, prompts and replies together."""
+
+
+VLLM = Software("vLLM", "vllm_overhead", 0.9, False, 1024, 8192)
+VLLM_0_5 = Software("vLLM 0.5", "vllm_0_5_overhead", 0.9, False, 256, 4096)
+TENSORRT_LLM = Software("TensorRT-LLM", None, 0.95, True, 2048, 8192)
+TRITON = Software("TensorRT-LLM behind Triton", "triton_overhead", 0.9, True, 512, 8192)
+
+
+# How many tokens of context one copy of a serving engine holds: what weights and workspace leave of each device.
+
+CONTEXT_BYTES = int(0.6 * GIB)
+"""That a driver and libraries of kernels keep of a device."""
+COLLECTIVE_BYTES = int(0.6 * GIB)
+"""That buffers of collectives take besides where a copy has several devices."""
+WORKSPACE_TOKENS = 8192
+"""Whose activations an engine makes room for at most: the tokens of its largest step."""
+HEAD_SEQUENCES = 256
+"""Whose logits an engine makes room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One copy of a serving engine over `tp` devices of one host.
+
+    Example:
+        Engine(known("Qwen2.5-72B").shape, devices()["H100"], tp=4)
+    """
+
+    shape: ModelShape
+    device: Device
+    tp: int
+    precision: Precision = field(default_factory=Precision)
+    software: Software = VLLM
+    utilization: float | None = None
+    """Share of memory that it takes; None: the software's default."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one device."""
+        return ceil(weight_bytes(self.shape, self.precision) / self.tp)
+
+    @property
+    def token_bytes(self) -> float:
+        """Keys and values of one token, of one device: heads are split; fewer than devices are copied."""
+        heads = ceil(self.shape.kv_heads / self.tp)
+        return 2 * self.shape.layers * heads * self.shape.head_dim * self.precision.kv_bytes
+
+    def reserve_bytes(self, coefficients: Values) -> int:
+        """What one device keeps beside weights, keys and values: driver, activations of the largest step, logits."""
+        tokens = min(self.software.step_tokens, WORKSPACE_TOKENS)
+        narrow = min(2.0, self.precision.weight_bytes)
+        width = self.shape.hidden * (4 + 2 * narrow) + self.shape.intermediate / self.tp * (4 + narrow)
+        logits = HEAD_SEQUENCES * self.shape.vocab * 4 * 2
+        fixed = CONTEXT_BYTES + (COLLECTIVE_BYTES if self.tp > 1 else 0)
+        return ceil(fixed + coefficients["reserve"] * (tokens * width + logits))
+
+    def room_bytes(self, coefficients: Values) -> int:
+        """For keys and values, of one device; negative: not even weights and workspace fit."""
+        share = self.software.utilization if self.utilization is None else self.utilization
+        own = self.weight_bytes + self.reserve_bytes(coefficients)
+        if self.software.of_free:
+            return int(share * (self.device.memory_bytes - own))
+        return int(share * self.device.memory_bytes) - own
+
+    def kv_tokens(self, coefficients: Values) -> int:
+        """Tokens of context that all devices together hold."""
+        return max(0, int(self.room_bytes(coefficients) / self.token_bytes))
+
+    def over(self, tp: int) -> "Engine":
+        """The same over another number of devices."""
+        return replace(self, tp=tp)
+
 
 SHARPNESS = 3.0
 """How sharply the roofline bends where reading weights and multiplying them take equally long: 1 adds the two, infinity
@@ -22,7 +300,7 @@ TILE_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepLoad:
     """What a step works on."""
 
     sequences: float
@@ -69,7 +347,7 @@ class StepSeconds:
         )
 
 
-def average_step(engine: Engine, batch: Batch, prompt: float, own: Values) -> StepSeconds:
+def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) -> StepSeconds:
     """The mean of steps that read `batch.prompt_tokens` on average: a prompt at once in some, and none in the others.
 
     Example:
@@ -84,7 +362,7 @@ def average_step(engine: Engine, batch: Batch, prompt: float, own: Values) -> St
     return without.mixed(reading, share)
 
 
-def step_seconds(engine: Engine, batch: Batch, own: Values) -> StepSeconds:
+def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> StepSeconds:
     """How long a step takes."""
     shape, device, tp = engine.shape, engine.device, engine.tp
     tokens = batch.sequences + batch.prompt_tokens
@@ -118,7 +396,7 @@ def all_reduce_seconds(engine: Engine, size_bytes: float, own: Values) -> float:
     return own["all_reduce"] + own["all_reduce_large"] * large + sent / (engine.device.link_bandwidth * own["link"])
 
 
-def _weights(engine: Engine, batch: Batch, own: Values) -> float:
+def _weights(engine: Engine, batch: StepLoad, own: Values) -> float:
     """Whatever is longer of reading and multiplying, with a bend between."""
     part, precision, device = parts(engine.shape), engine.precision, engine.device
     tokens = batch.sequences + batch.prompt_tokens

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.cli.live.bars import bar, sparkline
-from earl.cli.live.canvas import Curve, Frame, raster
-from earl.cli.live.plot import plot, ticks
+from earl.cli.live.canvas import Curve, Frame, bar, plot, raster, sparkline, ticks
 from earl.cli.live.spans import Span, fit
 
 

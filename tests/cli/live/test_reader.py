@@ -10,7 +10,6 @@ from earl.cli.live.reader import Reader
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.recipe import build, dump
-from earl.runs import numbers
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
 
@@ -53,7 +52,7 @@ def test_an_unchanged_run_is_not_read_again(folder: RunFolder, monkeypatch: pyte
     def never(*_: object) -> None:
         raise AssertionError("nothing has changed")
 
-    monkeypatch.setattr(numbers, "read", never)
+    monkeypatch.setattr(store, "read", never)
     assert reader.read().numbers is first.numbers
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from earl.dispatch.columns import columns
-from earl.dispatch.dock.handout import Consumer
-from earl.dispatch.dock.ledger import Ledger
+from earl.dispatch.ledger import Consumer, Ledger
+from earl.dispatch.rows import columns
 
 NAMES = ("tokens", "reference", "rewards")
 SCORE = Consumer("score", columns(["tokens"]), np.arange(2).reshape(2, 1, 1))

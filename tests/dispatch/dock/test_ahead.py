@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.dispatch.columns import columns
-from earl.dispatch.dock.handout import Consumer
-from earl.dispatch.dock.ledger import Ledger
+from earl.dispatch.ledger import Consumer, Ledger
+from earl.dispatch.rows import columns
 
 STEPS = 6
 TOKENS = columns(["tokens"])

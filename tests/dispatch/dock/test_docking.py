@@ -6,8 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from earl.dispatch.dock.groups import NOBODY
-from earl.dispatch.dock.handout import Consumer
+from earl.dispatch.ledger import NOBODY, Consumer
 from earl.errors import EarlError
 from tests.dispatch.dock.docks import CAPACITY, NAMES, SCORE, UPDATE, ledger
 

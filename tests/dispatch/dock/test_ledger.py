@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from earl.dispatch.balance import excess
-from earl.dispatch.columns import COLUMNS, columns
-from earl.dispatch.dock.groups import NOBODY
-from earl.dispatch.dock.handout import Consumer
-from earl.dispatch.dock.ledger import Ledger
+from earl.dispatch.ledger import NOBODY, Consumer, Ledger
+from earl.dispatch.rows import COLUMNS, columns
 from earl.errors import EarlError
 from tests.dispatch.dock.docks import NAMES, SCORE, ledger, whole
 

@@ -3,10 +3,8 @@
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.columns import columns
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
+from earl.dispatch.plan import Leg, plan
+from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.controller import gather_and_scatter
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers

@@ -3,19 +3,17 @@
 import numpy as np
 import pytest
 
-from earl.benchmarks.transfers import LOGPROBS, Case
-from earl.dispatch.columns import columns
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
-from earl.dispatch.transports.estimate import Link, expected_seconds, message_seconds
+from earl.benchmarks.transfers import LOGPROBS, TransferCase
+from earl.dispatch.plan import Leg, plan
+from earl.dispatch.rows import columns, spread
+from earl.dispatch.transports.choice import HostLink, expected_seconds, message_seconds
 from earl.parallel.layout import Layout
 
-LINK = Link(12.5e6, 1e-3)
+LINK = HostLink(12.5e6, 1e-3)
 
 
 def test_large_transfers_wait_for_the_busiest_link():
-    made = Case("paper", LOGPROBS, 1000, 160, 1).plan(range(16))
+    made = TransferCase("paper", LOGPROBS, 1000, 160, 1).plan(range(16))
     seconds = expected_seconds(made, LINK)
     # 160 rows of 4,000 bytes, of which 150 leave; 15 messages and 4 to agree.
     assert seconds["peers"] == pytest.approx(600_000 * 1.06 / 12.5e6 + 19e-3)
@@ -24,7 +22,7 @@ def test_large_transfers_wait_for_the_busiest_link():
 
 
 def test_the_smallest_transfers_wait_for_messages():
-    seconds = expected_seconds(Case("small", LOGPROBS, 1, 16, 1).plan(range(16)), LINK)
+    seconds = expected_seconds(TransferCase("small", LOGPROBS, 1, 16, 1).plan(range(16)), LINK)
     assert seconds == pytest.approx({"peers": 19e-3, "controller": 38e-3}, rel=0.01)
 
 
@@ -41,7 +39,7 @@ def between(count, of):
 
 
 def test_processes_of_one_host_share_memory():
-    made = Case("replicas", LOGPROBS, 1000, 16, 1, tp=2).plan([0, 0, 1, 1])
+    made = TransferCase("replicas", LOGPROBS, 1000, 16, 1, tp=2).plan([0, 0, 1, 1])
     assert expected_seconds(made, LINK).keys() == {"controller", "shared"}
 
 

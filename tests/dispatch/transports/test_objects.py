@@ -5,11 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from earl.dispatch.columns import columns
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
-from earl.dispatch.transports.base import Corrupted, Lost
+from earl.dispatch.plan import Leg, plan
+from earl.dispatch.rows import columns, spread
+from earl.dispatch.transports.base import Corrupted, ProcessLost
 from earl.dispatch.transports.objects import offer, references_for, take
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import filled
@@ -78,6 +76,6 @@ def test_a_damaged_object_and_a_lost_producer_are_named(ray, transfer):
         take(transfer, 2, {0: offered[0], 1: ray.put(damaged)}, held, checksums=True)
     ray.kill(workers[0])
     end = time.monotonic() + 60
-    with pytest.raises(Lost, match=r"what process 0 \(host 0\) offered is lost"):
+    with pytest.raises(ProcessLost, match=r"what process 0 \(host 0\) offered is lost"):
         while time.monotonic() < end:  # until Ray has noticed
             take(transfer, 2, {0: offered[0], 1: offered[1]}, held, checksums=True, seconds=20)

@@ -1,6 +1,6 @@
 """Which way is taken, from what ways took."""
 
-from earl.dispatch.transports.pace import AGAIN, KEPT, TRIALS, Pace
+from earl.dispatch.transports.choice import AGAIN, KEPT, TRIALS, Pace
 
 EXPECTED = {"objects": 0.004, "peers": 0.003}
 TRUE = {"objects": 0.004, "peers": 0.006}

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from earl.benchmarks.hosts import run, started
-from earl.dispatch.columns import columns
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import plan
-from earl.dispatch.segments import Leg
-from earl.dispatch.spread import spread
+from earl.dispatch.plan import Leg, plan
+from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.controller import gather_and_scatter
 from earl.dispatch.transports.shared import Shared
 from earl.errors import EarlError
@@ -121,7 +119,7 @@ def absent(seat, store):
     """Process 2 opens its door and ends, or never comes."""
     from torch._C._distributed_c10d import FileStore
 
-    from earl.dispatch.transports.roll import Roll
+    from earl.dispatch.transports.peers import Roll
 
     if seat.process == 2:
         if store.name == "open":

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earl.benchmarks.transfers import LOGPROBS, Case
-from earl.dispatch.transports.rounds import rounds
-from earl.dispatch.transports.steps import steps
+from earl.benchmarks.transfers import LOGPROBS, TransferCase
+from earl.dispatch.transports.schedule import rounds, steps
 
 
 @st.composite
@@ -56,7 +55,7 @@ def test_what_goes_through_one_host_is_not_cut():
 
 
 def test_ragged_messages_take_hardly_longer_than_the_busiest_link():
-    load = Case("ragged", LOGPROBS, 8192, 144, 1, ragged=True).plan(range(16)).sizes[0]
+    load = TransferCase("ragged", LOGPROBS, 8192, 144, 1, ragged=True).plan(range(16)).sizes[0]
     busiest = max(load.sum(axis=0).max(), load.sum(axis=1).max())
     here = np.arange(16)
     in_turn = sum(int(load[here, (here + shift) % 16].max()) for shift in range(1, 16))

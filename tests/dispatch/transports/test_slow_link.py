@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from earl.benchmarks.hosts import run, shaped
-from earl.benchmarks.transfers import LOGPROBS, Case
+from earl.benchmarks.transfers import LOGPROBS, TransferCase
 from earl.dispatch.execute import execute
-from earl.dispatch.shard import empty
+from earl.dispatch.rows import empty
 from earl.errors import EarlError
-from earl.rehearsal.needs import check_network
+from earl.rehearsal.plan import check_network
 
 
 def transfer(seat, store, case, seconds):
@@ -33,11 +33,11 @@ def test_a_slow_link_is_named(tmp_path):
     except EarlError as error:
         pytest.skip(str(error))
     # Two rows of 500,000 tokens each: 2 MB to each other, 16 s at 1 Mbit/s.
-    case = Case("paper", LOGPROBS, 500_000, 2, 1)
+    case = TransferCase("paper", LOGPROBS, 500_000, 2, 1)
     with shaped(2, "1mbit") as cluster:
         said = run(cluster, [0, 1], transfer, tmp_path / "late", case, 5.0)
         assert (
-            run(cluster, [0, 1], transfer, tmp_path / "patient", Case("paper", LOGPROBS, 50_000, 2, 1), 60.0)
+            run(cluster, [0, 1], transfer, tmp_path / "patient", TransferCase("paper", LOGPROBS, 50_000, 2, 1), 60.0)
             == [("nothing", "")] * 2
         )
     for kind, message in said:

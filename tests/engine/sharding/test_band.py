@@ -42,7 +42,7 @@ def met(seat, port, folder):
     from torch import distributed
 
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.sharding.band import Band, Meeting
+    from earl.engine.sharding.tp_group import Band, Meeting
 
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     meeting = Meeting(seat.process, 2, Rendezvous(seat.address, port, "secret"))

@@ -6,11 +6,9 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from earl.parallel.choice import Bucket, Choice
-from earl.parallel.layout import Layout
-from earl.parallel.load import Load
-from earl.parallel.profile.cells import as_objects, cells_of, measured, place_of
-from earl.parallel.profile.correction import CHOICE, NEAR, NOISE, STAGE, correction
+from earl.parallel.layout import Bucket, Choice, Layout
+from earl.parallel.memory import Load
+from earl.parallel.profile import CHOICE, NEAR, NOISE, STAGE, as_objects, cells_of, correction, measured, place_of
 
 ONE, OTHER = Choice("update", Layout(4)), Choice("update", Layout(2, 2))
 

@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.parallel.load import Load
-from earl.parallel.profile.pruning import Expectation, contexts_of, loads_of
-from earl.parallel.profile.timings import Expected, Point, Timing, spread_of
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.memory import Load
+from earl.parallel.profile import Expected, Point, Timing, spread_of
+from earl.profiling.points import Expectation, contexts_of, loads_of
 
 SMALL, LARGE, HUGE = (Choice("rollout", Layout(4 // tp, tp)) for tp in (1, 2, 4))
 

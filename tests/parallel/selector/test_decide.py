@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earl.errors import EarlError
-from earl.parallel.choice import Choice, bucket_of
-from earl.parallel.layout import Layout
-from earl.parallel.selector.decide import decide
-from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs
-from earl.parallel.selector.outlook import weights
+from earl.parallel.layout import Choice, Layout, bucket_of
+from earl.parallel.selector.decide import decide, weights
+from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs, Left, Settings, StageState
 from earl.parallel.selector.record import expected_seconds, made_from, replayed, text_of
-from earl.parallel.selector.settings import Settings
-from earl.parallel.selector.state import Left, StageState
 
 CHOICES = [Choice("rollout", Layout(dp=8 // tp, tp=tp)) for tp in (1, 2, 4, 8)]
 PLACES = len(AHEAD)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.selector.decide import totals
 from earl.parallel.selector.inputs import AHEAD, Candidate
-from earl.parallel.selector.outlook import totals
 
 ONCE = np.ones(len(AHEAD))
 """Every look-ahead stands for one step: eight in all."""

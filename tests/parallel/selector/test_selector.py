@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.choice import Choice
-from earl.parallel.layout import Layout
-from earl.parallel.load import Load
+from earl.parallel.layout import Choice, Layout
+from earl.parallel.memory import Load
 from earl.parallel.selector.selector import Selector
 
 SMALL, LARGE = Choice("update", Layout(dp=4)), Choice("update", Layout(dp=2, tp=2))

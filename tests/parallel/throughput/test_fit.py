@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from earl.parallel.calibration.fit import errors, fit
-from earl.parallel.calibration.least_squares import minimise
-from earl.parallel.calibration.tables import measured, served, table
-from earl.parallel.throughput.coefficients import PRIORS, fitted
+from earl.benchmarks.fitting import errors, fit, measured, minimise, served, table
+from earl.parallel.throughput.step import PRIORS, fitted
 
 
 @pytest.fixture(scope="module")

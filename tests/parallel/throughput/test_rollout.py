@@ -4,9 +4,8 @@ import pytest
 
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import devices
-from earl.parallel.throughput.coefficients import fitted
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
-from earl.parallel.throughput.room import Engine
+from earl.parallel.throughput.step import Engine, fitted
 
 QWEN = known("Qwen2.5-72B").shape
 H100 = devices()["H100"]

@@ -2,10 +2,7 @@
 
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, devices
-from earl.parallel.throughput.coefficients import fitted
-from earl.parallel.throughput.precision import Precision
-from earl.parallel.throughput.room import Engine
-from earl.parallel.throughput.software import TENSORRT_LLM
+from earl.parallel.throughput.step import TENSORRT_LLM, Engine, Precision, fitted
 
 QWEN = known("Qwen2.5-72B").shape
 OWN = fitted().values

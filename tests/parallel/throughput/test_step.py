@@ -5,11 +5,17 @@ import pytest
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import devices
-from earl.parallel.throughput.coefficients import fitted
-from earl.parallel.throughput.parts import parts, weight_bytes
-from earl.parallel.throughput.precision import Precision
-from earl.parallel.throughput.room import Engine
-from earl.parallel.throughput.step import Batch, all_reduce_seconds, average_step, step_seconds
+from earl.parallel.throughput.step import (
+    Engine,
+    Precision,
+    StepLoad,
+    all_reduce_seconds,
+    average_step,
+    fitted,
+    parts,
+    step_seconds,
+    weight_bytes,
+)
 
 LLAMA = known("Llama-3.1-8B").shape
 MIXTRAL = known("Mixtral-8x7B").shape
@@ -19,23 +25,23 @@ OWN = fitted().values
 
 def test_one_sequence_waits_for_weights() -> None:
     """7.5 billion numbers of 2 bytes: 15 GB at 3.35 TB/s; the words are looked up, not read."""
-    step = step_seconds(Engine(LLAMA, H100, 1), Batch(1, 0), OWN)
+    step = step_seconds(Engine(LLAMA, H100, 1), StepLoad(1, 0), OWN)
     read = (LLAMA.parameters - 128_256 * 4096) * 2
     assert step.weights == pytest.approx(read / (H100.memory_bandwidth * OWN["memory"]), rel=1e-2)
     assert step.contexts == step.prompts == step.all_reduce == 0
 
 
 def test_many_tokens_wait_for_products() -> None:
-    step = step_seconds(Engine(LLAMA, H100, 1), Batch(0, 0, prompt_tokens=100_000), OWN)
+    step = step_seconds(Engine(LLAMA, H100, 1), StepLoad(0, 0, prompt_tokens=100_000), OWN)
     products = 2 * parts(LLAMA).dense * 100_000
     assert step.weights == pytest.approx(products / (H100.bf16_flops * OWN["compute_16"]), rel=0.01)
 
 
 def test_contexts_of_eight_heads_are_read_at_full_speed_and_those_of_fewer_are_not() -> None:
     """8 heads: 128 KiB a token. Over 8 devices one each, three halvings."""
-    whole = step_seconds(Engine(LLAMA, H100, 1), Batch(10, 1000), OWN).contexts
+    whole = step_seconds(Engine(LLAMA, H100, 1), StepLoad(10, 1000), OWN).contexts
     assert whole == pytest.approx(10_000 * 128 * 1024 / (H100.memory_bandwidth * OWN["kv"]))
-    split = step_seconds(Engine(LLAMA, H100, 8), Batch(10, 1000), OWN).contexts
+    split = step_seconds(Engine(LLAMA, H100, 8), StepLoad(10, 1000), OWN).contexts
     assert split == pytest.approx(whole / 8 * (1 + 3 * OWN["heads"]))
 
 
@@ -50,9 +56,9 @@ def test_an_all_reduce_sends_what_others_have_not() -> None:
 def test_a_prompt_is_read_at_once_in_some_steps() -> None:
     """432 tokens a step of prompts of 2,048: in 432 / 2,048 of the steps."""
     engine = Engine(LLAMA, H100, 1)
-    batch = Batch(27, 2000, prompt_tokens=432, prompt_context=1024)
-    without = step_seconds(engine, Batch(27, 2000), OWN).total
-    reading = step_seconds(engine, Batch(27, 2000, 2048, 1024), OWN).total
+    batch = StepLoad(27, 2000, prompt_tokens=432, prompt_context=1024)
+    without = step_seconds(engine, StepLoad(27, 2000), OWN).total
+    reading = step_seconds(engine, StepLoad(27, 2000, 2048, 1024), OWN).total
     share = 432 / 2048
     assert average_step(engine, batch, 2048, OWN).total == pytest.approx(without * (1 - share) + reading * share)
 
@@ -71,7 +77,7 @@ def test_a_mixture_reads_the_experts_that_a_batch_hits() -> None:
 
 def test_experts_multiply_tiles_that_are_half_empty() -> None:
     """Of 8,192 tokens each expert is given 2,048, and half a tile of 32 beside: 1.6 % more."""
-    step = step_seconds(Engine(MIXTRAL, H100, 1), Batch(0, 0, prompt_tokens=8192), OWN)
+    step = step_seconds(Engine(MIXTRAL, H100, 1), StepLoad(0, 0, prompt_tokens=8192), OWN)
     part = parts(MIXTRAL)
     products = part.dense * 8192 + part.experts * (2048 + 32) / OWN["experts"]
     assert step.weights == pytest.approx(2 * products / (H100.bf16_flops * OWN["compute_16"]), rel=0.1)

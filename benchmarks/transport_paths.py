@@ -1,0 +1,143 @@
+"""The ways that rows take in a run, through the very actors of a run: by objects, by peers, and as `auto` picks.
+
+workers with made-up rows ─▶ Dispatcher.send ─▶ ranks, who have them        every way in turn
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import ray
+
+from earl.batch import Rows, offsets_of
+from earl.benchmarks.rollout import spread
+from earl.config import Config, PlacementConfig
+from earl.dispatch.balance import Work
+from earl.dispatch.transports.choice import KEPT
+from earl.parallel.layout import Layout
+from earl.placement.episode_store import EpisodeStore, RowTable
+from earl.placement.ray.actor_group import ActorGroup
+from earl.placement.ray.cluster import connected
+from earl.placement.ray.exchange_member import LEARNED, EpisodeTable
+from earl.placement.ray.learner_actor import LearnerActor
+from earl.placement.ray.learner_group import LearnerGroup
+from earl.placement.ray.memory_budget import Budget
+from earl.placement.ray.reshard import Given
+from earl.placement.ray.rollout_actor import EpisodePlayer
+from earl.placement.ray.rollout_workers import RolloutWorkers
+from earl.placement.ray.row_exchange import RowDispatcher
+
+TOKENS = (1_000, 10_000, 100_000, 1_000_000)
+"""Of each worker."""
+ROW_TOKENS = 500
+WARM = 2 * KEPT
+"""Dispatches before those that are measured: `auto` tries both ways so often where it cannot tell them apart."""
+
+
+class MadeUpWorker(EpisodePlayer):
+    """A worker with made-up rows."""
+
+    def fill(self, tokens: int, seed: int) -> RowTable:
+        """Have rows of about ROW_TOKENS tokens."""
+        random = np.random.default_rng(seed)
+        count = max(1, tokens // ROW_TOKENS)
+        lengths = random.integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
+        offsets, total = offsets_of(lengths), int(lengths.sum())
+        first = np.zeros(total, np.bool_)
+        first[offsets[:-1]] = True
+        numbers = random.integers(0, 50_000, total).astype(np.int32)
+        turns = np.repeat(np.arange(count, dtype=np.int32), lengths)
+        rows = Rows(offsets, numbers, ~first, numbers, random.random(total, np.float32), turns, first)
+        self._holdings, self._budget = EpisodeStore(True), Budget(None)
+        return self._holdings.pack(rows, np.arange(count))
+
+
+class Rank(LearnerActor):
+    """A rank without a model."""
+
+    def ready(self) -> None:
+        """Take as much memory as there is."""
+        self._budget = Budget(None)
+
+
+class Quiet:
+    """A keeper of crews from whom nothing is expected to be lost."""
+
+    def turn(self, crew: ActorGroup) -> None:
+        """They have devices of their own."""
+
+    def keep(self, config: Config) -> None:
+        """Nobody is started again."""
+
+    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
+        """They have one layout."""
+
+    def failed(self, message: str) -> None:
+        """Nobody is replaced here."""
+        raise RuntimeError(message)
+
+    def mended(self, message: str) -> None:
+        """Nobody is."""
+
+    def note(self, kind: str, message: str) -> None:
+        """Not recorded."""
+
+
+def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) -> dict[str, Any]:
+    """Measure all sizes.
+
+    Returns:
+        `rows`: of each size the seconds of `objects`, `peers` and `auto` with their spread, and what auto loses
+        against the faster one.
+    """
+    with connected(None, 1):
+        bench = Bench(workers, ranks)
+        return {"workers": workers, "ranks": ranks, "rows": [bench.measured(size, repeats) for size in tokens]}
+
+
+class Bench:
+    """Actors that wait for rows."""
+
+    def __init__(self, workers: int, ranks: int) -> None:
+        keeper, bounds = Quiet(), (60.0, 600.0)
+        self._ranks = ActorGroup("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
+        self._crew = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
+        assert not self._ranks.introduce(), "ranks answer"
+        ray.get([member.actor.ready.remote() for member in self._ranks.members])
+        players = RolloutWorkers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
+        self._learners = {way: self._learner(way, players, keeper) for way in ("objects", "peers", "auto")}
+
+    def _learner(
+        self, way: Literal["objects", "peers", "auto"], players: RolloutWorkers, keeper: Quiet
+    ) -> LearnerGroup:
+        settings = PlacementConfig(transport=way)
+        dispatcher = RowDispatcher(players, self._ranks, Layout(len(self._ranks)), Work(), settings, keeper)
+        return LearnerGroup(self._ranks, keeper, dispatcher)
+
+    def measured(self, tokens: int, repeats: int) -> dict[str, Any]:
+        """One size, all ways in turn."""
+        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
+        table = EpisodeTable.joined(ray.get(filled), LEARNED)
+        seconds: dict[str, list[float]] = {way: [] for way in self._learners}
+        picked: list[float] = []
+        for _ in range(WARM + repeats):
+            for way, learner in self._learners.items():
+                began = time.perf_counter()
+                learner.take(table, seed=7, minibatches=1)
+                seconds[way].append(time.perf_counter() - began)
+            picked.append(self._learners["auto"].costs["dispatch/peers"])
+        told = {way: spread(own[WARM:]) for way, own in seconds.items()}
+        fastest = min(told["objects"]["median"], told["peers"]["median"])
+        chosen = "peers" if np.mean(picked[WARM:]) > 0.5 else "objects"
+        return {
+            "tokens": tokens,
+            "bytes": self._learners["auto"].costs["dispatch/bytes"],
+            **told,
+            "auto_takes": chosen,
+            "auto_loss": told[chosen]["median"] / fastest - 1,
+        }
+
+
+def _actor(kind: type) -> Any:
+    return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(num_cpus=0).remote()

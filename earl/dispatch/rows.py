@@ -1,0 +1,200 @@
+"""What a row consists of: named columns, of numbers for every token, or of one number for the whole row."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from earl.batch import offsets_of
+from earl.errors import unknown
+from earl.parallel.layout import Layout
+
+Axis = Literal["token", "row"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a batch.
+
+    Example:
+        Column("topk_logprobs", "float32", width=20)   # of every token the 20 most likely: 80 bytes
+    """
+
+    name: str
+    kind: str
+    """As numpy calls the type of a number, without byte order."""
+    width: int = 1
+    """Numbers for each token or row."""
+    axis: Axis = "token"
+
+    @property
+    def dtype(self) -> DTypeLike:
+        """Of one number."""
+        return np.dtype(self.kind)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of a token, or of a row."""
+        return np.dtype(self.kind).itemsize * self.width
+
+
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column("tokens", "int32"),
+        Column("mask", "bool"),
+        Column("targets", "int32"),
+        Column("logprobs", "float32"),
+        Column("turns", "int32"),
+        Column("value_mask", "bool"),
+        Column("reference", "float32"),
+        Column("values", "float32"),
+        Column("advantages", "float32"),
+        Column("returns", "float32"),
+        Column("rewards", "float32", axis="row"),
+    )
+}
+"""Of a batch; see `earl.batch.Batch`."""
+
+
+def top_k(k: int) -> tuple[Column, Column]:
+    """What a model is distilled from: the `k` most likely tokens at every position, and their log-probs."""
+    return Column("topk_tokens", "int32", k), Column("topk_logprobs", "float32", k)
+
+
+def columns(names: Iterable[str]) -> tuple[Column, ...]:
+    """Columns by name. Raises EarlError for one that there is not."""
+    found = []
+    for name in names:
+        if name not in COLUMNS:
+            raise unknown("column", name, COLUMNS)
+        found.append(COLUMNS[name])
+    return tuple(found)
+
+
+# Where rows lie: which rank of a layout holds which tokens of which row.
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Rows over the ranks of a layout: a row belongs to one part, and lies on all ranks of this part.
+
+    Ranks of a tp group hold the same tokens, those of a cp group consecutive ranges, cut as `torch.chunk` cuts.
+
+    Example:
+        Spread(Layout(dp=2, tp=2), [[[0, 1]], [[2, 3]]], parts=[0, 1, 1])   # row 0 on 0 and 1, rows 1 and 2 on 2 and 3
+    """
+
+    processes: Numbers
+    """[dp, cp, tp], the process of each rank. One process may be several ranks, of several spreads."""
+    parts: Numbers
+    """[N], the part of each row: its number along dp."""
+
+    @property
+    def layout(self) -> Layout:
+        """How the processes share the rows."""
+        dp, cp, tp = self.processes.shape
+        return Layout(dp, tp, cp)
+
+    def bounds(self, lengths: Numbers) -> Numbers:
+        """Where each rank's range of each row begins, and the end, [N, cp + 1]."""
+        cp = self.processes.shape[1]
+        whole = -(-lengths[:, None] // cp)
+        bounds: Numbers = np.minimum(np.arange(cp + 1) * whole, lengths[:, None])
+        return bounds
+
+    def ranges(self, process: int, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The rows that a process holds, ascending, and the first token of each and the one behind its last.
+
+        A process that is several ranks of one part would hold several ranges of a row; that is refused.
+        """
+        parts, cuts = np.unique(np.argwhere((self.processes == process).any(axis=2)), axis=0).T.reshape(2, -1)
+        assert len(np.unique(parts)) == len(parts), f"process {process} is several context-parallel ranks of one part"
+        cut = np.full(self.processes.shape[0], -1)
+        cut[parts] = cuts
+        rows = np.flatnonzero(cut[self.parts] >= 0)
+        bounds, own = self.bounds(lengths[rows]), cut[self.parts[rows]]
+        chosen = np.arange(len(rows))
+        starts, stops = bounds[chosen, own], bounds[chosen, own + 1]
+        some = stops > starts
+        return rows[some], starts[some], stops[some]
+
+    def flat(self) -> Self:
+        """The same for columns of one number per row: every rank of a part holds it."""
+        dp, cp, tp = self.processes.shape
+        return type(self)(self.processes.reshape(dp, 1, cp * tp), self.parts)
+
+
+def spread(layout: Layout, processes: Sequence[int], parts: Sequence[int] | Numbers) -> Spread:
+    """Rows over a layout, whose ranks are the given processes, in order.
+
+    Example:
+        spread(Layout(dp=2, tp=2), range(4), [0, 1, 1])
+    """
+    assert len(processes) == layout.size, f"{layout} has {layout.size} ranks, not {len(processes)}"
+    grid = np.asarray(processes, np.int64).reshape(layout.dp, layout.cp, layout.tp)
+    return Spread(grid, np.asarray(parts, np.int64))
+
+
+# The rows of one process: ranges of tokens end to end, column by column, never padded.
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one process holds of some columns with one axis. T is the number of its tokens (or rows).
+
+    Example:
+        rows = [3, 8], starts = [0, 40], offsets = [0, 7, 12]   # row 3 from its first token, row 8 from its 41st
+    """
+
+    rows: Numbers
+    """[n], their numbers, ascending."""
+    starts: Numbers
+    """[n], the first token held of each."""
+    offsets: Numbers
+    """[n + 1], where each begins in the columns."""
+    columns: Mapping[str, NDArray[np.generic]]
+    """[T], or [T, width], by name."""
+
+    def begins(self, row: Numbers, start: Numbers) -> Numbers:
+        """Where ranges of tokens begin in the columns, given their rows and first tokens. All have to be here."""
+        at = np.searchsorted(self.rows, row)
+        begins: Numbers = self.offsets[at] + start - self.starts[at]
+        return begins
+
+    def with_columns(self, more: Mapping[str, NDArray[np.generic]]) -> "Shard":
+        """The same rows with more columns."""
+        return Shard(self.rows, self.starts, self.offsets, {**self.columns, **more})
+
+
+def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
+    """Consecutive numbers from each start, end to end.
+
+    Example:
+        >>> ranges(np.array([7, 2]), np.array([2, 3])).tolist()
+        [7, 8, 2, 3, 4]
+    """
+    ends = np.cumsum(lengths)
+    first: Numbers = np.repeat(starts - (ends - lengths), lengths)
+    return first + np.arange(len(first))
+
+
+def empty(spread: Spread, process: int, lengths: Numbers, axis: Axis, columns: Sequence[Column]) -> Shard:
+    """Room for what a process holds of a spread.
+
+    Args:
+        lengths: tokens of each row, [N].
+    """
+    if axis == "row":
+        spread, lengths = spread.flat(), np.ones_like(lengths)
+    rows, starts, stops = spread.ranges(process, lengths)
+    offsets = offsets_of(stops - starts)
+    return Shard(rows, starts, offsets, {column.name: _room(column, int(offsets[-1])) for column in columns})
+
+
+def _room(column: Column, count: int) -> NDArray[np.generic]:
+    return np.empty((count, column.width) if column.width > 1 else count, np.dtype(column.kind))

@@ -1,0 +1,231 @@
+"""Tensors in safetensors files, of which any part can be read, whoever wrote which part.
+
+    learner/rank-00000.safetensors …    its header says {"places": {"exp_avg/model.norm.weight": {shape, offset}, …}}
+
+A tensor without a place is there as a whole: the weights of a Hugging Face folder are read by the same code.
+"""
+
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from earl.errors import EarlError
+from earl.parallel.layout import Box
+
+# A model as a plain Hugging Face folder, in files of a bounded size.
+
+FILE_BYTES = 5_000_000_000
+"""The largest weight file, as `save_pretrained` has it, unless one tensor is larger."""
+
+
+def write_model(folder: Path, model: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Write configuration and weights as `save_pretrained` does.
+
+    Args:
+        model: for its configuration.
+        tensors: by name, in host memory, each of its own memory.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_description(folder, model)
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+    files = _files(sizes)
+    if len(files) > 1:
+        (folder / "model.safetensors.index.json").write_text(_index(files, sizes), encoding="utf-8")
+    for file, names in files.items():
+        save_file({name: tensors[name] for name in names}, folder / file, metadata={"format": "pt"})
+
+
+def _write_description(folder: Path, model: Any) -> None:
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__.removeprefix("FSDP")], "float32"
+    config.save_pretrained(folder)
+    if model.can_generate() and model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+
+
+def _files(sizes: Mapping[str, int]) -> dict[str, list[str]]:
+    """Which tensors each file holds.
+
+    Example:
+        >>> _files({"a": 3_000_000_000, "b": 2_000_000_000, "c": 4})
+        {'model-00001-of-00002.safetensors': ['a', 'b'], 'model-00002-of-00002.safetensors': ['c']}
+    """
+    groups: list[list[str]] = [[]]
+    room = FILE_BYTES
+    for name, size in sizes.items():
+        if groups[-1] and size > room:
+            groups.append([])
+            room = FILE_BYTES
+        groups[-1].append(name)
+        room -= size
+    if len(groups) == 1:
+        return {"model.safetensors": groups[0]}
+    return {f"model-{n:05}-of-{len(groups):05}.safetensors": names for n, names in enumerate(groups, start=1)}
+
+
+def _index(files: Mapping[str, list[str]], sizes: Mapping[str, int]) -> str:
+    places = {name: file for file, names in files.items() for name in names}
+    return json.dumps({"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}, indent=2, sort_keys=True)
+
+
+PLACES = "places"
+"""The key of a file's metadata with the place of each of its tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """What one process holds of a tensor."""
+
+    numbers: Tensor
+    box: Box
+    shape: tuple[int, ...]
+    """Of the whole."""
+
+
+class TensorSource(Protocol):
+    """Tensors of which any part can be read."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the whole tensors, by name."""
+
+    def read(self, name: str, wanted: Box) -> Tensor:
+        """A part of a tensor, to be copied from."""
+
+
+def write(path: Path, parts: Mapping[str, TensorPart]) -> None:
+    """Write parts, and of each its place in the whole."""
+    places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
+    numbers = {name: part.numbers.contiguous() for name, part in parts.items()}
+    save_file(numbers, path, metadata={PLACES: json.dumps(places)})  # of one key alone: the order of several is random
+
+
+def check_finite(name: str, tensor: Tensor, cure: str) -> None:
+    """Raises EarlError when a number of a tensor is NaN or infinite."""
+    extremes = torch.stack(tensor.aminmax()) if tensor.numel() else tensor  # NaN is both; in one pass, without copies
+    if not bool(extremes.isfinite().all()):
+        raise EarlError(f"{name} holds numbers that are NaN or infinite; {cure}")
+
+
+class Stored:
+    """The tensors of all safetensors files of a folder.
+
+    Raises:
+        EarlError: on reading what is not there, is not whole, or is not finite.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[str, list[tuple[Path, Box]]] = defaultdict(list)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with self._opened(path) as file:
+                places = _places((file.metadata() or {}).get(PLACES, "{}"), path)
+                for name in file.keys():  # noqa: SIM118
+                    own = tuple(file.get_slice(name).get_shape())
+                    shape, offset = places.get(name, (own, (0,) * len(own)))
+                    ends = zip(offset, own, shape, strict=False)
+                    if not len(own) == len(offset) == len(shape) or any(
+                        start + size > end for start, size, end in ends
+                    ):
+                        raise _unreadable(path, f"{name!r} lies outside of its tensor")
+                    self._places[name].append((path, Box(offset, own)))
+                    self.shapes[name] = shape
+
+    @property
+    def numbers(self) -> int:
+        """In all tensors, as far as they are in the files."""
+        return sum(box.numbers for boxes in self._places.values() for _, box in boxes)
+
+    def read(self, name: str, wanted: Box) -> Tensor:
+        """A part of a tensor; only the parts of files that overlap with it are read."""
+        pieces = [(path, box, common) for path, box in self._places[name] if (common := box.common(wanted))]
+        if sum(common.numbers for _, _, common in pieces) != wanted.numbers:
+            raise EarlError(f"{self._folder} lacks {name!r}, or a part of it; was every process's file copied?")
+        result: Tensor | None = None
+        for path, box, common in pieces:
+            with self._opened(path) as file:
+                index = common.inside(box)
+                part: Tensor = file.get_slice(name)[index] if index else file.get_tensor(name)
+            check_finite(f"{name} in {path}", part, "use an earlier checkpoint or another model")
+            if common == wanted:
+                return part
+            result = torch.empty(wanted.shape, dtype=part.dtype) if result is None else result
+            result[common.inside(wanted)] = part
+        assert result is not None
+        return result
+
+    def _opened(self, path: Path) -> "safe_open":
+        if not path.is_file():  # reading a pipe would wait without end
+            raise _unreadable(path, "it is no regular file")
+        try:
+            return safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, reason: str) -> EarlError:
+    return EarlError(f"{path} cannot be read as safetensors: {reason}; restore it, or start anew")
+
+
+def _places(text: str, path: Path) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shape and offset of each tensor whose place a file tells."""
+    try:
+        places = {name: (tuple(told["shape"]), tuple(told["offset"])) for name, told in json.loads(text).items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, f"its places are malformed ({type(error).__name__})") from error
+    if any(type(number) is not int or number < 0 for place in places.values() for part in place for number in part):
+        raise _unreadable(path, "its places are no whole numbers from 0")
+    return places
+
+
+# What one process writes of a learner, copied: the learner goes on while it is written.
+
+STATE = "learner"
+"""The folder of moments, value head and adapters: inference engines read every safetensors file beside config.json."""
+REFERENCE = "reference"
+"""The folder of the model that KL divergence is measured to, once there is one, and of what adapters are added to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Tensors in host memory that nobody changes any more."""
+
+    rank: int
+    parts: Mapping[str, TensorPart]
+    """Of moments, value head and adapters."""
+    models: Mapping[str, Mapping[str, Tensor]]
+    """Whole models by their folder; of one process alone."""
+    model: Any
+    """For the configuration of all of them."""
+    tokenizer: Any
+
+    def write(self, folder: Path) -> None:
+        """Write all of it. Other processes may write theirs into the same folder meanwhile.
+
+        Raises:
+            EarlError: when a number is not finite; nothing is written then.
+        """
+        for tensors in (*self.models.values(), {name: part.numbers for name, part in self.parts.items()}):
+            for name, tensor in tensors.items():
+                check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
+        for name, tensors in self.models.items():
+            write_model(folder / name, self.model, tensors)
+        if self.models:
+            self.tokenizer.save_pretrained(folder)
+        (folder / STATE).mkdir(parents=True, exist_ok=True)
+        write(folder / STATE / f"rank-{self.rank:05}.safetensors", self.parts)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy in host memory, whatever the tensor becomes."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

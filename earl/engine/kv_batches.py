@@ -1,0 +1,301 @@
+"""The contexts of a sampler's sessions in the slots of its cache, and the logits that come after them.
+
+    sessions ─▶ distinct contexts ─▶ a slot each ─▶ what it does not hold is fed ─▶ logits, by session
+
+Episodes whose contexts are alike share a slot of the cache until they part: what is alike is computed once.
+"""
+
+import sys
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import count, groupby
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from earl.engine.model import head, hidden_states
+from earl.errors import EarlError
+from earl.parallel.memory import PASS_TOKENS, room_for
+from earl.rollout.prompt import Prompt
+
+# A KV cache whose slots hold contexts, from one turn of an episode to the next.
+
+
+@dataclass(slots=True)
+class Window:
+    """Which part of the slots the next forward pass reads and writes."""
+
+    slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [B], the slot of each row
+    positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
+    length: int = 0
+    """Positions to attend to, of all that the slots hold."""
+    room: int = sys.maxsize
+    """Positions of all slots together, at most."""
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, [slots, positions, heads, head size], grown by doubling."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.window = window
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
+        self.keys, keys = _exchange(self.keys, key_states, self.window)
+        self.values, values = _exchange(self.values, value_states, self.window)
+        return keys, values
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """The slots of all layers, moved together by one window."""
+
+    def __init__(self, num_layers: int, room: int = sys.maxsize) -> None:
+        self.window = Window(room=room)
+        super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+
+    def fits(self, num_slots: int, num_positions: int) -> bool:
+        """Whether the slots may grow to so many, each with so many positions."""
+        first = self.layers[0].keys
+        slots, positions = first.shape[:2] if first is not None else (0, 0)
+        return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all keys and values."""
+        stores = (store for layer in self.layers for store in (layer.keys, layer.values))
+        return sum(store.nbytes for store in stores if store is not None)
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
+        source, target = torch.tensor(sources), torch.tensor(targets)
+        for layer in self.layers:
+            layer.keys, layer.values = (
+                _copied(s, source, target, length, self.window.room) for s in (layer.keys, layer.values)
+            )
+
+
+def _copied(store: Tensor, source: Tensor, target: Tensor, length: int, room: int) -> Tensor:
+    store = _grown(store, int(target.max()) + 1, length, room)
+    part = store[:, :length]
+    part.index_copy_(0, target, part.index_select(0, source))
+    return store
+
+
+def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Write `states` into a store, grown where it must; the store, and [B, heads, length, head size] read from it."""
+    if store is None:
+        store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
+    store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1, window.room)
+    store[window.slots[:, None], window.positions] = states.transpose(1, 2)
+    return store, store[:, : window.length].index_select(0, window.slots).transpose(1, 2)
+
+
+def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tensor:
+    slots, positions, heads, size = store.shape
+    needed = (max(slots, room_for(num_slots)), max(positions, room_for(num_positions)))
+    if needed[0] * needed[1] > room:
+        needed = (max(slots, num_slots), max(positions, num_positions))
+    if needed == (slots, positions):
+        return store
+    # Zeros: what is masked has weight 0, and 0 times whatever lay in the memory might not be 0.
+    larger = store.new_zeros(*needed, heads, size)
+    larger[:slots, :positions] = store
+    return larger
+
+
+# Which prompts are completed together where keys and values of all of them do not fit.
+
+
+def need(prompt: Prompt) -> int:
+    """The positions that a prompt and its reply take at most; padding has the last, where nothing is read."""
+    return len(prompt.tokens) + prompt.max_tokens
+
+
+def waves(needs: Sequence[int], room: int) -> list[list[int]]:
+    """The numbers of the prompts, wave by wave: as few waves as there can be.
+
+    Slots are as long as the longest of their wave, so prompts that are alike in length go together.
+
+    Args:
+        needs: positions of each prompt.
+        room: positions of all slots together.
+
+    Raises:
+        EarlError: when the longest does not fit by itself.
+
+    Example:
+        >>> waves([5, 9, 4, 5], room=10)   # 1 x 9, then 2 x 5, then 1 x 4
+        [[1], [0, 3], [2]]
+    """
+    left = sorted(range(len(needs)), key=lambda number: -needs[number])
+    if left and (longest := needs[left[0]]) > room:
+        raise EarlError(
+            f"an episode needs keys and values for {longest} tokens, and sampler.kv_cache_gib has room for {room}; "
+            "raise it, split the sampler over more processes with sampler.tp, or lower the context limit"
+        )
+    planned = []
+    while left:
+        size = room // needs[left[0]]
+        planned.append(sorted(left[:size]))
+        left = left[size:]
+    return planned
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Wanted(NamedTuple):
+    """A context that logits are wanted for: the first `held` tokens of a slot, then the new ones."""
+
+    held: int
+    slot: int
+    """Whose beginning is held; -1 where nothing is."""
+    new: Sequence[int]
+
+
+def _size(context: Wanted) -> int:
+    """Contexts of one size have up to twice as many new tokens as each other, so padding stays below the half."""
+    return (len(context.new) - 1).bit_length()
+
+
+def _passes(names: Sequence[Name], wanted: Mapping[Name, Wanted]) -> Iterator[Sequence[Name]]:
+    """Contexts of one size in passes of at most PASS_TOKENS new tokens, or of one context."""
+    each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
+    return (names[start : start + each] for start in range(0, len(names), each))
+
+
+class Contexts:
+    """What a model has computed of the contexts of its sessions, with its weights as they are.
+
+    Args:
+        room: positions of all slots together, at most.
+    """
+
+    def __init__(self, model: Any, room: int) -> None:
+        self._model = model
+        self._cache = SlotCache(model.config.num_hidden_layers, room)
+        self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
+        self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all keys and values."""
+        return self._cache.held_bytes
+
+    def release(self, session: int) -> None:
+        """Forget an ended episode; a slot that is nobody's any more is used again."""
+        self._slots.pop(session, None)
+
+    def fits(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether there is room for prompts and replies beside what is held for other sessions."""
+        kept = self._kept({prompt.session for prompt in prompts})
+        return self._cache.fits(len(kept) + len(prompts), max(map(need, prompts)))
+
+    def prefill(self, prompts: Sequence[Prompt]) -> Tensor:
+        """Feed what no slot holds yet; logits [B, V] after each prompt's last token."""
+        contexts = {prompt.session: tuple(prompt.tokens) for prompt in prompts}
+        best: dict[tuple[int, ...], tuple[int, int]] = {}
+        for session, context in contexts.items():
+            held = self._held(session, context)
+            best[context] = max(held, best.get(context, held))
+        wanted = {context: Wanted(held, slot, context[held:]) for context, (held, slot) in best.items()}
+        return self._feed(contexts, wanted)
+
+    def decode(self, replies: Mapping[int, int]) -> Tensor:
+        """Feed one token to each session that goes on; logits [B, V] after it."""
+        children = {session: (self._slots[session], token) for session, token in replies.items()}
+        wanted = {(slot, token): Wanted(len(self._tokens[slot]), slot, (token,)) for slot, token in children.values()}
+        return self._feed(children, wanted)
+
+    def _kept(self, sessions: Set[int]) -> set[int]:
+        """The slots of all sessions but these."""
+        return {slot for session, slot in self._slots.items() if session not in sessions}
+
+    def _held(self, session: int, context: tuple[int, ...]) -> tuple[int, int]:
+        """How many of a context's first tokens the session's slot holds, and which slot that is, -1 for none.
+
+        At least the last token is always fed, since the logits after it are wanted.
+        """
+        slot = self._slots.get(session, -1)
+        tokens = self._tokens.get(slot, [])
+        if len(tokens) < len(context) and [*context[: len(tokens)]] == tokens:
+            return len(tokens), slot
+        same = 0
+        for ours, theirs in zip(tokens, context[:-1], strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        return same, slot
+
+    def _feed(self, sessions: Mapping[int, Name], wanted: Mapping[Name, Wanted]) -> Tensor:
+        """Compute each distinct context once.
+
+        Args:
+            sessions: the name of each session's context.
+            wanted: the contexts by name.
+
+        Returns:
+            logits [B, V], by session.
+        """
+        slots = dict(zip(wanted, self._claim([*wanted.values()], self._kept(sessions.keys())), strict=True))
+        self._slots |= {session: slots[name] for session, name in sessions.items()}
+        names = sorted(wanted, key=lambda name: _size(wanted[name]))
+        logits = []
+        for _, alike in groupby(names, key=lambda name: _size(wanted[name])):
+            for batch in _passes([*alike], wanted):
+                logits.append(self._forward([slots[name] for name in batch], [wanted[name] for name in batch]))
+        rows = {name: row for row, name in enumerate(names)}
+        order = [rows[name] for name in sessions.values()]
+        if len(logits) == 1 and order == [*range(len(names))]:
+            return logits[0]  # as they are: copies of them may be what takes most
+        return torch.cat(logits)[order]
+
+    def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
+        """A slot for each context: the one that holds its beginning, or a free one with a copy of that."""
+        owner: dict[int, int] = {}
+        for number, context in enumerate(wanted):
+            owner.setdefault(context.slot, number)
+        free = (slot for slot in count() if slot not in owner and slot not in kept)
+        slots = [c.slot if c.slot >= 0 and owner[c.slot] == n else next(free) for n, c in enumerate(wanted)]
+        copied = [(c, slot) for c, slot in zip(wanted, slots, strict=True) if c.held and slot != c.slot]
+        if copied:
+            length = max(context.held for context, _ in copied)
+            self._cache.copy([context.slot for context, _ in copied], [slot for _, slot in copied], length)
+        for context, slot in copied:
+            self._tokens[slot] = self._tokens[context.slot][: context.held]
+        for context, slot in zip(wanted, slots, strict=True):
+            tokens = self._tokens.setdefault(slot, [])
+            tokens[context.held :] = context.new
+        return slots
+
+    def _forward(self, slots: Sequence[int], wanted: Sequence[Wanted]) -> Tensor:
+        """Logits [B, V] after the last new token of each context.
+
+        Rows with fewer new tokens are padded; what the padding writes lies behind the context's end, is masked,
+        and is overwritten before the context grows over it.
+        """
+        width = max(len(context.new) for context in wanted)
+        tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in wanted])
+        starts = torch.tensor([context.held for context in wanted])
+        last = torch.tensor([len(context.new) - 1 for context in wanted])
+        window = self._cache.window
+        window.length = int((starts + last).max()) + 1
+        window.slots = torch.tensor(slots)
+        window.positions = (starts[:, None] + torch.arange(width)).clamp(max=window.length)  # [B, Q]
+        mask = torch.zeros(len(slots), 1, width, window.length)
+        mask.masked_fill_(torch.arange(window.length) > window.positions[:, None, :, None], -torch.inf)
+        states = hidden_states(
+            self._model,
+            tokens,
+            attention_mask=mask,
+            position_ids=window.positions.clamp(max=window.length - 1),  # padding may stand behind the last
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        logits: Tensor = head(self._model)(states[torch.arange(len(slots)), last])
+        return logits.float()

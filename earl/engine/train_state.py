@@ -1,0 +1,219 @@
+"""What a learner has beside its arithmetic: weights and moments by name, copied, restored and moved."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from earl.config import LearnerConfig
+from earl.engine.checkpoint_tensors import REFERENCE, STATE, Snapshot, Stored, TensorPart, TensorSource, copied
+from earl.engine.lora import factors, is_factor, merged, plain
+from earl.engine.model import tensors_once
+from earl.engine.ranks import Ranks
+from earl.engine.score import Scorer, own_name
+from earl.parallel.layout import Layout, whole
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTensors:
+    """What one process holds of a model's tensors, tied ones once, adapters merged; all processes know all names."""
+
+    parts: Mapping[str, TensorPart]
+    """By name. The memory is the model's own, but where adapters were merged."""
+    axes: Mapping[str, int | None]
+    """By name, the axis that tensor parallelism splits it along."""
+    layout: Layout
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STEP = "step"
+
+
+class Kept:
+    """A scorer's tensors and their optimizer.
+
+    Every process holds its part of them (see `Ranks.box`), and a file says of each part where it belongs, so that a
+    checkpoint is read under any layout.
+    """
+
+    def __init__(self, scorer: Scorer, tokenizer: Any, learner: LearnerConfig, ranks: Ranks) -> None:
+        self._scorer, self._config, self._ranks = scorer, learner, ranks
+        self._tokenizer = copy.deepcopy(tokenizer)  # it is written while players use the other
+        self._named = {own_name(name): parameter for name, parameter in scorer.named_parameters()}
+        self.trained = {name: parameter for name, parameter in self._named.items() if parameter.requires_grad}
+        self.optimizer = torch.optim.AdamW(
+            self.trained.values(),
+            betas=(learner.beta1, learner.beta2),
+            weight_decay=learner.weight_decay,
+            fused=True,
+        )
+        self.frozen: Scorer | None = None
+        self._frozen_named: dict[str, nn.Parameter] = {}
+        self.steps = 0
+        """That the optimizer has begun."""
+
+    def reference(self) -> Scorer:
+        """The model as it was when this was first called."""
+        if self.frozen is None:
+            self.frozen = self._ranks.twin(self._scorer)
+            # Named now: a pass that breaks off leaves gathered tensors in their place.
+            self._frozen_named = dict(self.frozen.model.named_parameters())
+        return self.frozen
+
+    def step(self) -> None:
+        """Step the optimizer; its state comes from host memory for it, if the recipe says so."""
+        self.steps += 1
+        if self._config.offload:
+            self._move_moments(self._scorer.device)
+        self.optimizer.step()
+        if self._config.offload:
+            self._move_moments(torch.device("cpu"))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every tensor of the model under all its names, whole, adapters merged; none where another process has them.
+
+        They are gathered one by one, so that no process but that one ever holds more than one whole tensor.
+        """
+        return {name: tensor for name, tensor in self._whole(self._scorer.model) if self._ranks.saver}
+
+    def held(self) -> HeldTensors:
+        """This process's boxes of the weights; only tensors with adapters are gathered, one at a time."""
+        tensors, parts = tensors_once(self._scorer.model), {}
+        for name, tensor in tensors.items():
+            if is_factor(name):
+                continue
+            box, shape = self._ranks.box(name, tensor)
+            if factors(name):
+                own = self._merged(name, tensors, adapted=True)[box.slices].clone()
+            else:
+                own = self._ranks.local(tensor)
+            parts[plain(name)] = TensorPart(own if own.shape == box.shape else own[box.slices], box, shape)
+        axes = {plain(name): self._ranks.axis(name) for name in tensors if not is_factor(name)}
+        return HeldTensors(parts, axes, self._ranks.layout)
+
+    def snapshot(self) -> Snapshot:
+        """Copy model, reference, and this process's part of the rest."""
+        models = {"": self._copied(self._scorer, adapted=True)}
+        if self._config.lora_rank:
+            models[REFERENCE] = self._copied(self._scorer, adapted=False)
+        elif self.frozen is not None:
+            models[REFERENCE] = self._copied(self.frozen, adapted=True)
+        written = models if self._ranks.saver else {}
+        return Snapshot(self._ranks.rank, dict(self._parts()), written, self._scorer.model, self._tokenizer)
+
+    def restore(self, folder: Path) -> None:
+        """Read this process's part of what the snapshots of any layout wrote."""
+        base, state = Stored(folder / REFERENCE if self._config.lora_rank else folder), Stored(folder / STATE)
+        kept = (folder / REFERENCE).exists() and not self._config.lora_rank
+        self._take(base, state, Stored(folder / REFERENCE) if kept else None, "")
+
+    def carried(self) -> Iterator[tuple[str, TensorPart]]:
+        """This process's parts of all that `take` needs: its own memory, without what another one gives alike."""
+        for name, parameter in self._named.items():
+            yield from self._given(_stored_name(name), name, parameter)
+        for name, parameter in self.trained.items():
+            state = self.optimizer.state.get(parameter, {})
+            for key in MOMENTS if state else ():
+                yield from self._given(f"{key}/{name}", name, state[key])
+            if self._ranks.saver and state:
+                yield f"{STEP}/{name}", TensorPart(state[STEP], whole(()), ())
+        for name, parameter in self._frozen_named.items():
+            yield from self._given(f"{REFERENCE}/{name}", name, parameter)
+
+    def take(self, carried: TensorSource) -> None:
+        """Go on from what all processes of another layout carried."""
+        kept = any(name.startswith(f"{REFERENCE}/") for name in carried.shapes)
+        self._take(carried, carried, carried if kept else None, f"{REFERENCE}/")
+
+    def _given(self, stored_name: str, name: str, tensor: Tensor) -> Iterator[tuple[str, TensorPart]]:
+        box, shape = self._ranks.box(name, tensor)
+        if self._ranks.keeps(name) and box.numbers:
+            yield stored_name, TensorPart(self._ranks.local(tensor.detach()), box, shape)
+
+    def _take(self, base: TensorSource, state: TensorSource, reference: TensorSource | None, prefix: str) -> None:
+        for name, parameter in self._named.items():
+            self._fill(name, parameter, state if _own(name) else base, _stored_name(name))
+        self.optimizer.state.clear()
+        for name, parameter in self.trained.items():
+            if f"{STEP}/{name}" in state.shapes:
+                self.optimizer.state[parameter] = self._moments(name, parameter, state)
+        if reference is not None:
+            self.reference()
+            for name, parameter in self._frozen_named.items():
+                self._fill(name, parameter, reference, prefix + name)
+
+    def move(self, device: torch.device) -> None:
+        """Move all tensors between host and device."""
+        self._scorer.to(device)
+        if not self._config.offload:
+            self._move_moments(device)
+            if self.frozen is not None:
+                self.frozen.to(device)
+        if device.type == "cpu" and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _move_moments(self, device: torch.device) -> None:
+        for state in self.optimizer.state.values():
+            for key in MOMENTS:
+                state[key] = state[key].to(device)
+
+    def _moments(self, name: str, parameter: nn.Parameter, state: TensorSource) -> dict[str, Tensor]:
+        moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}
+        for key, moment in moments.items():
+            self._fill(name, moment, state, f"{key}/{name}")
+        return {STEP: state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device), **moments}
+
+    def _fill(self, name: str, tensor: Tensor, stored: TensorSource, stored_name: str) -> None:
+        box, _ = self._ranks.box(name, tensor)
+        if box.numbers:
+            self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
+
+    def _parts(self) -> Iterator[tuple[str, TensorPart]]:
+        """Copies of this process's parts of value head, adapters and moments, but what another one saves alike."""
+        for name, parameter in self.trained.items():
+            box, shape = self._ranks.box(name, parameter)
+            state = self.optimizer.state.get(parameter, {})
+            if self._ranks.keeps(name) and box.numbers:
+                if _own(name):
+                    yield name, TensorPart(copied(self._ranks.local(parameter.detach())), box, shape)
+                for key in MOMENTS if state else ():
+                    yield f"{key}/{name}", TensorPart(copied(self._ranks.local(state[key])), box, shape)
+            if self._ranks.saver and state:
+                yield f"{STEP}/{name}", TensorPart(copied(state[STEP]), whole(()), ())
+
+    def _whole(self, model: Any) -> Iterator[tuple[str, Tensor]]:
+        tensors = model.state_dict()
+        for name in tensors:
+            if not is_factor(name):
+                yield plain(name), self._merged(name, tensors, adapted=True)
+
+    def _merged(self, name: str, tensors: Mapping[str, Tensor], adapted: bool) -> Tensor:
+        weight = self._ranks.gathered(name, tensors[name].detach())
+        if adapted and (thin := factors(name)):
+            first, second = (self._ranks.gathered(factor, tensors[factor].detach()) for factor in thin)
+            return merged(weight, first, second, self._config)
+        return weight
+
+    def _copied(self, scorer: Scorer, adapted: bool) -> dict[str, Tensor]:
+        """A model's whole tensors, tied ones once, adapters merged or left out; nothing where another process saves."""
+        tensors = tensors_once(scorer.model)
+        copies = {}
+        for name in tensors:
+            if not is_factor(name):
+                tensor = self._merged(name, tensors, adapted)  # from all processes together
+                if self._ranks.saver:
+                    copies[plain(name)] = copied(tensor)
+        return copies
+
+
+def _own(name: str) -> bool:
+    """Whether a tensor is the learner's own: none of the model as others read it."""
+    return is_factor(name) or name.startswith("value_head.")
+
+
+def _stored_name(name: str) -> str:
+    return name if _own(name) else plain(name)

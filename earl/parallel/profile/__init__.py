@@ -1,1 +1,0 @@
-"""What layouts were measured to take, and how measurements move what is predicted of others."""

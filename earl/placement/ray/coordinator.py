@@ -1,0 +1,232 @@
+"""A run's hold on a Ray cluster: devices, actors, and what is done when one of these fails.
+
+cluster() ─▶ ray.init ─▶ placement group ─▶ crews of actors ─▶ Stages        and all of it gone at the end
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import remove_placement_group
+
+from earl.config import Config
+from earl.dispatch.balance import work_of
+from earl.engine.model import shape, tokenizer_of
+from earl.engine.samplers import engine_of
+from earl.engine.sharding.tp_group import Meeting
+from earl.errors import EarlError
+from earl.placement.fragment import world_of
+from earl.placement.peers import WorkerLost
+from earl.placement.pipeline import StepPipeline
+from earl.placement.ray.actor_group import ActorGroup, Asked
+from earl.placement.ray.async_rollout import AheadWorkers
+from earl.placement.ray.cluster import connected
+from earl.placement.ray.learner_group import LearnerGroup, ask_all, rows_of
+from earl.placement.ray.reshard import Given
+from earl.placement.ray.resources import Devices, EngineWorkers, PlacementSpec, Slots, policy_of, reserved, slots_of
+from earl.placement.ray.rollout_workers import Environments, RolloutWorkers, Team
+from earl.placement.ray.row_exchange import RowDispatcher
+from earl.runs import checkpoint
+
+# What befalls the crews of a run: who was lost, and what was done about it.
+
+
+class Events:
+    """What was noted, and how many were lost.
+
+    Args:
+        most: losses that a run goes on from.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._failures = most, 0
+        self._notes: list[tuple[str, str]] = []
+
+    def notes(self) -> list[tuple[str, str]]:
+        """What was noted since this was last asked: kinds of events and messages."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def note(self, kind: str, message: str) -> None:
+        """Note an event; see `ActorOwner`."""
+        self._notes.append((kind, message))
+
+    def mended(self, message: str) -> None:
+        """Note what was replaced; see `ActorOwner`."""
+        self.note("recovered", message)
+
+    def failed(self, message: str) -> None:
+        """Count a loss; see `ActorOwner`."""
+        self._failures += 1
+        if self._failures > self._most:
+            raise EarlError(
+                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
+                f"{self._most}: see to the machines, then continue with --resume"
+            )
+
+
+class Coordinator(Events):
+    """The actors of a run: a place to run it in, and to mend it."""
+
+    def __init__(
+        self, config: Config, policy: PlacementSpec, slots: Slots, devices: Devices, asked: Asked | None = None
+    ) -> None:
+        super().__init__(config.placement.max_recoveries)
+        self._config, self._policy, self._devices = config, policy, devices
+        self._recipe = config.model_dump()
+        self._saved: Path | None = None
+        self._lives = 0
+        self._awake: ActorGroup | None = None
+        self._shown: list[list[str]] = []
+        self._team: RolloutWorkers | None = None
+        bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
+        ranks, workers = len(slots.ranks), len(slots.workers) * devices.split
+        self._ranks = ActorGroup("learner rank", ranks, devices.rank, *bounds, ranks, asked)
+        name = "sampler" if policy.environments else "rollout worker"
+        self._workers = ActorGroup(name, workers, devices.worker, *bounds, asked=asked)
+        self._workers.meanwhile = self._see_to_ranks
+        self._environments = ActorGroup("environment", policy.processors, devices.environment, *bounds, asked=asked)
+
+    def open(self, saved: Path | None) -> StepPipeline:
+        """The stages of the run over these actors.
+
+        Args:
+            saved: a checkpoint whose model is taken in place of the recipe's.
+        """
+        self._saved = saved.resolve() if saved else None
+        model = self._config.model
+        if self._source:
+            model = model.model_copy(update={"path": self._source})
+        self._start_ranks()
+        workers, policy = self._players(), shape(model)
+        self._team = workers
+        world = world_of(self._config, tokenizer_of(model))
+        settings = self._config.placement
+        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(policy), settings, self)
+        return StepPipeline(self._config, world, policy, LearnerGroup(self._ranks, self, dispatcher), workers)
+
+    def _players(self) -> RolloutWorkers:
+        if self._config.placement.max_staleness:
+            return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
+        if self._policy.environments:
+            samplers = Team(self._workers, self._set_up_worker, self)
+            return Environments(self._environments, self._set_up_environment, self, samplers)
+        if engine_of(self._config, shape(self._config.model)) == "vllm":
+            pooled = self._devices.gpus and self._policy.turns
+            return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, pooled)
+        return RolloutWorkers(self._workers, self._set_up_worker, self, self._devices.split)
+
+    def _change_engines(self, copies: int, tp: int) -> None:
+        """Start engines over `tp` devices from now on; see `EngineWorkers`."""
+        self._devices.resplit(copies, tp)
+        self._recipe["sampler"] = {**self._recipe["sampler"], "tp": tp}
+
+    @property
+    def _source(self) -> str | None:
+        """The model of the run's latest checkpoint, where it went on from one: older ones are removed on the way."""
+        return str(checkpoint.latest(self._saved.parent)) if self._saved else None
+
+    def mend(self, lost: WorkerLost) -> None:
+        """Replace all ranks of the learner after one was lost; their state has to be restored.
+
+        Raises:
+            EarlError: when there were too many failures.
+        """
+        began = time.perf_counter()
+        self.failed(str(lost))
+        if self._team:
+            self._team.forget()
+        self._ranks.replace_all()
+        self._start_ranks()
+        self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
+
+    def close(self) -> None:
+        """End every actor."""
+        self._environments.end_all()
+        self._workers.end_all()
+        self._ranks.end_all()
+
+    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
+        """Let the ranks, who have left each other, meet under another layout, and go on from what they gave.
+
+        Raises:
+            Lost: when a rank is gone, and with it what it gave.
+        """
+        self.keep(config)
+        if lost := self._join(given):
+            raise WorkerLost(lost)
+
+    def keep(self, config: Config) -> None:
+        """Have whoever is started from now on follow this recipe."""
+        self._config, self._recipe = config, config.model_dump()
+
+    def _start_ranks(self) -> None:
+        while lost := self._join():
+            self.failed(lost)
+            self._ranks.replace_all()
+
+    def _join(self, given: Sequence[Given] | None = None) -> str:
+        """Let the ranks meet and make their learner, or go on with it. Returns what went wrong, else nothing."""
+        if lost := self._ranks.introduce():
+            return "; ".join(lost.values())
+        try:
+            meeting = ask_all(self._ranks, "start", lambda actor, rank: actor.address.remote(rank))[0]
+            ask_all(
+                self._ranks,
+                "start",
+                lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting, given),
+            )
+            self._shown = ask_all(self._ranks, "start", lambda actor, _: actor.devices.remote())
+        except WorkerLost as error:
+            return str(error)
+        return ""
+
+    def _see_to_ranks(self) -> None:
+        """Whoever draws weights from a rank that hangs would do so without end."""
+        if lost := self._ranks.watch():
+            raise WorkerLost(f"{'; '.join(lost.values())} while others worked")
+
+    def turn(self, crew: ActorGroup) -> None:
+        """Give shared devices to a crew: the other one rests first. Environments need those of their samplers."""
+        crew = self._workers if crew is self._environments else crew
+        if not self._policy.turns or self._awake is crew:
+            return
+        if self._awake is not None:
+            self._awake.ask("rest", lambda actor, _: actor.rest.remote(), range(len(self._awake)))
+            crew.ask("wake", lambda actor, _: actor.wake.remote(), range(len(crew)))
+        self._awake = crew
+
+    def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
+        devices = self._devices.shared(number, self._shown)
+        return actor.setup.remote(self._recipe, self._source, devices, meeting)
+
+    def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
+        self._lives += 1
+        samplers = [member.actor for member in self._workers.members]
+        return actor.setup.remote(self._recipe, self._source, samplers, number, self._lives)
+
+
+@contextmanager
+def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]:
+    """Hold the devices that a recipe's placement asks for, and end everything that was started on them.
+
+    Args:
+        asked: is told of every call to an actor.
+
+    Raises:
+        EarlError: when there is no such cluster, or it has too few devices.
+    """
+    policy = policy_of(config)
+    slots = slots_of(policy)
+    with connected(config.placement.address, sum(slots.bundles) + policy.processors):
+        gpus = ray.cluster_resources().get("GPU", 0) >= sum(slots.bundles)
+        group = reserved(slots.bundles, gpus)
+        held = Coordinator(config, policy, slots, Devices(config, policy, slots, group, gpus), asked)
+        try:
+            yield held
+        finally:
+            held.close()
+            remove_placement_group(group)

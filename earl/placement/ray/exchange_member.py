@@ -1,0 +1,219 @@
+"""What an actor does to exchange rows with others directly; see circle.py for who asks it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from earl.batch import Rows, offsets_of
+from earl.dispatch.balance import Work, balance
+from earl.dispatch.execute import execute
+from earl.dispatch.plan import Leg, TransferPlan, plan, volume
+from earl.dispatch.rows import Numbers, Shard, columns, empty, spread
+from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.choice import HostLink, waiting_seconds
+from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached
+from earl.engine.micro_batches import RowShare, minibatches, order_of
+from earl.errors import EarlError
+from earl.parallel.layout import Layout
+from earl.placement.episode_store import Counts, RowTable, shifted
+from earl.placement.ray.memory_budget import of_memory
+
+PROBE_BYTES = 1 << 20
+"""What one process of every host sends to the next host, to see how fast links are."""
+AGREEMENTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What one process says of a call that all take part in."""
+
+    fault: str = ""
+    """Why it failed; empty: it did not."""
+    result: Any = None
+
+
+class ExchangeMember:
+    """An actor that is one process of a group."""
+
+    _transport: Transport | None = None
+    _close_group: Callable[[], None] | None = None
+
+    def invite(self) -> Rendezvous:
+        """Open the place where all find each other: this node's address, a port, and a secret."""
+        self._book = opened(fresh(ray.util.get_node_ip_address()))
+        return self._book.place
+
+    def depart(self) -> None:
+        """Let go of the group, if it is in one."""
+        if self._close_group:
+            self._close_group()
+        self._transport = self._close_group = None
+
+    def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> CallResult:
+        """Join the others; what is known of the links between them then."""
+        from earl.dispatch.transports.peers import join
+        from earl.dispatch.transports.shared import Shared
+
+        self.depart()
+        try:
+            address = ray.util.get_node_ip_address()
+            self._store = reached(where)
+            peers = join(self._store, process, hosts.astype(np.int64), address, seconds)
+            self._close_group = peers.close
+            near = len(np.unique(hosts)) < len(hosts)
+            self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
+            return CallResult(result=measured(peers, process, hosts))
+        except (EarlError, RuntimeError) as error:
+            return CallResult(_line(error))
+
+    def exchanged(self, through: TransferPlan, process: int, held: Sequence[Shard], checksums: bool) -> CallResult:
+        """Carry out a plan with the others: the rows that this process gets, by axis."""
+        assert self._transport is not None, "all have met"
+        try:
+            return CallResult(result=execute(through, process, held, self._transport, checksums))
+        except (EarlError, RuntimeError, MemoryError) as error:
+            if not of_memory(error):
+                return CallResult(_line(error))
+            self.depart()  # the others need not wait for it
+            raise
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def measured(transport: Transport, process: int, hosts: Counts) -> HostLink:
+    """How fast messages are between processes that have just met."""
+    message = waiting_seconds(transport, len(hosts), AGREEMENTS)
+    firsts = np.unique(hosts, return_index=True)[1]
+    if len(firsts) == 1:
+        return HostLink(float("inf"), message)
+    probe = _probe(firsts, hosts.astype(np.int64))
+    held = [empty(leg.source, process, probe.lengths, leg.axis, leg.columns) for leg in probe.legs]
+    transport.most(0)
+    began = time.perf_counter()
+    execute(probe, process, held, transport)
+    return HostLink(PROBE_BYTES / (time.perf_counter() - began), message)
+
+
+def _probe(firsts: Numbers, hosts: Numbers) -> TransferPlan:
+    """One process of every host gives a row to that of the next host."""
+    count = len(firsts)
+    lengths, rows = np.full(count, PROBE_BYTES), np.arange(count)
+    leg = Leg(columns(["mask"]), spread(Layout(count), firsts.tolist(), rows))
+    return plan(lengths, [leg], spread(Layout(count), np.roll(firsts, -1).tolist(), rows), hosts)
+
+
+# What every process has to know of a step's rows to plan their way: numbers by row, and who is where.
+
+LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
+"""Columns of rows that were sampled: what is learned is what was sampled."""
+TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
+"""Columns of rows of a teacher, who samples nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTable(RowTable):
+    """The rows of all workers, in the order of their episodes."""
+
+    worker: Counts
+    """[N], where each lies."""
+    columns: tuple[str, ...]
+
+    @classmethod
+    def joined(cls, tables: Sequence[RowTable], names: tuple[str, ...]) -> Self:
+        """Of each worker's own, by number."""
+        order = np.concatenate([table.order for table in tables])
+        sorting = np.argsort(order, kind="stable")
+        worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
+
+        def column(name: str) -> Counts:
+            whole: Counts = np.concatenate([getattr(table, name) for table in tables])[sorting]
+            return whole
+
+        return cls(column("lengths"), column("learned"), column("turns"), order[sorting], worker[sorting], names)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A table, who is where, and to whom each row goes: 24 bytes a row, and a few for each process.
+
+    Processes: first the ranks of the learner, then the workers.
+    """
+
+    table: EpisodeTable
+    part: Counts
+    """[N], the data-parallel part of the learner that each row goes to."""
+    layout: Layout
+    """Of the learner."""
+    hosts: Counts
+    """[P], the host of each process."""
+
+    def plan(self) -> TransferPlan:
+        """The same on every process."""
+        workers = len(self.hosts) - self.layout.size
+        source = spread(Layout(workers), range(self.layout.size, len(self.hosts)), self.table.worker.astype(np.int64))
+        target = spread(self.layout, range(self.layout.size), self.part.astype(np.int64))
+        leg = Leg(columns(self.table.columns), source)
+        return plan(self.table.lengths.astype(np.int64), [leg], target, self.hosts.astype(np.int64))
+
+    def numbers(self, worker: int) -> NDArray[np.int64]:
+        """The rows of a worker, ascending."""
+        return np.flatnonzero(self.table.worker == worker)
+
+    def taken(self, shard: Shard) -> tuple[Rows, RowShare]:
+        """What came to a rank, as its learner has it."""
+        given: dict[str, Any] = dict(shard.columns)
+        lengths = np.diff(shard.offsets)
+        given["turns"] = shifted(given["turns"], lengths, self.table.first_turns[shard.rows])
+        given.setdefault("targets", given["tokens"])
+        given.setdefault("logprobs", np.zeros(len(given["tokens"]), np.float32))
+        rows = Rows(offsets=offsets_of(lengths), **given)
+        counts = (self.table.learned.astype(np.int64), self.table.turns.astype(np.int64))
+        return rows, RowShare(shard.rows, *counts, alone=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a dispatch cost."""
+
+    bytes: int
+    """That consumers lacked."""
+    across: int
+    """Of these, between hosts."""
+    least: int
+    """That had to go between hosts."""
+
+    @classmethod
+    def by(cls, plan: TransferPlan) -> Self:
+        """A plan."""
+        moved = volume(plan)
+        return cls(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """As they are recorded of a step."""
+        return {
+            "dispatch/bytes": float(self.bytes),
+            "dispatch/bytes_across": float(self.across),
+            "dispatch/bytes_least": float(self.least),
+            "dispatch/ratio": self.across / self.least if self.least else 1.0,
+        }
+
+
+def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:
+    """The part of each row, so that all parts have as much to do in every minibatch of the first epoch.
+
+    Args:
+        seed: of the update, as is the count of minibatches.
+    """
+    part = np.zeros(len(table.lengths), np.int32)
+    costs = work.of(table.lengths.astype(np.int64))
+    for rows in minibatches(order_of(seed), len(part), count):
+        part[rows] = balance(costs[rows], parts)
+    return part

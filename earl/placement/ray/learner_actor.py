@@ -1,0 +1,216 @@
+"""One rank of the learner, in a process of Ray's. Its constructor does nothing; see workers.py."""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from torch import distributed
+
+from earl.algorithms.base import Algorithm
+from earl.batch import Batch
+from earl.dispatch.plan import TransferPlan
+from earl.dispatch.rows import Shard, empty
+from earl.dispatch.transports import objects
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
+from earl.engine.learner import Learner, Update
+from earl.engine.rank import sharded_learner
+from earl.engine.sampler import Probe, probe_rows, probe_tokens
+from earl.placement.ray.actor_setup import Alive, Lines, begun, bounded, joined, losing_others
+from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest, Moved
+from earl.placement.ray.reshard import Carried, Given, give
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, described, offer
+from earl.recipe import build
+
+# What a rank does so that samplers get the learner's weights.
+
+
+class WeightServer(Alive):
+    """An actor that has a part of the learner's weights."""
+
+    _learner: Learner
+    _rank: int
+    _coarse: bool
+    """Whether it computes in bfloat16."""
+    _drawn: bool
+    """Whether samplers draw what they load, while the learner waits."""
+
+    @losing_others
+    @bounded("weights")
+    def weights(self, readers: int, checksums: bool) -> tuple[list[Any] | None, WeightManifest, Probe]:
+        """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them.
+
+        No references: they are drawn from it, bucket by bucket, while it waits.
+
+        Args:
+            readers: how many processes will load them.
+            checksums: whether these check what they load.
+        """
+        held = self._learner.held()
+        tokens = probe_tokens(self._learner.vocab)
+        logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
+        probe, known = Probe(tokens, logprobs[1:].tolist(), self._coarse), described(held)
+        if self._drawn:
+            self._stock = BucketStore(self._learner.held, self._rank, known, readers, checksums)
+            self._lockstep = BucketBarrier(readers)
+            return None, known, probe
+        return offer(held, self._rank, checksums=checksums), known, probe
+
+    def come(self, reader: str, bucket: int) -> bool:
+        """Whether a reader may have a bucket now; asked of the first rank."""
+        return self._lockstep.come(reader, bucket)
+
+    @bounded("weights")
+    def bucket(self, number: int, again: bool = False) -> list[Any]:
+        """A reference to a bucket of the weights as they are now, packed anew or not; None where it gives nothing."""
+        return [self._stock.bucket(number, again)]
+
+    def leave_stock(self, reader: str) -> None:
+        """A reader has all weights."""
+        self._lockstep.leave(reader)
+        self._stock.leave()
+
+    @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
+    def again(self, references: list[Any]) -> list[Any]:
+        """A second object with what lies in this rank's store, beside whatever the actor computes."""
+        return [ray.put(ray.get(reference).copy()) for reference in references]
+
+
+class LearnerActor(ExchangeMember, WeightServer):
+    """One rank of the learner."""
+
+    _meets: Sealed | None = None
+    """Where the ranks meet, on the first one."""
+
+    def address(self, rank: int) -> Rendezvous | None:
+        """Where the ranks meet, which the first one opens: this node's address, a free port, and a secret."""
+        self._meets = None if rank else opened(fresh(ray.util.get_node_ip_address()))
+        return self._meets.place if self._meets else None
+
+    def devices(self) -> list[str]:
+        """The GPUs that Ray gave this rank, as CUDA names them."""
+        return [str(number) for number in ray.get_gpu_ids()]
+
+    @losing_others
+    def setup(
+        self,
+        recipe: Mapping[str, Any],
+        source: str | None,
+        rank: int,
+        meeting: Rendezvous,
+        carried: Sequence[Given] | None = None,
+    ) -> None:
+        """Join the other ranks and make the learner.
+
+        Args:
+            carried: what all ranks gave, to go on from; see `leave`.
+        """
+        config = build(recipe)
+        self._coarse = config.learner.dtype == "bfloat16"
+        self._rank = rank
+        # Adapters are merged by all ranks together, and who plays on loads while the learner learns.
+        self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
+        with Lines() as self._lines:
+            mesh = joined(config, rank, meeting, self._meets)
+        self._budget = self._budget or begun(config, f"learner rank {rank}")
+        with self._budget.stage("start"):
+            path = Path(source) if source else None
+            self._learner = sharded_learner(config, mesh, path, Carried(carried) if carried is not None else None)
+            self._sound = 0
+
+    def leave(self) -> Given:
+        """Leave the other ranks, and give what this one has of the learner's state, without asking them."""
+        given = give(self._learner.carried(), self._learner.steps - self._sound)
+        for held in ("_learner", "_stock", "_lockstep", "_rows", "_part", "_batch", "_corrected"):
+            self.__dict__.pop(held, None)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        gc.collect()  # modules and their hooks know each other
+        return given
+
+    @losing_others
+    @bounded("dispatch")
+    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> Moved | None:
+        """Take this rank's rows of a step. The first one says what all of them were sent."""
+        plan = manifest.plan()
+        taken = objects.take(plan, rank, references, _nothing(plan, rank), checksums)
+        self._rows, self._part = manifest.taken(taken["token"])
+        return Moved.by(plan) if rank == 0 else None
+
+    @bounded("dispatch")
+    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
+        """Take this rank's rows of a step from those who give them. The first one says what all of them were sent."""
+        plan = manifest.plan()
+        said = self.exchanged(plan, process, _nothing(plan, process), checksums)
+        if said.fault:
+            return said
+        self._rows, self._part = manifest.taken(said.result["token"])
+        return CallResult(result=Moved.by(plan) if process == 0 else None)
+
+    @losing_others
+    @bounded("values")
+    def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The turns of its rows, and the value head's estimate before each."""
+        return self._learner.turn_values(self._rows, self._part)
+
+    @losing_others
+    @bounded("preparation")
+    def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
+        """Make the batch of its rows, with advantages and returns of all turns [K]."""
+        self._sound = self._learner.steps
+        self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
+
+    @losing_others
+    @bounded("scoring")
+    def corrected(self, mode: Literal["token", "sequence"], cap: float) -> tuple[int, dict[str, float]]:
+        """Correct the importance of its batch: how many tokens are learned, and means over them."""
+        self._corrected, stats = self._learner.corrected(self._batch, mode, cap, self._part)
+        return int(self._batch.mask.sum()), stats
+
+    @losing_others
+    @bounded("update")
+    def update(self, corrected: bool, algorithm: Algorithm, update: Update) -> dict[str, float]:
+        """Learn from the batch."""
+        return self._learner.update(self._corrected if corrected else self._batch, algorithm, update, self._part)
+
+    @losing_others
+    @bounded("recording")
+    def collected(self) -> tuple[NDArray[np.int64], Batch, NDArray[np.float32]]:
+        """The numbers of its rows, its batch, and the log-probs [T] as they are now: for the record."""
+        logprobs = self._learner.logprobs(self._batch, part=self._part)
+        return self._part.numbers, self._batch, logprobs
+
+    @losing_others
+    @bounded("snapshot")
+    def snapshot(self) -> None:
+        """Copy this rank's part of a checkpoint, to be saved."""
+        self._write: Callable[[Path], None] | None = self._learner.snapshot()
+
+    @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
+    def save(self, folder: str) -> None:
+        """Write the snapshot, beside whatever the actor computes."""
+        assert self._write is not None, "a snapshot is written once"
+        self._write(Path(folder))
+        self._write = None
+
+    @losing_others
+    @bounded("restoring")
+    def restore(self, folder: str) -> None:
+        """Continue from a checkpoint."""
+        self._learner.restore(Path(folder))
+
+    def rest(self) -> None:
+        """Leave the device to others."""
+        self._learner.offload()
+
+    def wake(self) -> None:
+        """Take the device again."""
+        self._learner.reload()
+
+
+def _nothing(plan: TransferPlan, process: int) -> list[Shard]:
+    """What a process that only receives holds of a plan's legs."""
+    return [empty(leg.source, process, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]

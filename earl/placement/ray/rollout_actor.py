@@ -1,0 +1,362 @@
+"""Rollout workers in Ray's processes. Constructors do nothing, so that heartbeats are answered while models load."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from torch import Tensor
+
+from earl.dispatch.rows import Shard
+from earl.dispatch.transports import objects
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
+from earl.engine.model import Policy, tokenizer_of
+from earl.engine.router import Router, VersionsDiffer
+from earl.engine.sampler import Closes, Probe
+from earl.engine.samplers import make_sampler, split_of
+from earl.engine.sharding.tp_group import Meeting
+from earl.engine.split import SplitSampler
+from earl.evaluate import Match
+from earl.group import GroupOf, TrajectorySummary
+from earl.placement.async_rollout import ContinuousFragment, Ticket
+from earl.placement.episode_store import EpisodeStore, RowTable
+from earl.placement.fragment import RolloutFragment
+from earl.placement.ray.actor_setup import (
+    Alive,
+    Lines,
+    begun,
+    bounded,
+    joined_band,
+    losing_others,
+    outline_of,
+    show,
+    together,
+)
+from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
+from earl.placement.ray.memory_budget import Budget
+from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
+from earl.recipe import build
+from earl.rollout.drivers import Streams
+from earl.rollout.invented import Invention
+from earl.rollout.prompt import Completion, Prompt
+from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
+from earl.trajectory import Task
+
+# What an actor does that plays episodes and keeps them, whether its sampler is with it or elsewhere.
+
+
+class EpisodePlayer(ExchangeMember, Alive):
+    """An actor that holds a rollout fragment, and what was played with it until it has been learned from."""
+
+    _fragment: RolloutFragment
+    _holdings: EpisodeStore
+
+    _split: SplitSampler | None = None
+    """Where its copy of the sampler is split over several actors, its part."""
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of the episodes to come."""
+        self._fragment.limit(tokens)
+
+    @together("rollout")
+    def play(
+        self, step: int, tasks: Mapping[int, Task], seed: int
+    ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
+        """Play groups of a step, and keep them in place of those that were played of it before; and what it took, see
+        `RolloutFragment.costs`."""
+        self._holdings.forget(step)
+        played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
+        kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
+        return kept, self._fragment.costs
+
+    @together("demonstrations")
+    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
+        """Play the teacher's episodes, and keep their rows."""
+        return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
+
+    @together("rollout")
+    def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
+        """Sample the replies of episodes that nobody plays."""
+        self._fragment.sample(invention, numbers, seed)
+
+    @together("rows")
+    def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> RowTable:
+        """Keep rows that nobody has played."""
+        return self._holdings.pack(*self._fragment.invent(invention, numbers, seed))
+
+    @together("rows")
+    def table(self, step: int) -> RowTable:
+        """The rows of what is learned from of a step, in numbers."""
+        return self._holdings.table(step)
+
+    @together("dispatch")
+    def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
+        """The rows of the last table, put into the object store once for every host that needs some; by host."""
+        return objects.offer(manifest.plan(), manifest.layout.size + worker, self._shards(manifest, worker), checksums)
+
+    @bounded("dispatch")
+    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
+        """Give the rows of the last table to the ranks who need them."""
+        shards = self._shards(manifest, process - manifest.layout.size)
+        return CallResult(self.exchanged(manifest.plan(), process, shards, checksums).fault)
+
+    def _shards(self, manifest: Manifest, worker: int) -> list[Shard]:
+        return [self._holdings.shard(manifest.numbers(worker), manifest.table.columns)]
+
+    @together("recording")
+    def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
+        """Which of some groups are here, and these with their tokens; see `earl.runs.trajectories.to_bytes`."""
+        found = self._holdings.whole(tickets)
+        return [*found], to_bytes([*found.values()], 0)
+
+    @together("evaluation")
+    def evaluate(self, matches: Sequence[Match]) -> bytes:
+        """Measure matches."""
+        return matches_to_bytes(self._fragment.evaluate(matches))
+
+
+class RolloutActor(EpisodePlayer):
+    """A rollout fragment with its sampler, in a process of its own."""
+
+    _kind: type[RolloutFragment] = RolloutFragment
+    _policy: Policy | None = None
+    """Without weights: they come from the learner."""
+    _meets: Sealed | None = None
+    """Where the processes of its copy meet, on the first one."""
+
+    def address(self) -> Rendezvous:
+        """Where the processes of a copy meet whose first one this is; it listens from now on."""
+        self._meets = opened(fresh(ray.util.get_node_ip_address()))
+        return self._meets.place
+
+    @losing_others
+    def setup(
+        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
+    ) -> None:
+        """Make the fragment, or give it another sampler: what there was of one is let go of first.
+
+        Args:
+            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
+            meeting: where the actors of its copy meet; None: it has a whole copy.
+        """
+        show(devices)
+        config = build(recipe)
+        policy = self._policy = self._policy or outline_of(config, source)
+        self._leave()
+        self._budget = self._budget or begun(config)
+        with Lines() as self._lines:
+            band = joined_band(config, meeting, self._meets)
+        sampler = make_sampler(config, policy, band)
+        self._split = split_of(sampler)
+        self._fragment = self._kind(config, policy.tokenizer, sampler)
+        self._holdings = EpisodeStore(config.context.learn_truncated)
+
+    def _leave(self) -> None:
+        """Let go of a sampler, before there is memory for another one."""
+        self._split = None
+        if hasattr(self, "_fragment"):
+            if isinstance(self._fragment.sampler, Closes):
+                self._fragment.sampler.close()
+            del self._fragment
+
+    @losing_others
+    @bounded("weights")
+    def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
+        """Play with these weights from now on; what of them arrived damaged, and was sent again.
+
+        Raises:
+            StaleWeights: when the sampler does not compute with them.
+            Corrupted: when some of them arrived damaged again and again.
+        """
+        taken = weights.taken()
+        self._fragment.load(taken, version, probe)
+        self._holdings.drop(version)
+        return taken.damaged
+
+    def rest(self) -> None:
+        """Leave the device to others."""
+        self._fragment.sampler.sleep()
+
+    def wake(self) -> None:
+        """Take the device again."""
+        self._fragment.sampler.wake()
+
+
+class ContinuousActor(RolloutActor):
+    """A rollout fragment that plays on between calls, in a process of its own."""
+
+    _kind = ContinuousFragment
+    _fragment: ContinuousFragment
+
+    def start(self, orders: Sequence[tuple[int, Mapping[int, Task], int, int]]) -> None:
+        """Let groups begin: step, tasks by number, seed and context limit of each order."""
+        for order in orders:
+            self._fragment.start(*order)
+
+    def ended(self, step: int, seconds: float) -> dict[Ticket, GroupOf[TrajectorySummary]]:
+        """The groups that have ended, which are kept; see `ContinuousFragment.ended`."""
+        return self._holdings.keep(self._fragment.ended(step, seconds))
+
+    def hold(self, tickets: Sequence[Ticket], groups: bytes) -> dict[Ticket, GroupOf[TrajectorySummary]]:
+        """Keep groups that were played before; see `whole`."""
+        return self._holdings.keep(dict(zip(tickets, from_bytes(groups)[1], strict=True)))
+
+    def abandon(self) -> None:
+        """Forget all groups."""
+        self._fragment.abandon()
+        self._holdings.clear()
+
+
+# Environments in processes of their own, without devices, and samplers that only decode: both ends of their line.
+#
+# EnvironmentActor: episodes ─▶ Router ─▶ RemoteSampler 0 … m ═ Ray ═▶ SamplerActor 0 … m ◀─ weights
+#
+# Every environment asks every sampler. Token ids go out, token ids and log-probs come back.
+
+AGAIN_SECONDS = 0.2
+"""Between two questions to a sampler that is lost, until another is in its place."""
+SESSIONS = 1 << 32
+"""More than the episodes that one process plays between two loads of weights."""
+
+
+class SamplerActor(Alive):
+    """A sampler in a process of its own, for all environments."""
+
+    def setup(
+        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
+    ) -> None:
+        """Make the sampler; see `RolloutActor.setup`."""
+        assert meeting is None, "a sampler that environments ask at any time is whole"
+        show(devices)
+        config = build(recipe)
+        self._budget = Budget(None)
+        self._sampler = make_sampler(config, outline_of(config, source))
+        assert isinstance(self._sampler, Streams), "environments ask at any time"
+        self._streams: Streams = self._sampler
+
+    def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
+        """Sample with these weights from now on; see `RolloutActor.load`."""
+        taken = weights.taken()
+        self._sampler.load(taken, version, probe)
+        return taken.damaged
+
+    async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One completion per prompt, in order, while others are on their way."""
+        return [*await asyncio.gather(*(self._streams.complete(prompt) for prompt in prompts))]
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget what was kept for these episodes."""
+        self._sampler.release(sessions)
+
+    def rest(self) -> None:
+        """Leave the device to others."""
+        self._sampler.sleep()
+
+    def wake(self) -> None:
+        """Take the device again."""
+        self._sampler.wake()
+
+
+class RemoteSampler:
+    """A sampler as an environment sees it: what it was asked when it was lost, the one in its place is asked again.
+
+    Args:
+        actors: of all samplers, as they are now.
+        number: which of them it is.
+        first_session: where this process begins to count its episodes; no other has the same.
+
+    Attributes:
+        version: of the weights that it has to answer with.
+
+    Raises:
+        VersionsDiffer: when it answers with others.
+    """
+
+    def __init__(self, actors: Sequence[Any], number: int, first_session: int) -> None:
+        self._actors, self._number, self._first_session = actors, number, first_session
+        self.version = 0
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One completion per prompt, in order."""
+        return asyncio.run(self._decode(prompts))
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        """One completion, while others are on their way."""
+        [completion] = await self._decode([prompt])
+        return completion
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Let it forget what was kept for these episodes."""
+        self._actors[self._number].release.remote([self._first_session + session for session in sessions])
+
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        """Its process was given the weights and has checked them; they count from now on."""
+        del weights, probe
+        self.version = version
+
+    def sleep(self) -> None:
+        """Its device is none of an environment's business."""
+
+    def wake(self) -> None:
+        """Its device is none of an environment's business."""
+
+    async def _decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        while True:
+            asked = [replace(prompt, session=self._first_session + prompt.session) for prompt in prompts]
+            try:
+                completions: list[Completion] = await self._actors[self._number].decode.remote(asked)
+            except RayActorError:
+                self._first_session += SESSIONS  # it may be at work still: no session is asked for twice
+                await asyncio.sleep(AGAIN_SECONDS)
+            except RayTaskError as error:
+                raise error.cause from None
+            else:
+                self._check(completions)
+                return completions
+
+    def _check(self, completions: Sequence[Completion]) -> None:
+        others = {version for completion in completions for version in completion.versions} - {self.version}
+        if others:
+            raise VersionsDiffer(
+                f"sampler {self._number} answers with weights of version {min(others)} where all have to play "
+                f"version {self.version}: load the weights again"
+            )
+
+
+class EnvironmentActor(EpisodePlayer):
+    """A rollout fragment whose samplers are elsewhere; it needs no device."""
+
+    def __init__(self) -> None:
+        self._actors: list[Any] = []
+
+    def setup(
+        self, recipe: Mapping[str, Any], source: str | None, actors: Sequence[Any], number: int, life: int
+    ) -> None:
+        """Make the fragment.
+
+        Args:
+            actors: of the samplers.
+            number: of this environment; each begins with another sampler.
+            life: how many environments were set up before.
+        """
+        config = build(recipe)
+        self._budget = Budget(None)
+        model = config.model.model_copy(update={"path": source}) if source else config.model
+        self._actors[:] = self._actors or actors  # who was replaced meanwhile is known already
+        places = [(number + place) % len(actors) for place in range(len(actors))]
+        first_session = life * SESSIONS * SESSIONS
+        router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
+        self._fragment = RolloutFragment(config, tokenizer_of(model), router)
+        self._holdings = EpisodeStore(config.context.learn_truncated)
+
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def meet(self, actors: Sequence[Any]) -> None:
+        """Ask these samplers from now on, also what the ones before were asked and did not answer."""
+        self._actors[:] = actors
+
+    def load(self, version: int) -> None:
+        """The samplers have the weights of this version from now on."""
+        self._fragment.load({}, version)
+        self._holdings.drop(version)

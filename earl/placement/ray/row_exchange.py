@@ -1,0 +1,290 @@
+"""The Data Dispatcher of a cluster, from where the driver is: it sees counts and references, never a token.
+
+workers: counts by row ─▶ balance, manifest ─▶ by objects: workers offer ─▶ references ─▶ ranks take
+                                            └▶ by peers: workers and ranks exchange, in one group
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from earl.config import PlacementConfig
+from earl.dispatch.balance import Work
+from earl.dispatch.rows import columns, spread
+from earl.dispatch.transports.base import Corrupted
+from earl.dispatch.transports.choice import INSIDE_BYTES_PER_SECOND, OVERHEAD, HostLink, Pace, agreement
+from earl.dispatch.transports.objects import references_for
+from earl.errors import EarlError
+from earl.parallel.layout import Layout
+from earl.placement.episode_store import Counts
+from earl.placement.peers import WorkerLost
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, CallResults
+from earl.placement.ray.exchange_member import CallResult, EpisodeTable, Manifest, Moved, shares
+from earl.placement.ray.rollout_workers import RolloutWorkers
+from earl.placement.ray.weight_sync import WeightManifest, given
+
+# Rows straight from process to process: one group of all who hold rows and all who learn, kept from step to step.
+#
+# driver ── enter ──▶ ranks, workers: one group of torch.distributed, made anew when one of them was replaced
+# driver ── exchange, with the manifest ──▶ all at once: pack ─▶ send and receive ─▶ unpack
+#
+# Whoever is lost in the middle is named and ended, so that the others need not wait for it; nobody keeps anything of an
+# exchange that did not come to its end.
+
+STAGE = "dispatch"
+
+
+class ExchangeFailed(EarlError):
+    """An exchange failed, and everybody is there, by now."""
+
+
+class ExchangeGroup:
+    """Ranks of a learner, then workers: the processes of a manifest, joined.
+
+    Args:
+        seconds: how long one message may take.
+
+    Attributes:
+        link: what joins the hosts, measured when the group was made.
+    """
+
+    def __init__(self, workers: RolloutWorkers, ranks: ActorGroup, seconds: float) -> None:
+        self._workers, self._ranks, self._seconds = workers, ranks, seconds
+        self._met: tuple[tuple[str, int], ...] = ()
+        self.link = HostLink(float("inf"), 0.0)
+
+    def hosts(self) -> Counts:
+        """[P], the host of each process."""
+        nodes = [member.node for member in (*self._ranks.members, *self._workers.members)]
+        return np.unique(nodes, return_inverse=True)[1].astype(np.int32)
+
+    def join(self) -> None:
+        """Make the group, unless it is there. Raises what `exchange` does."""
+        members = (*self._ranks.members, *self._workers.members)
+        present = tuple((member.node, member.process) for member in members)
+        if self._met == present:
+            return
+        where = self._ask(self._ranks, lambda actor, _: actor.invite.remote(), 0, [0])
+        if where.lost:
+            raise WorkerLost(f"{'; '.join(where.lost.values())} during {STAGE}")
+        hosts, seconds = self.hosts(), self._seconds
+        links = self._together(lambda actor, process: actor.enter.remote(where.results[0], process, hosts, seconds))
+        self._met = present
+        self.link = min(links, key=lambda link: link.bytes_per_second)
+
+    def exchange(self, manifest: Any, checksums: bool) -> Moved:
+        """Let every rank take its rows from those who have them.
+
+        Raises:
+            Lost: when a rank is gone.
+            Torn: when the exchange failed for another reason. Workers that were lost have been replaced, and have
+                their rows again.
+        """
+        results = self._together(lambda actor, process: actor.exchange.remote(manifest, process, checksums))
+        moved: Moved = results[0]
+        return moved
+
+    def _together(self, call: Callable[[Any, int], Any]) -> list[Any]:
+        """Every process's result, by number; all of them are asked at once, for they wait for each other."""
+        first, met, self._met = len(self._ranks), self._met, ()
+        with ThreadPoolExecutor(2) as pool:
+            asked = [
+                pool.submit(self._ask, crew, call, begin, numbers)
+                for crew, begin, numbers in (
+                    (self._ranks, 0, range(first)),
+                    (self._workers.crew, first, self._workers.numbers),
+                )
+            ]
+            ranks, workers = (one.result() for one in asked)
+        if ranks.lost:
+            raise WorkerLost(f"{'; '.join(ranks.lost.values())} during {STAGE}")
+        if workers.lost:
+            self._workers.mend(STAGE, workers.lost)
+            raise ExchangeFailed(f"{'; '.join(workers.lost.values())} during {STAGE}")
+        said: list[CallResult] = [crew.results[number] for crew in (ranks, workers) for number in sorted(crew.results)]
+        if faults := sorted({own.fault for own in said if own.fault}):
+            raise ExchangeFailed(f"{faults[0]} (during {STAGE})")
+        self._met = met  # after anything else, some may have left the group
+        return [own.result for own in said]
+
+    def _ask(
+        self, crew: ActorGroup, call: Callable[[Any, int], Any], begin: int, numbers: Sequence[int]
+    ) -> CallResults:
+        process = {number: begin + place for place, number in enumerate(numbers)}
+        answers = crew.ask(STAGE, lambda actor, number: call(actor, process[number]), numbers, bound=True)
+        for number in answers.lost:  # its connections break, and nobody waits for it any longer
+            crew.end(crew.members[number])
+        return answers
+
+
+# What a step's rows weigh on links, and what that should take by each way: from numbers by row, without a plan.
+#
+# The driver has no plan: that would be more than it may hold of a row.
+
+CALL_SECONDS = 1.5e-3
+"""Of the driver, to call a crew of actors on one machine and have all their answers: see docs/benchmarks.md."""
+OBJECT_SECONDS = 1e-3
+"""To put an object into Ray's store and to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes and messages of one dispatch."""
+
+    busiest_bytes: float
+    """That the busiest link between two hosts carries in one direction."""
+    inside_bytes: float
+    """That change hands within the host where most do."""
+    messages: int
+    """Of the process that sends, or gets, the most."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Of a manifest."""
+        table, layout, hosts = manifest.table, manifest.layout, manifest.hosts
+        workers, count = len(hosts) - layout.size, int(hosts.max()) + 1
+        pair = table.worker.astype(np.int64) * layout.dp + manifest.part
+        size = sum(column.size_bytes for column in columns(table.columns))
+        tokens = np.bincount(pair, weights=table.lengths, minlength=workers * layout.dp)
+        sent = tokens.reshape(workers, layout.dp) * size  # [workers, parts], bytes
+        once, copies = _reach(manifest, count)
+        at, into = hosts[layout.size :], sent @ once  # [workers, hosts]: what of a worker's rows each host needs
+        away = into * (at[:, None] != np.arange(count))
+        busiest = max(np.bincount(at, away.sum(axis=1), count).max(), away.sum(axis=0).max())
+        inside = sent.sum(axis=0) @ copies - away.sum(axis=0)
+        some = sent > 0
+        return cls(float(busiest), float(inside.max()), int(max(some.sum(axis=1).max(), some.sum(axis=0).max())))
+
+    def expected(self, link: HostLink, processes: int) -> dict[str, float]:
+        """Seconds by each way."""
+        moving = self.busiest_bytes * OVERHEAD / link.bytes_per_second + self.inside_bytes / INSIDE_BYTES_PER_SECOND
+        agreements = 2 * agreement(processes)
+        return {
+            "objects": 2 * CALL_SECONDS + self.messages * OBJECT_SECONDS + moving,
+            "peers": CALL_SECONDS + float(self.messages + agreements) * link.message_seconds + moving,
+        }
+
+
+def _reach(manifest: Manifest, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How much of each part's rows each host needs, and how many copies its ranks have of them together: [dp, H]."""
+    layout = manifest.layout
+    on = manifest.hosts[spread(layout, range(layout.size), np.zeros(0, np.int64)).processes]  # [dp, cp, tp]
+    there = on[..., None] == np.arange(count)  # [dp, cp, tp, H]
+    cp = there.shape[1]
+    return there.any(axis=2).sum(axis=1) / cp, there.sum(axis=(1, 2)) / cp
+
+
+Take = Callable[[Any, Sequence[Mapping[int, Any]], bool], Moved]
+TRIES = 3
+"""How often the rows of a step are sent, at most, while nobody of the learner is lost."""
+MESSAGE_HEARTBEATS = 6
+"""Heartbeats that a message between peers may take: who is dead is noticed within one."""
+
+
+class RowDispatcher:
+    """Rows from the workers who played them to the ranks who learn from them.
+
+    Args:
+        work: what a row costs a rank.
+        settings: which way rows go, and whether they are checked.
+
+    Attributes:
+        layout: of the ranks, as it is now, as far as rows go: see `rows_of`.
+    """
+
+    def __init__(
+        self,
+        workers: RolloutWorkers,
+        ranks: ActorGroup,
+        layout: Layout,
+        work: Work,
+        settings: PlacementConfig,
+        keeper: ActorOwner,
+    ) -> None:
+        self._workers, self._ranks = workers, ranks
+        self.layout, self._work = layout, work
+        self._settings, self._keeper = settings, keeper
+        self._circle = ExchangeGroup(workers, ranks, MESSAGE_HEARTBEATS * settings.heartbeat_seconds)
+        self._pace = Pace()
+        self._settled: str | None = None
+
+    def send(self, table: EpisodeTable, seed: int, minibatches: int, take: Take) -> Mapping[str, float]:
+        """Send all rows of a step; what that cost, as it is recorded.
+
+        Args:
+            seed: of the update, as is the number of minibatches.
+            take: has every rank take what its references stand for: a manifest, references by rank, and whether they
+                are checked. The ranks plan, and say what was moved.
+
+        Raises:
+            Lost: when a rank is gone, or the rows do not arrive however often they are sent.
+        """
+        part = shares(table, self._work, self.layout.dp, seed, minibatches)
+        for attempt in range(TRIES):
+            try:
+                return self._sent(Manifest(table, part, self.layout, self._circle.hosts()), take, attempt)
+            except (ExchangeFailed, Corrupted) as error:
+                self._keeper.note("dispatch", f"{error}: sent again")
+                fault = error
+        raise WorkerLost(f"{fault}; this was tried {TRIES} times")
+
+    @property
+    def readers(self) -> int:
+        """How many processes load weights."""
+        return self._workers.readers
+
+    @property
+    def checksums(self) -> bool:
+        """Whether what arrives is checked."""
+        return self._settings.checksums
+
+    def given(self, described: WeightManifest) -> Mapping[str, float]:
+        """What it takes to give weights to all samplers; see `given`."""
+        nodes = [member.node for member in (*self._ranks.members, *self._workers.loading)]
+        hosts = np.unique(nodes, return_inverse=True)[1].tolist()
+        return given(described, tuple(hosts[: len(self._ranks)]), tuple(hosts[len(self._ranks) :]))
+
+    def _sent(self, manifest: Manifest, take: Take, attempt: int) -> Mapping[str, float]:
+        way, expected = self._way(manifest, attempt)
+        known = ray.put(manifest)
+        began = time.perf_counter()
+        moved = self._by_peers(known) if way == "peers" else self._by_objects(manifest, known, take)
+        if expected:
+            self._pace.took(way, expected[way], time.perf_counter() - began)
+            self._say(expected)
+        return {**moved.metrics, "dispatch/peers": float(way == "peers")}
+
+    def _way(self, manifest: Manifest, attempt: int) -> tuple[str, Mapping[str, float]]:
+        """How rows go, and what either way is expected to take where there is a choice."""
+        if self._settings.transport == "objects" or (self._settings.transport == "auto" and attempt):
+            return "objects", {}
+        self._circle.join()
+        if self._settings.transport == "peers":
+            return "peers", {}
+        expected = Traffic.of(manifest).expected(self._circle.link, len(manifest.hosts))
+        return self._pace.pick(expected), expected
+
+    def _say(self, expected: Mapping[str, float]) -> None:
+        """Note which way is taken from now on, when that changes."""
+        settled = self._pace.settled(expected)
+        if settled and settled != self._settled:
+            self._settled = settled
+            seconds = self._pace.seconds(expected)
+            told = ", ".join(f"by {way} {seconds[way] * 1e3:.1f} ms" for way in sorted(seconds))
+            self._keeper.note("dispatch", f"rows go by {settled}: {told} expected, after what both took")
+
+    def _by_peers(self, known: Any) -> Moved:
+        return self._circle.exchange(known, self._settings.checksums)
+
+    def _by_objects(self, manifest: Manifest, known: Any, take: Take) -> Moved:
+        offered = self._workers.offer(known, self._settings.checksums)
+        first = self.layout.size
+        by_source = {first + worker: references for worker, references in enumerate(offered)}
+        references = [references_for(manifest.hosts, rank, by_source) for rank in range(first)]
+        return take(known, references, self._settings.checksums)

@@ -1,0 +1,155 @@
+"""Whether the model can take part in the conversation: prompts fit, actions can be written, the template allows it."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from earl.agents.chat import Chat
+from earl.agents.parser import THINK_OPEN, parse
+from earl.agents.scripted import registry as scripted
+from earl.agents.scripted.base import Agent
+from earl.config import Config
+from earl.engine.model import Policy
+from earl.envs import registry
+from earl.envs.base import TextEnv
+from earl.envs.check import play
+from earl.errors import EarlError
+from earl.evaluate import ANY, matches
+from earl.parallel.memory import ModelShape
+from earl.placement.fragment import world_of
+from earl.preflight.environment import outside, setting
+from earl.rollout.tasks import EVALUATION, EpisodeFactory
+from earl.seeds import derive
+from earl.trajectory import Task
+
+SEEDS = 64
+"""Episodes begun or played for each opponent and seat to see what may come."""
+
+
+def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> int | None:
+    """Check what is said between the environment and a model.
+
+    Args:
+        policy: where its weights are not needed only the tokenizer; None: neither is here.
+
+    Returns:
+        the length of the longest first prompt met, in tokens; None without a tokenizer.
+
+    Raises:
+        EarlError: for a limit that is too short, an action that cannot be written, or an unfit chat template.
+    """
+    limit, max_positions = config.context.first_limit, shape.max_positions
+    if limit > max_positions:
+        raise EarlError(
+            f"context.limit = {limit} is longer than the {max_positions} tokens the model was made for; "
+            f"set context.limit to at most {max_positions}"
+            + ("" if config.model.path else f", or model.max_positions to at least {limit}")
+        )
+    if policy is None:
+        return None
+    _check_tokenizer(config, policy, shape)
+    world = world_of(config, policy.tokenizer)
+    with setting("evaluate"):
+        matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
+    with outside(f"the chat template of {config.model.path!r} fails", "choose another chat model"):
+        first = _longest_opening(config, world)
+        world.chat.reply("user", "?", True)
+        if world.seats == 1:
+            world.chat.reply("tool", "?", True)
+    shortest = _check_actions(config, world.chat)
+    if first + shortest > limit:
+        raise EarlError(
+            f"context.limit is {limit} tokens, but the first prompt of {world.env} takes {first} and its shortest "
+            f"action {shortest}; set context.limit to at least {first + config.agent.max_turn_tokens}"
+        )
+    return first
+
+
+def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
+    """It can chat, and every token id has its row of embeddings."""
+    if not policy.tokenizer.chat_template:
+        raise EarlError(
+            f"the tokenizer of {config.model.path!r} has no chat template; choose an instruction-tuned model"
+        )
+    named = len(policy.tokenizer)
+    known = policy.model.get_input_embeddings().num_embeddings if policy.model is not None else shape.vocab
+    if named > known:
+        raise EarlError(
+            f"the tokenizer has {named} ids, its model knows {known}; give a model with the tokenizer it was made with"
+        )
+
+
+def _longest_opening(config: Config, world: EpisodeFactory) -> int:
+    """Begin episodes of every opponent and seat; each refuses a first prompt that does not fit."""
+    met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
+    longest = 0
+    for opponent in sorted("random" if name == ANY else name for name in met):
+        for seat in range(world.seats):
+            for number in range(SEEDS if world.seats == 1 else 1):
+                seed = derive(EVALUATION, "preflight", number)
+                episode = world.episode(Task(world.env, seed, seat, opponent), seed, 0)
+                if episode.error:
+                    raise EarlError(
+                        f"environment {world.env!r} fails: {episode.error}; check it with `earl envs check {world.env}`"
+                    )
+                longest = max(longest, len(episode.tokens))
+    return longest
+
+
+def _check_actions(config: Config, chat: Chat) -> int:
+    """Every action that may be needed can be written, with its end, within a turn. Returns the shortest's tokens."""
+    limit, lengths = config.agent.max_turn_tokens, []
+    with outside(f"environment {config.env.name!r} fails", f"check it with `earl envs check {config.env.name}`"):
+        actions = sorted(set(_actions(config)))
+    for action in actions:
+        with outside(f"the model's tokenizer fails at the action {action!r}", "choose another model"):
+            tokens = chat.written(action)
+            if chat.decode(tuple(tokens)) != action:
+                raise EarlError(f"the model's tokenizer cannot write the action {action!r}; choose another model")
+        lengths.append(len(tokens))
+    if max(lengths, default=0) > limit:
+        raise EarlError(
+            f"agent.max_turn_tokens = {limit} is too short: the longest action takes {max(lengths)} tokens with its "
+            f"end; set agent.max_turn_tokens to at least {max(lengths)}"
+        )
+    return min(lengths, default=1)  # none is listed
+
+
+def _actions(config: Config) -> Iterator[str]:
+    """The actions that are met in play: all that the environment lists, or what its scripted agents do."""
+    env, options = config.env.name, config.env.options
+    seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}] if registry.seats(env) == 2 else [{}]
+    agents = _agents(config)
+    for seat in seats:
+        for seed in range(SEEDS):
+            if agents:
+                own = agents[seed % len(agents)]
+                yield from _played(registry.make(env, **options, **seat), own, seed, config.agent.thinking)
+            for step in play(registry.make(env, **options, **seat), seed):
+                yield from step.info.get("legal_actions", ())
+
+
+def _agents(config: Config) -> Sequence[Agent]:
+    """Whose actions stand for those that are not listed: in a task, its teacher and whoever solves it."""
+    env = config.env.name
+    if registry.seats(env) > 1:
+        return []
+    names = {config.warm_start.teacher} if config.warm_start.steps else set()
+    if env == "arithmetic":
+        names |= {"solver"}
+    return [scripted.agent(name, env) for name in sorted(names)]
+
+
+def _played(env: TextEnv, agent: Agent, seed: int, thinking: bool) -> Iterator[str]:
+    """The replies of one episode. Raises EarlError for one that the environment would not take as an action."""
+    rng = Random(seed)
+    env.reset(seed=seed)
+    for _ in range(env.max_turns):
+        reply = agent.act(env, rng)
+        yield reply
+        action = parse(reply, thinking=thinking).action
+        if (rule := env.rule(action)) is not None:
+            hint = "; set agent.thinking to true" if reply.startswith(THINK_OPEN) and not thinking else ""
+            raise EarlError(f"a scripted agent's reply {reply!r} would be refused ({rule}){hint}")
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            return

@@ -1,0 +1,98 @@
+"""The concurrent driver: every episode at its own pace, against a sampler that takes prompts one by one.
+
+episode ─▶ complete(prompt) ─▶ simulated wait ─▶ environment, in a thread ─▶ complete(prompt) …
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from earl.rollout.episode import Episode
+from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Trajectory
+
+THREADS = 32
+"""Environments that answer at once at most."""
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A sampler that completes single prompts while others are on their way."""
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        """The completion of a prompt."""
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget what was kept for these episodes."""
+
+
+def play_concurrently(episodes: Sequence[Episode], sampler: Streams) -> list[Trajectory]:
+    """Run all episodes to their end; their trajectories come back in the same order."""
+    # In a thread of its own: the caller's may have a running event loop already.
+    with ThreadPoolExecutor(1, "earl-rollout") as thread:
+        return thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
+
+
+async def _play_all(episodes: Sequence[Episode], sampler: Streams) -> list[Trajectory]:
+    with ThreadPoolExecutor(THREADS, "earl-environment") as threads:
+        return await asyncio.gather(*(play_one(episode, sampler, threads) for episode in episodes))
+
+
+async def play_one(episode: Episode, sampler: Streams, threads: ThreadPoolExecutor) -> Trajectory:
+    """Run one episode to its end; its environment answers in one of `threads`."""
+    loop = asyncio.get_running_loop()
+    while episode.stop is None:
+        completion = await sampler.complete(episode.prompt())
+        await asyncio.sleep(episode.delay())
+        await loop.run_in_executor(threads, episode.receive, completion)
+    sampler.release([episode.session])
+    return episode.trajectory()
+
+
+# The lockstep driver: many episodes against one sampler, one batch of completions per turn.
+
+
+class Completes(Protocol):
+    """The part of a sampler that a driver needs."""
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """One completion per prompt, in order."""
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget what was kept for these episodes."""
+
+
+class Greedy:
+    """A sampler that takes the most likely tokens: how strength is measured."""
+
+    def __init__(self, sampler: Completes) -> None:
+        self._sampler = sampler
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """The most likely completion of each prompt."""
+        return self._sampler.generate([replace(prompt, greedy=True) for prompt in prompts])
+
+    def release(self, sessions: Sequence[int]) -> None:
+        """Forget what was kept for these episodes."""
+        self._sampler.release(sessions)
+
+
+def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:
+    """Run all episodes to their end; their trajectories come back in the same order.
+
+    Each at its own pace where the sampler takes single prompts, else in lockstep.
+    """
+    if isinstance(sampler, Streams):
+        return play_concurrently(episodes, sampler)
+    waiting = [episode for episode in episodes if episode.stop is None]
+    while waiting:
+        completions = sampler.generate([episode.prompt() for episode in waiting])
+        time.sleep(max(episode.delay() for episode in waiting))
+        for episode, completion in zip(waiting, completions, strict=True):
+            episode.receive(completion)
+        sampler.release([episode.session for episode in waiting if episode.stop is not None])
+        waiting = [episode for episode in waiting if episode.stop is None]
+    return [episode.trajectory() for episode in episodes]
