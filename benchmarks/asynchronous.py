@@ -11,11 +11,11 @@ from typing import Any
 
 from earl import evaluate
 from earl.benchmarks.ceiling import trained
-from earl.benchmarks.rollout import recipe, spread
+from earl.benchmarks.rollout import interval, recipe
 from earl.config import Config
 from earl.engine.model import load
 from earl.matches import wilson
-from earl.placement.eval_policy import judge
+from earl.placement.embedded import judge
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
@@ -83,14 +83,14 @@ def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] 
         "games": played,
         **{
             arm: {
-                "seconds": spread([sum(stages.values()) for own in times[arm] for stages in own]),
+                "seconds": interval([sum(stages.values()) for own in times[arm] for stages in own]),
                 "waited": median(stages["rollout"] for own in times[arm] for stages in own),
                 "staleness_max": max(_staleness(folder) for folder in folders[arm]),
                 "not_lost": strength[arm],
             }
             for arm in ARMS
         },
-        "speedup": {arm: spread(_ratios(times["synchronous"], times[arm])) for arm in [*ARMS][1:]},
+        "speedup": {arm: interval(_ratios(times["synchronous"], times[arm])) for arm in [*ARMS][1:]},
         "not_lost_minus_synchronous": {
             arm: {name: difference(_ahead(counts[arm], counts["synchronous"], name)) for name in OPPONENTS}
             for arm in [*ARMS][1:]

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from earl.benchmarks.rollout import recipe, spread
+from earl.benchmarks.rollout import interval, recipe
 from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import dump
@@ -49,7 +49,10 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
         "seeds": seeds,
         "steps": steps,
         "runs": str(root),
-        **{arm: {name: spread([own[name] for own in results]) for name in results[0]} for arm, results in seen.items()},
+        **{
+            arm: {name: interval([own[name] for own in results]) for name in results[0]}
+            for arm, results in seen.items()
+        },
         "auto_minus_120": means["auto"] - means["120"],
         "auto_minus_72": means["auto"] - means["72"],
     }

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from earl.benchmarks.ceiling import trained
-from earl.benchmarks.rollout import recipe, spread
+from earl.benchmarks.rollout import interval, recipe
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 
@@ -65,7 +65,10 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
         "seeds": seeds,
         "steps": steps,
         "runs": str(root),
-        **{arm: {name: spread([own[name] for own in results]) for name in results[0]} for arm, results in seen.items()},
+        **{
+            arm: {name: interval([own[name] for own in results]) for name in results[0]}
+            for arm, results in seen.items()
+        },
     }
 
 

@@ -4,6 +4,7 @@ every case ─▶ the controller's way and the direct one, turn about ─▶ bes
 """
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,14 +14,46 @@ import numpy as np
 
 from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
-from earl.benchmarks.balancing import balanced, planned
-from earl.benchmarks.rollout import spread
+from earl.benchmarks.rollout import interval
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, TransferCase, TransferMeasurement, TransferTiming, work
-from earl.dispatch.plan import TransferPlan, volume
-from earl.dispatch.rows import columns
+from earl.dispatch.plan import Leg, TransferPlan, plan, volume
+from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread
 from earl.dispatch.transports.objects import from_origins
 from earl.errors import EarlError
+from earl.parallel.layout import Layout
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, check_network
+
+# What balancing rows is worth, and what planning takes: pure, for `earl bench dispatch`.
+
+BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
+PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
+
+
+def balanced() -> dict[str, Any]:
+    """By how much the slowest of 32 consumers has more work than the mean: rows dealt by work, and equally many."""
+    lengths = np.random.default_rng(0).lognormal(7, 1, BALANCED_ROWS).astype(np.int64) + 1
+    result: dict[str, Any] = {"ranks": BALANCED_RANKS, "rows": BALANCED_ROWS, "longest": int(lengths.max())}
+    for name, kind in {"tokens": Work(), "compute": Work(1.0, 1 / 8192)}.items():
+        work_of_rows = kind.of(lengths)
+        for way, dealt in {
+            "balanced": balance(work_of_rows, BALANCED_RANKS),
+            "even_counts": even_counts(BALANCED_ROWS, BALANCED_RANKS),
+        }.items():
+            result[f"{name}_{way}_excess"] = excess(work_of_rows, dealt, BALANCED_RANKS)
+    return result
+
+
+def planned() -> dict[str, Any]:
+    """Seconds of planning for 1,024 ranks on 128 hosts, dp 64 × tp 8 to dp 128 × tp 4."""
+    random, half = np.random.default_rng(0), PLANNED_RANKS // 2
+    lengths = random.integers(100, 32_768, PLANNED_ROWS)
+    source = spread(Layout(64, 8), range(half), random.integers(0, 64, PLANNED_ROWS))
+    target = spread(Layout(128, 4), range(half, PLANNED_RANKS), random.integers(0, 128, PLANNED_ROWS))
+    begin = time.perf_counter()
+    made = plan(lengths, [Leg(columns(EVERYTHING), source)], target, np.arange(PLANNED_RANKS) // 8)
+    seconds = time.perf_counter() - begin
+    return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}
+
 
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
@@ -113,7 +146,7 @@ def row(
     made = case.plan(places)
     moved = volume(made)
     timings = {name: [own.timings[name] for own in measured] for name in measured[0].timings}
-    seconds = {name: spread(_seconds(own)) for name, own in timings.items()}
+    seconds = {name: interval(_seconds(own)) for name, own in timings.items()}
     direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None

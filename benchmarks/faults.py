@@ -14,7 +14,7 @@ from threading import Timer
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from earl.benchmarks.rollout import spread
+from earl.benchmarks.rollout import interval
 from earl.config import Config
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster
@@ -97,7 +97,7 @@ def campaign(root: Path, config: Config, plans: Sequence[Sequence[Blow]], strike
         "runs": {"all": len(folders), "same": sum(numbers(folder) == numbers(calm) for folder in folders)},
         "episodes": {"left_alone": episodes(calm), "struck": sorted({episodes(folder) for folder in folders})},
         "recoveries": len(seconds),
-        "seconds_to_recover": spread(seconds),
+        "seconds_to_recover": interval(seconds),
     }
 
 

@@ -139,7 +139,7 @@ def run(
         "threads": torch.get_num_threads(),
         "turns_per_episode": median(p["turns"] / episodes for p in passes["embedded"]),
         **{name: rates(own) for name, own in passes.items()},
-        "ratio": spread([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
+        "ratio": interval([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
         "seconds": _parts(placement, embedded_sampler, episodes),
     }
 
@@ -179,10 +179,10 @@ def _sampled(trajectory: Trajectory) -> int:
 
 def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
     """Episodes and tokens per second over the repeats."""
-    return {f"{what}_per_second": spread([own[what] for own in passes]) for what in ("episodes", "tokens")}
+    return {f"{what}_per_second": interval([own[what] for own in passes]) for what in ("episodes", "tokens")}
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def interval(values: Sequence[float]) -> dict[str, float]:
     """What is told of repeated measurements."""
     return {"median": median(values), "min": min(values), "max": max(values)}
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from earl.benchmarks import rollout
-from earl.benchmarks.rollout import GenerateSampler, one_pass, rates, recipe, spread
+from earl.benchmarks.rollout import GenerateSampler, interval, one_pass, rates, recipe
 from earl.config import Config, SamplerConfig
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make, shape_of
@@ -124,5 +124,5 @@ def _told(passes: dict[str, list[dict[str, float]]], parameters: int, count: int
         "fastest": standing[0],
         "auto": auto,
         "best": best,
-        "auto_over_best": spread(ratios),
+        "auto_over_best": interval(ratios),
     }

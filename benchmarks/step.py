@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from earl import report
-from earl.benchmarks.rollout import recipe, spread
+from earl.benchmarks.rollout import interval, recipe
 from earl.config import Config
 from earl.envs import registry
 from earl.recipe import dump
@@ -46,7 +46,7 @@ def run(env: str = "tictactoe", steps: int = 10, repeats: int = 3, assignments: 
         "repeats": repeats,
         "episodes": config.rollout.episodes,
         **{name: _summary(own) for name, own in measured.items()},
-        "speedup": spread([a / b for a, b in zip(one, two, strict=True)]),
+        "speedup": interval([a / b for a, b in zip(one, two, strict=True)]),
     }
 
 
@@ -73,7 +73,7 @@ def _summary(repeats: list[list[dict[str, float]]]) -> dict[str, Any]:
     steps = [stages for repeat in repeats for stages in repeat]
     names = sorted({name for stages in steps for name in stages})
     return {
-        "seconds": spread([_total(stages) for stages in steps]),
+        "seconds": interval([_total(stages) for stages in steps]),
         "stages": {name: median(stages.get(name, 0.0) for stages in steps) for name in names},
         "tracking_share": _share(steps, "track"),
         "storing_share": _share(steps, "record"),
@@ -153,7 +153,7 @@ def overhead_of_checks(
                 report.write(folder)
                 shares["report"].append(watch.seconds / (time.perf_counter() - began))
             calls["report"] = watch.calls
-    shown = {f"{name}_share": spread(own) for name, own in shares.items()}
+    shown = {f"{name}_share": interval(own) for name, own in shares.items()}
     return {"env": env, "steps": steps, **shown, **{f"checks_per_{name}": count for name, count in calls.items()}}
 
 

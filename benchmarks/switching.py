@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from earl.benchmarks.rollout import spread
+from earl.benchmarks.rollout import interval
 from earl.config import Config
 from earl.group import Group
 from earl.placement.backend import on_cluster
@@ -47,7 +47,7 @@ def _measured(stages: StepPipeline, config: Config, repeats: int) -> dict[str, A
             passes.setdefault(f"{copies} x {tp}", []).append(_switched(stages, copies, tp, first))
     return {
         name: {
-            **{key: spread([one[key] for one in own]) for key in ("switch", "split", "rollout")},
+            **{key: interval([one[key] for one in own]) for key in ("switch", "split", "rollout")},
             "same": min(one["same"] for one in own),
             "logprobs": max(one["logprobs"] for one in own),
         }

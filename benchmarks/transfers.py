@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from earl.benchmarks.hosts import Seat
-from earl.dispatch.balance import balance
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import Leg, TransferPlan, plan
-from earl.dispatch.rows import COLUMNS, Axis, Numbers, Shard, columns, empty, spread
+from earl.dispatch.rows import COLUMNS, Axis, Numbers, Shard, balance, columns, empty, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.choice import KEPT, HostLink, Pace, expected_seconds, waiting_seconds
 from earl.dispatch.transports.controller import gather_and_scatter

@@ -11,9 +11,9 @@ import numpy as np
 import ray
 
 from earl.batch import Rows, offsets_of
-from earl.benchmarks.rollout import spread
+from earl.benchmarks.rollout import interval
 from earl.config import Config, PlacementConfig
-from earl.dispatch.balance import Work
+from earl.dispatch.rows import Work
 from earl.dispatch.transports.choice import KEPT
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
@@ -127,7 +127,7 @@ class Bench:
                 learner.take(table, seed=7, minibatches=1)
                 seconds[way].append(time.perf_counter() - began)
             picked.append(self._learners["auto"].costs["dispatch/peers"])
-        told = {way: spread(own[WARM:]) for way, own in seconds.items()}
+        told = {way: interval(own[WARM:]) for way, own in seconds.items()}
         fastest = min(told["objects"]["median"], told["peers"]["median"])
         chosen = "peers" if np.mean(picked[WARM:]) > 0.5 else "objects"
         return {

@@ -14,7 +14,7 @@ from earl.engine.served import served
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
-from earl.placement.eval_policy import EvalPolicy, judge
+from earl.placement.embedded import EvalPolicy, judge
 from earl.placement.fragment import world_of
 from earl.preflight import check_player
 from earl.recipe import build

@@ -10,7 +10,7 @@ from earl.envs.base import TextEnv
 from earl.envs.games.base import Game, State
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
-from earl.placement.eval_policy import EvalPolicy
+from earl.placement.embedded import EvalPolicy
 from earl.rollout.drivers import play
 from earl.rollout.tasks import EVALUATION
 from earl.seeds import derive

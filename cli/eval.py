@@ -50,7 +50,7 @@ def command(
     """
     from earl import evaluate
     from earl.cli.contestants import behind, contestant
-    from earl.cli.tables import as_objects, match_table
+    from earl.cli.match_tables import as_objects, match_table
     from earl.cli.text import console, one_line
 
     _refuse(opponents, exact and episodes is not None, server, model, checkpoint)

@@ -36,7 +36,7 @@ def command(root: Path, as_json: bool) -> None:
 
 def _row(folder: Any) -> dict[str, Any]:
     """A run in JSON; of one that cannot be read, why."""
-    from earl.cli.tables import as_objects, in_short
+    from earl.cli.match_tables import as_objects, in_short
     from earl.errors import EarlError
     from earl.runs.summary import summarize
 

@@ -17,8 +17,8 @@ from earl import preflight, report
 from earl import train as trainer
 from earl.cli import jobs
 from earl.cli.jobs import TrainingJob, is_finished
+from earl.cli.match_tables import as_objects, in_short, match_table
 from earl.cli.options import print_json
-from earl.cli.tables import as_objects, in_short, match_table
 from earl.cli.text import clean, console, one_line
 from earl.errors import EarlError
 from earl.matches import MatchResult

@@ -23,7 +23,6 @@ from earl.placement.backend import Backend, EmbeddedBackend, on_cluster
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.campaign import known_to, measured_first
-from earl.progress import NEVER, Progress, due, phase_of
 from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
@@ -31,7 +30,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import Run, StepRecord, step_of, tell
+from earl.step import NEVER, Progress, Run, StepRecord, due, phase_of, step_of, tell
 from earl.stopping import StopRequest, stopping_on_signals
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from earl.cli.live.now import Points, RunNow, evaluation, pace, phase, seconds_left, stage_table
-from earl.cli.tables import as_objects
+from earl.cli.match_tables import as_objects
 from earl.trajectory import Author
 
 QUANTILES = ("p50", "p95", "p99", "max")

@@ -3,7 +3,7 @@
 from earl.cli.live.canvas import Curve, plot, sparkline
 from earl.cli.live.now import RunNow, evaluation, score_curves
 from earl.cli.live.spans import BAD, DIM, PALETTE, Line, column, fit, percent, safe, short, whole_percent
-from earl.cli.tables import by_opponent
+from earl.cli.match_tables import by_opponent
 from earl.matches import MatchResult, mean_over_seats
 from earl.runs.summary import FINAL
 

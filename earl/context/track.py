@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from earl.group import Played
-from earl.growth import KEPT_TURNS, ContextTokens
-from earl.trajectory import Author, StopReason
+from earl.trajectory import KEPT_TURNS, Author, ContextTokens, StopReason
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 

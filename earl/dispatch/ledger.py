@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import offsets_of
-from earl.dispatch.balance import Work, balance
 from earl.dispatch.plan import Leg, TransferPlan, plan
-from earl.dispatch.rows import Column, Numbers, Spread, ranges, spread
+from earl.dispatch.rows import Column, Numbers, Spread, Work, balance, ranges, spread
 from earl.errors import EarlError, unknown
 from earl.parallel.layout import Layout
 

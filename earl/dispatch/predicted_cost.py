@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from earl.config import Config
-from earl.dispatch.balance import balance, even_counts, work_of
 from earl.dispatch.plan import Leg, TransferPlan, Volume, plan, volume
-from earl.dispatch.rows import Column, Numbers, Spread, spread
+from earl.dispatch.rows import Column, Numbers, Spread, balance, even_counts, spread, work_of
 from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
 from earl.parallel.arrangement import fits, shares, smallest, splits

@@ -1,5 +1,6 @@
 """The stages of a step, written once: the same algorithm wherever its learner and its players run."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,9 @@ from earl.algorithms.base import Algorithm
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch
-from earl.config import Config
+from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
-from earl.engine.schedule import entropy_weight, learning_rate, ramp
 from earl.errors import OutOfMemory
 from earl.evaluate import Match
 from earl.group import Group, GroupOf, PlayedGroups
@@ -29,6 +29,36 @@ from earl.rollout.pack import charged, experiences, learned, trajectories_of, un
 from earl.rollout.tasks import EpisodeFactory, draw, draw_tasks
 from earl.seeds import derive
 from earl.trajectory import TrainingRecord
+
+# How learning rate and entropy weight move over the steps of reinforcement learning.
+
+
+def ramp(step: int, steps: int, start: float, final: float | None, decay_from: float, shape: str) -> float:
+    """The value at `step` (1 to `steps`): `start` up to decay_from · steps, then on the way to `final`.
+
+    Example:
+        >>> [ramp(step, 4, 1.0, 0.0, 0.5, "linear") for step in (1, 2, 3, 4)]
+        [1.0, 1.0, 0.5, 0.0]
+    """
+    begin = decay_from * steps
+    if final is None or step <= begin:
+        return start
+    way = min(1.0, (step - begin) / (steps - begin))
+    if shape == "cosine":
+        way = (1 - math.cos(math.pi * way)) / 2
+    return start + way * (final - start)
+
+
+def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
+    """The learning rate of an RL step, after a linear warm-up."""
+    rate = ramp(step, steps, config.learning_rate, config.final_learning_rate, config.decay_from, config.schedule)
+    return rate * min(1.0, step / config.warmup_steps) if config.warmup_steps else rate
+
+
+def entropy_weight(algorithm: AlgorithmConfig, learner: LearnerConfig, step: int, steps: int) -> float:
+    """The weight of the entropy bonus at an RL step."""
+    return ramp(step, steps, algorithm.entropy, algorithm.final_entropy, learner.decay_from, learner.schedule)
+
 
 G = TypeVar("G", bound=GroupOf[Any])
 

@@ -12,9 +12,8 @@ from earl.parallel.layout import Stage
 from earl.parallel.throughput.step import fitted
 from earl.planner.cell import PlanCell
 from earl.planner.question import Question
-from earl.planner.rollout import rollout_cells
+from earl.planner.stages import rollout_cells, training_cells
 from earl.planner.timing import PredictedStep, step
-from earl.planner.training import training_cells
 
 # The layout that a plan takes for each stage, context and load, and where it changes.
 

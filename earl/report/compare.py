@@ -20,8 +20,8 @@ from earl.report.figures import (
     line,
     percent_axis,
 )
+from earl.report.html import shown
 from earl.report.results import Pairing, Phase, opponent_name, pairings, phases, result_at, seat_name, seats_of
-from earl.report.text import shown
 
 Runs = Sequence[RunData]
 

@@ -27,7 +27,7 @@ from earl.report.figures import (
     thin,
 )
 from earl.report.forecast import outlook_traces
-from earl.report.text import count
+from earl.report.html import count
 
 # Plots of context lengths by step: quantiles as bands, the limit, and its forecast. Pure functions.
 

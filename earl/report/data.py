@@ -11,14 +11,13 @@ from safetensors import SafetensorError, safe_open
 from earl.config import Config
 from earl.documents import parse_json_object
 from earl.errors import EarlError, boundary
-from earl.growth import ContextTokens
 from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import checked, read_below, step_name, step_of, storage
 from earl.runs.store import Numbers, Store, files_of
 from earl.runs.tables import RecordedDecision
-from earl.trajectory import TrainingRecord, Trajectory
+from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -17,8 +17,8 @@ from earl.envs.base import Board
 from earl.errors import boundary
 from earl.report.data import RunData, StoredEpisode
 from earl.report.decoding import Decoder
+from earl.report.html import pack, shown, shown_line
 from earl.report.results import seat_name
-from earl.report.text import pack, shown, shown_line
 from earl.trajectory import Author, Trajectory, Turn
 
 AUTHORS = [author.name.lower() for author in Author]

@@ -7,8 +7,8 @@ from typing import Any
 from earl.matches import wilson
 from earl.report.data import RunData
 from earl.report.figures import AGAIN, BLUE, DASHES, GREY, ORANGE, Figure, finite, layout, line, note, percent_axis
+from earl.report.html import count
 from earl.report.results import Pairing, opponent_name, pairings, seat_name
-from earl.report.text import count
 from earl.runs.tables import RecordedMatch
 
 DURING = ("start", "warm_start", "train")

@@ -17,7 +17,7 @@ from earl.errors import EarlError
 from earl.report.compare import recipe_differences
 from earl.report.data import RunData
 from earl.report.figures import Figure
-from earl.report.text import visible
+from earl.report.html import visible
 from earl.runs.storage import replace_file, storage
 from earl.trajectory import Author
 

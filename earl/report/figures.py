@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from earl.report.data import RunData
-from earl.report.text import count, shown
+from earl.report.html import count, shown
 
 Points = Sequence[tuple[int, float]]
 

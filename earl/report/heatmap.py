@@ -4,10 +4,9 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from earl.growth import KEPT_TURNS
 from earl.report.data import RunData
 from earl.report.figures import Figure, finite, layout, plain
-from earl.trajectory import Author
+from earl.trajectory import KEPT_TURNS, Author
 
 MAX_COLUMNS = 150
 """Columns of the map; a longer run has several steps in each."""

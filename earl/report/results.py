@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
 from earl.report.data import RunData
-from earl.report.text import count, percent, percent_digits, shown
+from earl.report.html import count, percent, percent_digits, shown
 from earl.runs.tables import RecordedMatch
 
 _LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]

@@ -16,7 +16,7 @@ from earl.report.figures import (
     series_figure,
     thin,
 )
-from earl.report.text import shown
+from earl.report.html import shown
 
 Runs = Sequence[RunData]
 

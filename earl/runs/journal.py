@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from earl.group import Group
-from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision
-from earl.trajectory import TrainingRecord
+from earl.trajectory import ContextTokens, TrainingRecord
 
 KEPT_CHECKPOINTS = 2
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from earl.errors import EarlError
-from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs.storage import checked_database, storage
 from earl.runs.tables import (
@@ -34,6 +33,7 @@ from earl.runs.tables import (
     schema,
     to_real,
 )
+from earl.trajectory import ContextTokens
 
 LONGEST, SHORT = 1 << 20, 1 << 13
 """Most bytes of a text that tells something, and of any other value."""

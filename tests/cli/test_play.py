@@ -12,7 +12,7 @@ from earl.engine.tokenizer import character_tokenizer
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
-from earl.placement.eval_policy import EvalPolicy
+from earl.placement.embedded import EvalPolicy
 from earl.rollout.episode import Rules
 from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory

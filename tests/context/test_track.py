@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from earl.context.track import cause, context_metrics, tokens_by_turn, window
-from earl.growth import KEPT_TURNS, ContextTokens
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import KEPT_TURNS, Author, ContextTokens, Outcome, StopReason, Task, Trajectory, Turn
 
 LETTERS = {".": Author.TEMPLATE, "e": Author.ENVIRONMENT, "t": Author.TOOL, "h": Author.THINKING, "a": Author.ACTION}
 

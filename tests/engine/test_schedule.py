@@ -1,7 +1,7 @@
 import pytest
 
 from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine.schedule import entropy_weight, learning_rate, ramp
+from earl.placement.pipeline import entropy_weight, learning_rate, ramp
 
 
 def rates(steps, **settings):

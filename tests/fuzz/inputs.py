@@ -313,7 +313,7 @@ def shown(random: Random, place: Place) -> None:
     """Text that is shown to somebody."""
     from earl.cli.live.spans import safe
     from earl.cli.text import clean, one_line
-    from earl.report.text import shown, shown_line, visible
+    from earl.report.html import shown, shown_line, visible
 
     said = "".join(text(random) for _ in range(random.randrange(1, 5)))
     for show in (clean, one_line, visible, shown, shown_line, safe):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from earl.config import PlacementConfig
-from earl.dispatch.balance import Work
+from earl.dispatch.rows import Work
 from earl.parallel.layout import Layout
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.batch import Rows
-from earl.dispatch.balance import Work
 from earl.dispatch.execute import room
+from earl.dispatch.rows import Work
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
 from earl.engine.micro_batches import RowShare, minibatches, order_of

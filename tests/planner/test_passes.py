@@ -6,7 +6,7 @@ import pytest
 
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import devices
-from earl.planner.training import Passing, reference, update
+from earl.planner.stages import Passing, reference, update
 
 ALONE = Passing(
     known("Qwen2.5-7B").shape, devices()["H100"], dp=1, tp=1, hosts=1, tokens=16_384, context=4096, across=1.0

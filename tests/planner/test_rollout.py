@@ -1,7 +1,7 @@
 """Cells of the rollout follow from the room for keys and values."""
 
 from earl.parallel.throughput.step import fitted
-from earl.planner.rollout import rollout_cells
+from earl.planner.stages import rollout_cells
 from tests.planner.asked import asked
 
 

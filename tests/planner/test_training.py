@@ -2,7 +2,7 @@
 
 import pytest
 
-from earl.planner.training import training_cells
+from earl.planner.stages import training_cells
 from tests.planner.asked import asked
 
 

@@ -1,9 +1,8 @@
 """A step's numbers, of the shape that training writes, and the results of its matches."""
 
-from earl.growth import ContextTokens
 from earl.matches import MatchResult
 from earl.runs.store import Store
-from earl.trajectory import Author
+from earl.trajectory import Author, ContextTokens
 from tests.report.played import OPPONENTS
 
 WARM = 10

@@ -4,7 +4,7 @@ from typing import Any
 
 from earl import report
 from earl.report.data import gather
-from earl.report.layouts import changes, layout_figures
+from earl.report.page import changes, layout_figures
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision
 

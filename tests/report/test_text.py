@@ -3,7 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.report.text import count, number, percent, percent_digits, probability, seconds, shorten, shown, visible
+from earl.report.html import count, number, percent, percent_digits, probability, seconds, shorten, shown, visible
 
 
 def plain(text: str) -> str:

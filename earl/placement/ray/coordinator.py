@@ -13,7 +13,7 @@ import ray
 from ray.util.placement_group import remove_placement_group
 
 from earl.config import Config
-from earl.dispatch.balance import work_of
+from earl.dispatch.rows import work_of
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of
 from earl.engine.sharding.tp_group import Meeting
@@ -22,7 +22,7 @@ from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked
-from earl.placement.ray.async_rollout import AheadWorkers
+from earl.placement.ray.async_workers import AheadWorkers
 from earl.placement.ray.cluster import connected
 from earl.placement.ray.learner_group import LearnerGroup, ask_all, rows_of
 from earl.placement.ray.reshard import Given

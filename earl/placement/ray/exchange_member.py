@@ -10,10 +10,9 @@ import ray
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
-from earl.dispatch.balance import Work, balance
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import Leg, TransferPlan, plan, volume
-from earl.dispatch.rows import Numbers, Shard, columns, empty, spread
+from earl.dispatch.rows import Numbers, Shard, Work, balance, columns, empty, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.choice import HostLink, waiting_seconds
 from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached

@@ -15,8 +15,7 @@ import ray
 from numpy.typing import NDArray
 
 from earl.config import PlacementConfig
-from earl.dispatch.balance import Work
-from earl.dispatch.rows import columns, spread
+from earl.dispatch.rows import Work, columns, spread
 from earl.dispatch.transports.base import Corrupted
 from earl.dispatch.transports.choice import INSIDE_BYTES_PER_SECOND, OVERHEAD, HostLink, Pace, agreement
 from earl.dispatch.transports.objects import references_for

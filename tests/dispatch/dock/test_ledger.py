@@ -5,9 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from earl.dispatch.balance import excess
 from earl.dispatch.ledger import NOBODY, Consumer, Ledger
-from earl.dispatch.rows import COLUMNS, columns
+from earl.dispatch.rows import COLUMNS, columns, excess
 from earl.errors import EarlError
 from tests.dispatch.dock.docks import NAMES, SCORE, ledger, whole
 

@@ -1,4 +1,4 @@
-"""Cells of the learner: passes that prepare experience, and updates, by context and split."""
+"""Cells of the rollout: how one copy of an engine stands a number of responses, split over its devices or not."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,12 +7,80 @@ from math import ceil, exp
 
 from earl.parallel.arrangement import MemoryVerdict, fits, splits
 from earl.parallel.footprint import Training, forward_bytes, learner_bytes
-from earl.parallel.hardware import Device
+from earl.parallel.hardware import GIB, Device
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate, ModelShape
+from earl.parallel.throughput.rollout import Rollout, Workload, rollout
 from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, StepLoad, Values, fitted, parts, step_seconds
 from earl.planner.cell import PlanCell
 from earl.planner.question import Question
+
+
+def rollout_cells(asked: Question, gpus: int) -> list[PlanCell]:
+    """Every split at every context and load.
+
+    Args:
+        gpus: that sample.
+    """
+    return [
+        _rollout_cell(asked, context, responses, Layout(gpus // tp, tp))
+        for context in asked.contexts
+        for responses in asked.responses
+        for tp in asked.tps
+        if tp <= gpus
+    ]
+
+
+def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout) -> PlanCell:
+    engine = asked.engine(layout.tp)
+    prompt, reply = asked.tokens.of(context)
+    found = rollout(engine, Workload(prompt, reply, responses))
+    held = found.weight_bytes + found.reserve_bytes
+    room = max(0, held + engine.room_bytes(fitted().values))
+    return PlanCell(
+        stage="rollout",
+        context=context,
+        responses=responses,
+        dp=layout.dp,
+        tp=layout.tp,
+        micro_batch_tokens=None,
+        recompute=False,
+        offload=False,
+        feasible=found.fits,
+        verdict=_verdict(found, engine, context, responses, room),
+        memory_bytes=found.memory_bytes if found.fits else int(held + context * engine.token_bytes),
+        room_bytes=room,
+        kv_tokens_capacity=found.kv_tokens_capacity,
+        waves=found.waves or None,
+        throughput=found.tokens_per_gpu_s,
+    )
+
+
+def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
+    """Why it fits, and what that costs.
+
+    Example:
+        "422,342 tokens of context fit: 12 of 128 responses at once, in 11 waves; all at once would be 9.9 times as many
+        tokens and need 370.3 GiB on each GPU: an engine that cannot let responses wait runs out of memory"
+    """
+    held = found.weight_bytes + found.reserve_bytes
+    if not found.kv_tokens_capacity:
+        alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
+        return f"out of memory: {alone}, the engine may take {room / GIB:.1f}"
+    if not found.fits:
+        return f"out of memory: {found.why}"
+    if found.waves == 1:
+        return found.why
+    asked = responses * context
+    need = (held + asked * engine.token_bytes) / GIB
+    times = asked / found.kv_tokens_capacity
+    return (
+        f"{found.why}, in {found.waves} waves; all at once would be {times:.1f} times as many tokens and need "
+        f"{need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
+    )
+
+
+# Cells of the learner: passes that prepare experience, and updates, by context and split.
 
 # How long a learner's passes take: an engine's steps over prompts alone, and the weights that FSDP fetches meanwhile.
 #
@@ -114,14 +182,14 @@ def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
     tps = [tp for tp in asked.tps if tp in possible] or possible
     stages: tuple[Stage, ...] = ("experience", "update")
     return [
-        _cell(asked, stage, context, Layout(gpus // tp, tp))
+        _training_cell(asked, stage, context, Layout(gpus // tp, tp))
         for stage in stages
         for context in asked.contexts
         for tp in tps
     ]
 
 
-def _cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
+def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
     """Under the fastest way that fits, offloading where nothing else does; else under the one that needs least."""
     verdicts = {way: _fits(asked, stage, way, layout) for way in _ways(asked, stage, context, layout.dp)}
     fitting = [way for way, verdict in verdicts.items() if verdict.ok]

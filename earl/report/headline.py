@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from earl.report.data import RunData
-from earl.report.text import count, moment, seconds, shown
+from earl.report.html import count, moment, seconds, shown
 from earl.report.training_plots import stages
 
 MISSING = "not recorded yet"
@@ -71,7 +71,7 @@ def _time(data: RunData) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTime:
+class StageShare:
     """A row of the table of times."""
 
     stage: str
@@ -84,8 +84,8 @@ class StageTime:
     """Of all recorded time."""
 
 
-def time_table(data: RunData) -> list[StageTime]:
+def time_table(data: RunData) -> list[StageShare]:
     """Means and shares by stage."""
     values = {stage: [value for _, value in data.numbers.timings[stage]] for stage in stages(data)}
     whole = sum(map(sum, values.values())) or 1.0
-    return [StageTime(stage, fmean(v), len(v), sum(v), sum(v) / whole) for stage, v in values.items() if v]
+    return [StageShare(stage, fmean(v), len(v), sum(v), sum(v) / whole) for stage, v in values.items() if v]

@@ -9,6 +9,7 @@ from earl.matches import MatchResult, mean_over_seats, wilson
 if TYPE_CHECKING:
     from rich.table import Table
 
+
 SEATS = ("first", "second")
 FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
 
