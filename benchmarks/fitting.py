@@ -186,7 +186,7 @@ def served() -> tuple[ServedContext, ...]:
 
 def table(name: str) -> list[dict[str, str]]:
     """The rows of a file of published/."""
-    text = files("earl.benchmarks").joinpath("published", name).read_text(encoding="utf-8")
+    text = files("earl.benchmarks").joinpath("published").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from earl.benchmarks.hosts import Seat
 from earl.benchmarks.hosts import run as on_processes
-from earl.dispatch.execute import Tensors
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.base import Bytes, Transport
-from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weight_transfer import Tensors, carry
 from earl.dispatch.weights import Copies, Weight, WeightPlan, extra_bytes, peak_bytes, plan_weights
 from earl.parallel.layout import Layout
 from earl.seeds import derive

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.agents import chat as module
-from earl.agents.chat import Chat, Template, TemplateError
+from earl.agents import template as module
+from earl.agents.chat import Chat
+from earl.agents.template import Template, TemplateError
 from earl.errors import EarlError
 
 USER = [{"role": "user", "content": "X 12O\n456 <b>é</b>"}]
@@ -226,7 +227,7 @@ def test_a_forked_process_does_not_speak_over_its_parents_pipes():
 
 def test_the_process_ends_with_its_parent_even_within_a_loop():
     program = (
-        "import sys, threading, time; from earl.agents.chat import Template\n"
+        "import sys, threading, time; from earl.agents.template import Template\n"
         "made = Template(sys.argv[1], {}); made.render([{'content': 'ok'}])\n"
         "threading.Thread(target=made.render, args=([{'content': 'bad'}],), daemon=True).start()\n"
         "time.sleep(0.3); print(made._process.pid, flush=True); time.sleep(60)"

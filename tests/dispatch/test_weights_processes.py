@@ -7,8 +7,7 @@ from earl.benchmarks.hosts import run
 from earl.benchmarks.weights import CASES
 from earl.benchmarks.weights import run as benchmark
 from earl.config import ModelConfig
-from earl.dispatch.execute import Tensors
-from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weight_transfer import Tensors, carry
 from earl.dispatch.weights import Weight, plan_weights
 from earl.engine.model import make, tensors_once
 from earl.engine.sharding.tensor_parallel import split

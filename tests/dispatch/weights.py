@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from earl.dispatch.execute import Tensors
-from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weight_transfer import Tensors, carry
 from earl.dispatch.weights import Copies, Weight, plan_weights
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import Board

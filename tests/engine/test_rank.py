@@ -11,12 +11,12 @@ from earl.benchmarks.layouts import batch, free_ports, trained
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner
 from earl.engine.model import make
-from earl.engine.rank import sharded_learner
 from earl.engine.ranks import Replicas
 from earl.engine.sharding.mesh import joined_mesh
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
+from earl.placement.ray.actor_setup import sharded_learner
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,8 @@ from earl.dispatch.rows import Shard, empty
 from earl.dispatch.transports import objects
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.learner import Learner, Update
-from earl.engine.rank import sharded_learner
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
-from earl.placement.ray.actor_setup import Alive, Lines, begun, bounded, joined, losing_others
+from earl.placement.ray.actor_setup import Alive, Lines, begun, bounded, joined, losing_others, sharded_learner
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest, Moved
 from earl.placement.ray.reshard import Carried, Given, give
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, described, offer

@@ -23,9 +23,9 @@ import ray
 import torch
 from torch import Tensor
 
-from earl.dispatch.execute import TRIES, Tensors
+from earl.dispatch.execute import TRIES
 from earl.dispatch.transports.base import CHECKSUM_BYTES, Bytes, Corrupted, intact, seal
-from earl.dispatch.weight_transfer import Hand
+from earl.dispatch.weight_transfer import Hand, Tensors
 from earl.dispatch.weights import Copies, Move, Weight, WeightPlan, plan_weights
 from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Box, Layout, whole
