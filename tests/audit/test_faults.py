@@ -1,12 +1,15 @@
 """Each planted fault is caught and named, in every shape that it may come in, and nothing else is."""
 
 import sqlite3
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from earl.audit.diagnosis import _rewards
 from earl.audit.evidence import by_weights, gather
+from earl.audit.findings import Fault, Spoken
 from earl.engine.model import load
 from earl.engine.tokenizer import character_tokenizer
 from earl.runs.storage import step_name
@@ -133,3 +136,10 @@ def test_numbers_that_the_episodes_do_not_show_are_named(planted):
         connection.execute("UPDATE metrics SET value = value + 0.25 WHERE step = ? AND name = 'reward'", (STEP,))
     connection.close()
     assert run.names() == {"wrong number"}
+
+
+def test_turns_that_the_replay_does_not_have_are_named():
+    turn = SimpleNamespace(reward=0.0)
+    stored, played = SimpleNamespace(turns=[turn, turn]), SimpleNamespace(turns=[turn])
+    found = list(_rewards(stored, played, Spoken(None, step=3, episode=1)))
+    assert [(one.fault, one.message) for one in found] == [(Fault.WRONG_ENDING, "2 turns are stored, the replay has 1")]

@@ -521,3 +521,10 @@ def test_a_folder_that_cannot_be_listed_is_a_clear_error(folder, weights, monkey
     monkeypatch.setattr("pathlib.Path.iterdir", lambda _: (_ for _ in ()).throw(PermissionError(13, "denied", "there")))
     with pytest.raises(EarlError, match="there cannot be read: denied; check the folder"):
         folder_of(folder, weights)
+
+
+def test_an_export_from_a_folder_whose_name_is_no_text_is_a_clear_error(folder, tmp_path):
+    odd = folder.rename(tmp_path / os.fsdecode(b"\xff"))
+    with pytest.raises(EarlError, match="cannot be read"):
+        export(odd, tmp_path / "exported", "bfloat16")
+    assert not (tmp_path / "exported").exists()

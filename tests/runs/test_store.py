@@ -1,5 +1,6 @@
 import math
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -212,3 +213,15 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(EarlError, match=r"has format 99.*use a newer earl"):
         Store(tmp_path / "run.db", read_only=True)
+
+
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    with Store(tmp_path / "run.db"):
+        pass
+    with closing(sqlite3.connect(tmp_path / "run.db")) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = CAST(sql || x'80' AS TEXT) WHERE name = 'metrics'")
+        connection.commit()
+    for read_only in (True, False):
+        with pytest.raises(EarlError, match="not a database of a run"):
+            Store(tmp_path / "run.db", read_only=read_only)

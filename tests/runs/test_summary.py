@@ -11,7 +11,8 @@ from earl.recipe import build, dump
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
-from earl.runs.summary import FINAL, chosen_checkpoint, summarize
+from earl.runs.summary import FINAL, chosen_checkpoint, last_evaluation, summarize
+from earl.runs.tables import RecordedMatch
 
 
 @pytest.fixture
@@ -64,3 +65,11 @@ def test_a_lock_that_holds_digits_without_end_holds_nobody(tmp_path):
     folder = create(tmp_path, "a", "[env]\nname = 'tictactoe'\n")
     folder.lock.write_text("9" * 5000)
     assert summarize(folder).state == "stopped"
+
+
+def test_the_last_evaluation_is_of_one_step_and_one_phase() -> None:
+    early, late = (RecordedMatch(step, FINAL, result(0.5)) for step in (3, 4))
+    assert last_evaluation([early, late]) == [late]
+    # A database of somebody else may name phases that earl does not know; they are not taken together.
+    mixed = [RecordedMatch(3, "final?", result(0.5)), RecordedMatch(3, "train?", result(0.5))]
+    assert last_evaluation(mixed) == mixed[1:]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.cli.live.canvas import Curve, Frame, bar, plot, raster, sparkline, ticks
+from earl.cli.live.canvas import Curve, Frame, bar, plot, raster, row_of, sparkline, ticks
 from earl.cli.live.spans import Span, fit
 
 
@@ -122,3 +122,8 @@ def test_a_line_fits_exactly(line: list[Span], width: int) -> None:
 
     clean = [(part.replace("\n", ""), style) for part, style in line]
     assert sum(cell_len(part) for part, _ in fit(clean, width)) == width
+
+
+def test_a_value_that_overflows_the_frame_is_outside_of_it() -> None:
+    assert row_of(1.7e308, Frame(0, 1, 0, 1e-300), 10) is None
+    assert row_of(1.7e308, Frame(0, 1, -1.7e308, 1.7e308), 10) is None  # the height itself is infinite
