@@ -1,6 +1,6 @@
-"""TOML and JSON that somebody else may have written: bounded before anything is made of them.
+"""Bounded parsing of TOML and JSON from untrusted files.
 
-Both parsers recurse, take whole numbers of any length and, as TOML's, need time quadratic in the longest key.
+Both parsers recurse and accept integers of any length. The TOML parser takes time quadratic in the longest key.
 """
 
 import json
@@ -10,14 +10,14 @@ from typing import Any
 MOST_TOML_BYTES = 16 << 10
 """A resolved recipe has 2 KB."""
 MOST_JSON_BYTES = 16 << 20
-"""A tokenizer's is the largest; states and profiles stay far below."""
+"""A tokenizer's file is the largest; states and profiles are far smaller."""
 DEEPEST = 32
 LARGEST = 1 << 128
-"""No state, seed or count is larger, and as a float it is still finite."""
+"""Above any state, seed or count that earl writes; still finite as a float."""
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """A TOML document. Raises ValueError for anything else, and for what is larger or deeper than a recipe can be."""
+    """Parse TOML. Raises ValueError if it is invalid, or larger or deeper than a recipe can be."""
     _short(data, MOST_TOML_BYTES)
     try:
         tree = tomllib.loads(data.decode())
@@ -28,7 +28,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def parse_json(data: bytes) -> Any:
-    """A JSON document. Raises ValueError for anything else, and for what is too large, too deep, or no text."""
+    """Parse JSON. Raises ValueError if it is invalid, too large, too deep, or contains lone surrogates."""
     _short(data, MOST_JSON_BYTES)
     try:
         value = json.loads(data)
@@ -41,7 +41,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def parse_json_object(data: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ValueError as `parse_json` does."""
+    """Parse a JSON object. Raises ValueError as `parse_json` does."""
     value = parse_json(data)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
@@ -58,7 +58,7 @@ def _too_deep() -> ValueError:
 
 
 def _check(value: Any) -> None:
-    """Level by level, so that depth costs no stack."""
+    """Check integers, strings and depth level by level, without recursion."""
     level = [value]
     for _ in range(DEEPEST):
         below: list[Any] = []
@@ -70,7 +70,7 @@ def _check(value: Any) -> None:
             elif isinstance(one, int) and not -LARGEST <= one < LARGEST:
                 raise ValueError("not what earl writes: a whole number has more than 128 bits")
             elif isinstance(one, str) and not one.isascii():
-                one.encode()  # half of a pair of surrogates is no text, and could be neither stored nor shown
+                one.encode()  # a lone surrogate can be neither stored nor shown
         if not below:
             return
         level = below

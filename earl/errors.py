@@ -1,4 +1,4 @@
-"""The errors of the house: what a user can mend, and the one place where outside faults become records."""
+"""Errors that users can fix, and `boundary`, which turns faults of foreign code into records."""
 
 import difflib
 import signal
@@ -10,38 +10,27 @@ from dataclasses import dataclass
 
 
 class EarlError(ValueError):
-    """Something the user can mend. The message names the value, the rule and the cure; exit code 2."""
+    """An error that the user can fix. The message names the value, the rule and the cure; exit code 2."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user's wish to stop at once. A KeyboardInterrupt that other code raises is a fault of that code."""
+    """The user's request to stop at once. A KeyboardInterrupt raised by other code is a fault of that code."""
 
 
 class OutOfMemory(EarlError):
-    """A process had no memory left for what it was to do."""
-
     def __init__(self, stage: str, who: str, said: str, stuck: bool = False) -> None:
         super().__init__(stage, who, said, stuck)
         self.stage = stage
-        """During which it happened."""
-        self.who = who
-        """Such as "learner rank 1"."""
-        self.said = said
-        """What could not be had."""
-        self.stuck = stuck
-        """Whether others still wait for it, without end."""
+        self.who = who  # such as "learner rank 1"
+        self.said = said  # the allocation that failed
+        self.stuck = stuck  # whether other processes still wait for this one, without end
 
     def __str__(self) -> str:
         return f"{self.who} ran out of memory during {self.stage}: {self.said}"
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> EarlError:
-    """The error for a name that is not in a registry, with the nearest known name.
-
-    Example:
-        >>> str(unknown("opponent", "heuristics", ["heuristic", "random"]))
-        "unknown opponent 'heuristics'; did you mean 'heuristic'? Known: heuristic, random"
-    """
+    """The error for a name that is not in a registry, with the nearest known name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -50,21 +39,20 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> EarlError:
 
 @dataclass(slots=True)
 class CaughtFault:
-    """What `boundary` caught: None while all is well, else one line that names the fault."""
+    """What `boundary` caught: None, or one line that names the fault."""
 
     message: str | None = None
 
 
 LONGEST_MESSAGE = 500
-"""Characters that are kept of what a fault says."""
 
 
 @contextmanager
 def boundary() -> Iterator[CaughtFault]:
-    """Turn a fault in code that is not ours (an environment, a tool) into a record.
+    """Turn a fault in foreign code (an environment, a tool) into a record.
 
-    A bad rollout is data: the caller reads `fault.message` and ends that one episode with it. SystemExit and its like
-    are faults too; only the user's own interrupt passes. Other broad `except`s only translate and raise again.
+    A failed rollout is data: the caller ends that one episode with `fault.message`. SystemExit is a fault too; only the
+    user's own interrupt passes. Other broad `except`s only translate and raise again.
     """
     fault = CaughtFault()
     try:
@@ -76,14 +64,14 @@ def boundary() -> Iterator[CaughtFault]:
 
 
 def _from_user(error: BaseException) -> bool:
-    """Whether Ctrl-C raised it. Python's own handler, where no other is installed, raises in the main thread alone."""
+    """Whether Ctrl-C raised it. Python's default handler raises in the main thread only."""
     plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     in_main = threading.current_thread() is threading.main_thread()
     return isinstance(error, Interrupted) or (isinstance(error, KeyboardInterrupt) and plain and in_main)
 
 
 def _described(error: BaseException) -> str:
-    """One clean line of bounded length, whatever the error says of itself."""
+    """One printable line of bounded length, even if the error's own `__str__` fails."""
     kind, *_, (frame, line) = type(error).__name__, *traceback.walk_tb(error.__traceback__)
     try:
         said = str.__getitem__(str(error), slice(LONGEST_MESSAGE + 1))
@@ -91,6 +79,6 @@ def _described(error: BaseException) -> str:
         said = f"(its message cannot be had: {type(another).__name__})"
     shown = " ".join("".join(c if c.isprintable() else " " for c in said[:LONGEST_MESSAGE]).split())
     cut = " …" if len(said) > LONGEST_MESSAGE else ""
-    if isinstance(error, EarlError):  # it says all that there is to say
+    if isinstance(error, EarlError):  # its message is complete
         return shown + cut
     return f"{kind}: {shown}{cut} (line {line} of {frame.f_code.co_name})"

@@ -1,4 +1,4 @@
-"""How strong a policy is: matches with intervals, or every reply of the opponent enumerated."""
+"""Evaluation of a policy: sampled matches with intervals, or exact enumeration of the opponent's replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,32 +14,22 @@ from earl.seeds import derive
 from earl.trajectory import StopReason, Task, Trajectory
 
 ANY = "any"
-"""The opponent of exact evaluation that may play every legal move; its fractions are of leaves."""
+"""Opponent of exact evaluation that may play every legal move; its fractions are of leaves."""
 MAX_LEAVES = 50_000
 WAVE = 1024  # episodes played side by side
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What is to be measured: one opponent from one seat.
-
-    Example:
-        Match(opponent="perfect", seat=1, exact=True)
-    """
-
     opponent: str
     seat: int
     exact: bool = False
-    episodes: int = 400
-    """Games, or held-out tasks; not read when exact."""
+    episodes: int = 400  # games, or held-out tasks; not read when exact
 
 
 def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episodes: int) -> list[Match]:
     """Every opponent from every seat; in tool tasks, the held-out tasks.
-
-    Raises:
-        EarlError: for opponents where there are none, or none where one is needed.
-    """
+    Raises EarlError for opponents in a tool task, and for none in a game."""
     if world.seats == 1:
         if any(opponents) or exact:
             raise EarlError(f"{world.env} is a task without opponents; leave out --opponent and --exact")
@@ -52,12 +42,8 @@ def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episod
 
 
 def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
-    """Measure one match.
-
-    Raises:
-        EarlError: when an environment fails, a server has no valid reply in any episode, or a tree has more than
-            MAX_LEAVES leaves.
-    """
+    """Play one match. Raises EarlError when an environment fails, every episode ends by a fault, or a tree has
+    more than MAX_LEAVES leaves."""
     if match.exact:
         played, weights = _enumerate(world, sampler, match)
     else:
@@ -75,7 +61,7 @@ def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int 
 
 
 def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
-    """What the best weights are chosen by: fewest losses, then most wins. Larger is better."""
+    """Key that selects the best weights: fewest losses, then most wins. Larger is better."""
     return (-sum(result.loss for result in results), sum(result.win for result in results))
 
 
@@ -94,24 +80,19 @@ def _sample(world: EpisodeFactory, sampler: Completes, match: Match, seed: int) 
 
 @dataclass(slots=True)
 class Script:
-    """An opponent that follows a script of choices, then takes the first choice and notes the others.
-
-    Playing all scripts that come up visits every leaf of the tree of the opponent's replies exactly once.
-    """
+    """Opponent that follows a script of choices, then takes the first choice and records the alternatives. Playing all
+    recorded scripts visits every leaf of the tree of the opponent's replies exactly once."""
 
     player: Player
     script: tuple[int, ...]
     path: list[int] = field(default_factory=list)
-    weight: float = 1.0
-    """Probability of the path, by the player's distribution."""
+    weight: float = 1.0  # probability of the path, by the player's distribution
     others: list[tuple[int, ...]] = field(default_factory=list)
 
     def distribution(self, game: Game, state: State) -> tuple[tuple[int, float], ...]:
-        """That of the player."""
         return self.player.distribution(game, state)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        """The next choice of the script."""
         del rng
         choices = self.distribution(game, state)
         place = len(self.path)
@@ -124,7 +105,7 @@ class Script:
 
 
 def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple[list[Trajectory], list[float]]:
-    """Every leaf against the opponent's replies, with its probability; for ANY, each leaf alike."""
+    """Every leaf of the tree of the opponent's replies, with its probability; for ANY, all leaves weigh the same."""
     player = opponent_of("random" if match.opponent == ANY else match.opponent, world.env)
     task = Task(world.env, 0, match.seat, match.opponent)
     played: list[Trajectory] = []

@@ -1,4 +1,7 @@
-"""Episodes that started alike, from which group baselines are made, with their tokens or without."""
+"""Groups of episodes of one task, with tokens (`Trajectory`) or without (`TrajectorySummary`).
+
+Group baselines need only `Played`, the properties that both have. The driver sees summaries; tokens stay elsewhere.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,17 +12,13 @@ from numpy.typing import NDArray
 
 from earl.trajectory import Author, Ended, Outcome, StopReason, Task, Trajectory, Turn
 
-# An episode without its tokens, which lie elsewhere: enough to measure a step, and to make advantages.
-#
-# Trajectory ─▶ outline ─▶ Outline        either is `Played`
-
 
 class Played(Protocol):
-    """What is known of an episode wherever its tokens lie: enough to measure a step, and to make advantages."""
+    """What is known of an episode wherever its tokens are: enough for metrics and advantages. See `Trajectory`."""
 
     @property
     def task(self) -> Task:
-        """Where it started."""
+        """Start of the episode."""
 
     @property
     def seed(self) -> int:
@@ -27,7 +26,7 @@ class Played(Protocol):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Its rounds."""
+        """Agent-environment rounds."""
 
     @property
     def stop(self) -> StopReason:
@@ -43,23 +42,23 @@ class Played(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """All of them."""
+        """Tokens of all contexts."""
 
     @property
     def num_sampled(self) -> int:
-        """Those that the policy sampled at their place."""
+        """Tokens sampled by the policy in place."""
 
     @property
     def version_sum(self) -> int:
-        """The versions of the weights that sampled them, added up."""
+        """Sum of the weight versions of the sampled tokens."""
 
     @property
     def oldest(self) -> int:
-        """The first of these versions; -1 where nothing was sampled."""
+        """Oldest of these versions; -1 if no token was sampled."""
 
     @property
     def author_tokens(self) -> NDArray[np.int64]:
-        """[turns, authors], tokens of each turn; what came after the last reply belongs to a turn of its own."""
+        """Tokens by turn and author, [turns, authors]; tokens after the last reply form a turn of their own."""
 
     @property
     def reward(self) -> float:
@@ -72,7 +71,7 @@ class Played(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrajectorySummary(Ended):
-    """An episode without its tokens, which lie elsewhere. See `Played` and `Trajectory`."""
+    """An episode without its tokens. See `Played` and `Trajectory`."""
 
     task: Task
     seed: int
@@ -87,18 +86,16 @@ class TrajectorySummary(Ended):
     author_tokens: NDArray[np.int64]
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Few bytes: one of every episode goes to the driver, and an array takes more by itself than all the rest."""
+        """Pickle the array as a list: one summary per episode goes to the driver, and a pickled array is larger."""
         values = [getattr(self, field.name) for field in fields(self)]
         return _outline, (*values[:-1], self.author_tokens.tolist())
 
 
 def _outline(*values: Any) -> TrajectorySummary:
-    """What `TrajectorySummary.__reduce__` wrote."""
     return TrajectorySummary(*(*values[:-1], np.array(values[-1], np.int64).reshape(-1, len(Author))))
 
 
 def outline(trajectory: Trajectory) -> TrajectorySummary:
-    """A trajectory without its tokens."""
     return TrajectorySummary(
         task=trajectory.task,
         seed=trajectory.seed,
@@ -119,21 +116,17 @@ P_co = TypeVar("P_co", bound=Played, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class GroupOf(Generic[P_co]):
-    """Episodes that started alike, for group baselines."""
+    """Episodes of one task, for group baselines."""
 
     trajectories: tuple[P_co, ...]
 
     @property
     def task(self) -> Task:
-        """The task that all of them started from."""
         return self.trajectories[0].task
 
 
 PlayedGroups = Sequence[GroupOf[Played]]
-"""Groups, wherever their tokens lie."""
 
 
 class Group(GroupOf[Trajectory]):
-    """Trajectories that started alike."""
-
     __slots__ = ()

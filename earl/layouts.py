@@ -1,7 +1,7 @@
-"""The layouts of a run's stages: decided before each, left where there is no room, never taken again for such a load.
+"""The layouts of a run's stages: chosen before each stage, changed when a process runs out of memory.
 
-before a stage   load ─▶ selector ─▶ another layout, if it pays or has to be
-out of memory    the layout is barred ─▶ selector ─▶ another layout ─▶ the same work once more
+before a stage   load ─▶ selector ─▶ another layout, if it pays off or the current one does not fit
+out of memory    the layout is barred for such a load ─▶ selector ─▶ another layout ─▶ the same work again
 """
 
 import time
@@ -24,18 +24,18 @@ from earl.runs.tables import RecordedDecision
 
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0
-"""What a switch is taken to cost until one is measured."""
+"""Assumed cost of a switch until one is measured."""
 FULLEST: dict[Stage, tuple[str, ...]] = {
     "rollout": ("rollout",),
     "update": ("values", "preparation", "scoring", "update"),
 }
-"""Whose measured memory is that which was expected of a stage."""
+"""Activities whose measured memory is compared with the prediction for a stage."""
 ALL_SEEN = 0.8
-"""Less than so much of what was expected: an engine's own processes have the rest, and nobody measured these."""
+"""A smaller share of the predicted memory is ignored: an engine's own processes hold the rest, unmeasured."""
 TRUSTED = 4
-"""What was measured before the run counts as so many measurements of a step at most."""
+"""Most step measurements that one measurement from before the run counts as."""
 PLAYED = ("rows", "dispatch", "recording")
-"""In which players give what they have played: laid out anew, they have it no more."""
+"""Activities in which rollout workers still hold their episodes; a new layout loses them."""
 CURES = (
     "raise placement.tp, placement.cp or sampler.tp, set learner.recompute, lower learner.micro_batch_tokens or "
     "context.limit, or raise placement.memory_gib"
@@ -43,10 +43,8 @@ CURES = (
 
 
 class Layouts:
-    """How a run's stages are laid out, as it goes on.
-
-    Without a selector they stay as they are, and whoever runs out of memory ends the run.
-    """
+    """The current layout of each stage, and the selector that changes it. Without a selector the layouts are fixed, and
+    running out of memory ends the run."""
 
     def __init__(self, placement: StepPipeline, journal: Journal) -> None:
         self._placement, self._journal = placement, journal
@@ -68,17 +66,14 @@ class Layouts:
             self._selector.restore(_beginning(self._selector.state(), self._laid))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
         if self._selector is None:
             return {}
         filled = [{"choice": choice.as_object(), "times": times} for choice, times in self._filled.items()]
         return {"scale": dict(self._costs.scale), "filled": filled, "selector": self._selector.state()}
 
     def restore(self, state: dict[str, Any], step: int) -> None:
-        """Go on from what the checkpoint of a step holds; what was seen since by this very process is known better.
-
-        What ran out of memory in steps that are done again is told at the step before them.
-        """
+        """Continue from a checkpoint's state; what this process has seen since takes precedence. Out-of-memory events
+        of steps that are repeated are logged again at the checkpoint's step."""
         for at, said in self._barred:
             if at > step:
                 self._journal.event(step, "out_of_memory", f"at step {at}: {said}")
@@ -90,8 +85,7 @@ class Layouts:
             self._seen = bool(state["selector"]["loads"])
 
     def take(self, profile: Profile) -> None:
-        """Take in what was measured before the run, as a few measurements each: nobody played those episodes, so that
-        what the run itself takes soon outweighs them."""
+        """Add measurements from before the run, weighted as a few each, so that those of the run soon outweigh them."""
         if self._selector is None:
             return
         for point, timing in profile.timings.items():
@@ -102,16 +96,16 @@ class Layouts:
             self._selector.switched(choice, seconds)
 
     def saw(self, step: int, load: Load) -> None:
-        """Take in the contexts of a step."""
+        """Record the context lengths of a step."""
         self._load, self._seen = load, True
         if self._selector:
             self._selector.saw(step, load)
-        if self._played is not None:  # only now it is known what was played in that time
+        if self._played is not None:  # the load of that rollout is known only now
             self._measured(self._laid.get("rollout"), load, self._played)
             self._played = None
 
     def filled(self, peaks: Mapping[str, float]) -> None:
-        """Take in what processes took of memory in a step, in bytes by what they did."""
+        """Record the peak memory of a step, in bytes by activity."""
         for stage, choice in self._laid.items():
             took = max((peaks.get(name, 0.0) for name in FULLEST[stage]), default=0.0)
             if took and self._seen and stage not in self._mixed:
@@ -121,11 +115,8 @@ class Layouts:
         self._mixed.clear()
 
     def settle(self, stage: Stage, step: int, clock: Clock) -> None:
-        """Lay a stage out for what it is to do now; it stays as it is until contexts have been seen.
-
-        Raises:
-            Lost: where that failed: the run goes on from its last checkpoint.
-        """
+        """Choose a stage's layout for the coming work; unchanged until context lengths have been seen.
+        Raises WorkerLost when the switch fails; the run then continues from its last checkpoint."""
         if self._selector and self._seen and stage in self._laid and self._may_leave(stage):
             decision = self._decided(self._selector, stage, step)
             if decision.choice != self._laid[stage]:
@@ -133,15 +124,10 @@ class Layouts:
                     self._lay(decision, None)
 
     def keep(self, stage: Stage | None, step: int, work: Callable[[], Result]) -> Result:
-        """Do a stage's work, under another layout where there is no room for it.
+        """Run a stage's work, which must be repeatable; when memory runs out, run it again under another layout.
 
-        Args:
-            stage: whose time it is; None: it is not to be measured.
-            work: can be done again.
-
-        Raises:
-            EarlError: when no layout is left.
-            Lost: where it cannot be done again.
+        The time is recorded unless `stage` is None. Raises EarlError when no layout is left, and WorkerLost when the
+        episodes of the rollout workers were lost.
         """
         while True:
             began = time.perf_counter()
@@ -158,7 +144,7 @@ class Layouts:
                 return done
 
     def once(self, step: int, work: Callable[[], Result]) -> Result | None:
-        """Do what cannot be done again, since others have gone on; None: there was no room for it."""
+        """Run work that cannot be repeated, since other processes have continued; None if memory ran out."""
         try:
             return work()
         except OutOfMemory as error:
@@ -166,11 +152,10 @@ class Layouts:
             return None
 
     def _may_leave(self, stage: Stage) -> bool:
-        """Whether it is known how fast these machines are, or there is no room where the stage is."""
+        """Whether a switch is allowed: the speed of these machines is known, or the current layout does not fit."""
         return stage in dict(self._costs.scale) or bool(self._costs.obstacle(self._laid[stage], self._load))
 
     def _give_way(self, error: OutOfMemory, step: int) -> None:
-        """Bar the layout that ran out of memory, and take another one."""
         stage: Stage = "update" if error.who.startswith("learner") else "rollout"
         under = self._laid.get(stage)
         context = f"contexts of up to {self._load.longest_tokens} tokens"
@@ -178,7 +163,7 @@ class Layouts:
             raise EarlError(f"{error}, with {context}; {CURES}, or selector.kind = 'auto'; then continue with --resume")
         said = f"{error}, under {under} with {context}: it is not taken again"
         self._barred.append((step, said))
-        self._mixed.add(stage)  # what was taken in this step, no one choice took
+        self._mixed.add(stage)  # no single layout caused this step's peaks
         self._journal.event(step, "out_of_memory", said)
         if not self._seen:
             self._selector.saw(step, self._load)
@@ -191,7 +176,7 @@ class Layouts:
             raise WorkerLost(f"{error}, and what it had played is to be played again")
 
     def _decided(self, selector: Selector, stage: Stage, step: int) -> Decision:
-        """What the selector decides, once it is kept with all that it was decided from."""
+        """Let the selector decide, and log the decision with its inputs."""
         made = selector.decide(stage, step)
         before = None if made.before is None else str(made.before)
         self._journal.decision(
@@ -210,7 +195,7 @@ class Layouts:
         self._journal.event(decision.step, "layout", message)
 
     def _measured(self, choice: Choice | None, load: Load, seconds: float) -> None:
-        """Take in what a choice took; the first time of its stage tells how fast these machines are."""
+        """Record the time of a layout; the first one of a stage calibrates the cost model to these machines."""
         if self._selector is None or choice is None:
             return
         stage = choice.stage
@@ -227,6 +212,6 @@ class Layouts:
 
 
 def _beginning(state: dict[str, Any], laid: Mapping[Stage, Choice]) -> dict[str, Any]:
-    """A selector's state in which the stages are laid out already."""
+    """A selector's state with the current layouts set."""
     begun = {stage: {**state["stages"][stage], "current": choice.as_object()} for stage, choice in laid.items()}
     return {**state, "stages": {**state["stages"], **begun}}

@@ -1,47 +1,34 @@
-"""Match results: the noun that evaluation makes, the run store keeps and the report shows."""
+"""Match results: made by evaluation, kept by the run store, shown by the report."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 BOTH_SEATS = -1
-"""The seat of a result that is the mean over seats."""
+"""Seat of a result that is the mean over seats."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """How one player did against one opponent from one seat. Fractions are of 1.
-
-    Example:
-        MatchResult("tictactoe", "random", seat=0, exact=False, episodes=400,
-                    win=0.93, draw=0.05, loss=0.02, illegal=0.0, truncated=0.0)
-    """
+    """Result of one player against one opponent from one seat. Fractions are of 1."""
 
     env: str
     opponent: str
     seat: int
     exact: bool
     """Every reply of the opponent was enumerated; the fractions are then probabilities, not samples."""
-    episodes: int
-    """Games played; leaves of the game tree when `exact`."""
+    episodes: int  # games played; leaves of the game tree when `exact`
     win: float
     draw: float
     loss: float
-    illegal: float
-    """Fraction of episodes in which a reply broke the rule, counted apart from how they ended."""
-    truncated: float
-    """Fraction of episodes that a token limit ended."""
+    illegal: float  # fraction of episodes with an invalid reply, whatever their outcome
+    truncated: float  # fraction of episodes ended by a token limit
     faults: tuple[str, ...] = ()
-    """The errors of the episodes that a server's invalid reply ended; they count as lost. Not kept in run.db."""
+    """Errors of episodes ended by a server's invalid reply; they count as losses. Not kept in run.db."""
 
 
 def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a fraction (Wilson 1927): `z` = 1.96 covers 95 %. (0, 1) when n is 0.
-
-    Example:
-        >>> [round(bound, 3) for bound in wilson(95, 100)]
-        [0.888, 0.978]
-    """
+    """The Wilson score interval of a fraction (Wilson 1927): `z` = 1.96 covers 95 %. (0, 1) when n is 0."""
     if n == 0:
         return 0.0, 1.0
     fraction = successes / n
@@ -54,14 +41,14 @@ def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def merge(parts: Sequence[MatchResult]) -> MatchResult:
-    """Samples of the same match taken together, each weighing as many episodes as it has."""
+    """Pool samples of the same match, weighted by their episodes."""
     assert len({(part.env, part.opponent, part.seat, part.exact) for part in parts}) == 1
     assert not parts[0].exact, "an enumerated match is whole; there is nothing to merge"
     return _mean(parts, [part.episodes for part in parts], parts[0].seat)
 
 
 def mean_over_seats(results: Sequence[MatchResult]) -> MatchResult:
-    """One result per seat in, their mean out: each seat weighs the same, however many leaves it has."""
+    """Mean over one result per seat; each seat weighs the same, however many leaves it has."""
     assert len({result.seat for result in results}) == len(results)
     return _mean(results, [1] * len(results), BOTH_SEATS)
 

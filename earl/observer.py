@@ -1,4 +1,4 @@
-"""Who watches a run while it goes on: the bar in the terminal, the trackers. The first process alone has observers."""
+"""Observers of a run, such as the progress bar and the trackers. Only the first process has observers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from earl.matches import MatchResult
 
 
 class Observer(Protocol):
-    """Is told all that the run's database is told, in the same order."""
+    """Receives everything that is written to the run's database, in the same order."""
 
     def step(
         self,
@@ -17,18 +17,16 @@ class Observer(Protocol):
         matches: Sequence[MatchResult],
         phase: str,
     ) -> None:
-        """A step is done and written down; timings are seconds by stage, `phase` is that of the matches."""
+        """A step is done and recorded; timings are seconds by stage, `phase` is that of the matches."""
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Something happened, such as a better evaluation or a limit that was raised."""
+        """An event, such as a better evaluation or a raised limit."""
 
     def stopping(self) -> None:
-        """A stop was asked for and comes after the step; called by the signal's handler."""
+        """A stop was requested and follows after the step; called by the signal handler."""
 
 
 class Observers:
-    """Several observers as one."""
-
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
@@ -40,16 +38,13 @@ class Observers:
         matches: Sequence[MatchResult],
         phase: str,
     ) -> None:
-        """Tell each."""
         for observer in self._observers:
             observer.step(step, metrics, timings, matches, phase)
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Tell each."""
         for observer in self._observers:
             observer.event(step, kind, message)
 
     def stopping(self) -> None:
-        """Tell each."""
         for observer in self._observers:
             observer.stopping()

@@ -1,4 +1,4 @@
-"""Recipes as they are read and written: TOML files, `a.b=value` assignments, and errors that name the nearest key."""
+"""Reading and writing recipes: TOML files, `a.b=value` assignments, and errors that name the nearest key."""
 
 import difflib
 import re
@@ -19,11 +19,7 @@ SHOWN = 200
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Read a recipe file.
-
-    Raises:
-        EarlError: when the file cannot be read or is not TOML.
-    """
+    """Read a recipe file. Raises EarlError when the file cannot be read or is not TOML."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_TOML_BYTES + 1)
@@ -33,7 +29,7 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def recipe_of(data: bytes, path: Path) -> dict[str, Any]:
-    """What was read from a recipe file, as a tree. Raises EarlError when it is not TOML."""
+    """Parse the contents of a recipe file. Raises EarlError when it is not TOML."""
     try:
         return parse_toml(data)
     except ValueError as error:
@@ -41,7 +37,7 @@ def recipe_of(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def override(tree: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """Apply `a.b=value` assignments; values are TOML values, or plain strings where they are not.
+    """Apply `a.b=value` assignments; values are TOML values, or plain strings if they do not parse.
 
     Example:
         >>> override({"run": {"steps": 5}}, ["run.steps=9", "algorithm.name=rloo"])
@@ -62,11 +58,7 @@ def override(tree: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
 
 
 def build(tree: Mapping[str, Any]) -> Config:
-    """The recipe as a checked tree.
-
-    Raises:
-        EarlError: for an unknown key (with the nearest one) or a value that breaks a rule.
-    """
+    """Validate a recipe. Raises EarlError for an unknown key (with the nearest one) or an invalid value."""
     try:
         return Config.model_validate(dict(tree))
     except ValidationError as error:
@@ -74,12 +66,12 @@ def build(tree: Mapping[str, Any]) -> Config:
 
 
 def dump(config: Config) -> str:
-    """The whole recipe as TOML, every default written out; read back, it builds the same recipe."""
+    """The whole recipe as TOML with every default; read back, it builds the same recipe."""
     return tomli_w.dumps(config.model_dump(exclude_none=True))
 
 
 def _split(assignment: str) -> tuple[list[str], str]:
-    """The keys, of which those in quotes may hold dots and "=", and the value."""
+    """Split into keys and value; quoted keys may contain dots and "="."""
     match = _ASSIGNMENT.fullmatch(assignment)
     if match is None:
         raise EarlError(f"--set {assignment!r} is not of the form section.key=value, such as run.steps=50")

@@ -1,4 +1,4 @@
-"""Randomness as a function: every draw is named by what it is for, so there is no state to lose or to restore."""
+"""Stateless randomness: each draw's seed is derived from the names of what it is for."""
 
 import hashlib
 
@@ -7,20 +7,14 @@ from numpy.typing import NDArray
 
 
 def derive(*parts: int | str) -> int:
-    """A seed of 63 bits for what `parts` name; other parts give an independent seed.
-
-    Example:
-        derive(run_seed, "rollout", step, episode)
-    """
+    """A seed of 63 bits derived from `parts`, such as (run_seed, "rollout", step, episode)."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def uniforms(seeds: NDArray[np.uint64], counter: int) -> NDArray[np.float64]:
     """One uniform number in [0, 1) per seed, [B]: the SplitMix64 generator of each seed at position `counter`.
-
-    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
+    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
     with np.errstate(over="ignore"):
         z = seeds + np.uint64(0x9E3779B97F4A7C15) * np.uint64(counter + 1)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

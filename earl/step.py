@@ -28,33 +28,26 @@ from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
 from earl.trajectory import ContextTokens
 
-# Where a run stands, between its steps.
-
 NEVER = (float("-inf"), float("-inf"))
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands: all that a checkpoint holds beside tensors.
-
-    Every checkpoint is of a run that goes on, so there `finished` is always false.
-    """
+    """Position of a run between steps: everything in a checkpoint except tensors; there `finished` is always false."""
 
     step: int = 0
     best_step: int = 0
     best: tuple[float, float] = NEVER
     finished: bool = False
-    saved: int = -1
-    """The step of the last checkpoint that was due."""
+    saved: int = -1  # step of the last scheduled checkpoint
     skipped: int = 0
-    """Steps in a row, up to this one, of which nothing could be learned: loss or gradient were not finite."""
+    """Consecutive steps, up to this one, without an update because loss or gradient were not finite."""
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
-    layouts: dict[str, Any] = field(default_factory=dict)
-    """What the selector remembers; see `earl.layouts`."""
+    layouts: dict[str, Any] = field(default_factory=dict)  # state of `earl.layouts.Layouts`
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
-        """What a checkpoint holds. Raises EarlError when it is something else."""
+        """Parse a checkpoint's state. Raises EarlError when it is invalid."""
         try:
             return TypeAdapter(cls).validate_python(state)
         except ValidationError as error:
@@ -65,7 +58,7 @@ class Progress:
             ) from None
 
     def better(self, results: Sequence[MatchResult]) -> bool:
-        """Whether results are the best so far; they are then remembered."""
+        """Whether results are the best so far; if so, they are remembered."""
         strength = evaluate.strength(results)
         if strength <= self.best:
             return False
@@ -74,32 +67,29 @@ class Progress:
 
 
 def phase_of(config: Config, step: int) -> str:
-    """What a step's matches belong to: "start", "warm_start" or "train"; "final" is the best weights' own."""
+    """Phase of a step's matches: "start", "warm_start" or "train". "final" is for the best weights."""
     if step == 0:
         return "start"
     return "warm_start" if step <= config.warm_start.steps else "train"
 
 
 def due(step: int, every: int, last: int) -> bool:
-    """Whether something that is done every so many steps, and at the last, is done at this one."""
     return step % every == 0 or step == last
 
 
 MOST_SKIPPED = 3
-"""Steps in a row of which nothing can be learned, until the run gives up."""
+"""Consecutive steps without an update after which the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What is written down of a step."""
-
     metrics: dict[str, float]
     contexts: Sequence[ContextTokens] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What every part of a step needs."""
+    """The objects that every part of a step needs."""
 
     folder: RunFolder
     placement: StepPipeline
@@ -109,18 +99,15 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The recipe."""
         return self.placement.config
 
     def checkpoint(self, progress: Progress) -> None:
-        """Begin to save all that the run continues from."""
         progress.layouts = self.layouts.state()
         snapshot = partial(self.layouts.keep, None, progress.step, self.placement.snapshot)
         self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
 
 
 def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
-    """One step, of imitation or of reinforcement learning."""
     step, warm = progress.step, run.config.warm_start.steps
     if step <= warm:
         return _imitate(run, progress, clock)
@@ -138,7 +125,7 @@ def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
     else:
         run.journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
     with clock("record"):
-        # After a checkpoint too: it holds the very weights that sampled these tokens, so that they can be audited.
+        # Also after a checkpoint: it holds the weights that sampled these tokens, so they can be audited.
         recent = 0 <= step - 1 - progress.saved <= run.config.placement.max_staleness
         if recent or due(step - warm, run.config.run.keep_trajectories_every, run.config.run.steps):
             stored = run.layouts.once(step, partial(run.placement.recorded, groups, batch))
@@ -148,7 +135,7 @@ def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
 
 
 def _learn(placement: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
-    """What comes after rollout; `step` counts the steps of reinforcement learning from 1."""
+    """The stages after rollout; `step` counts the steps of reinforcement learning from 1."""
     with clock("dispatch"):
         rows = placement.dispatch(groups, step)
     with clock("prepare"):
@@ -182,7 +169,7 @@ def _imitate(run: Run, progress: Progress, clock: Clock) -> StepRecord:
 
 
 def _count_skipped(run: Run, progress: Progress, stats: Mapping[str, float]) -> None:
-    """Say what an update skipped. Raises EarlError when whole updates were skipped MOST_SKIPPED times in a row."""
+    """Log what an update skipped. Raises EarlError after MOST_SKIPPED skipped updates in a row."""
     skipped, learned = stats.get(SKIPPED, 0), "loss" in stats
     progress.skipped = progress.skipped + 1 if skipped and not learned else 0
     if not skipped:
@@ -200,7 +187,7 @@ def _count_skipped(run: Run, progress: Progress, stats: Mapping[str, float]) -> 
 
 
 def _track(run: Run, progress: Progress, groups: PlayedGroups) -> StepRecord:
-    """Measure the step's contexts, forecast them, and let the limit follow them where the recipe says so."""
+    """Measure the step's contexts, forecast them, and adjust the limit if the recipe says so."""
     metrics = episode_metrics(groups)
     if run.config.placement.max_staleness:
         metrics |= staleness_metrics(groups, progress.step - 1)
@@ -215,6 +202,6 @@ def _track(run: Run, progress: Progress, groups: PlayedGroups) -> StepRecord:
 
 
 def tell(journal: Journal, step: int, events: Iterable[tuple[str, str]]) -> None:
-    """Note what happened: kinds of events and messages."""
+    """Log events, given as (kind, message)."""
     for kind, message in events:
         journal.event(step, kind, message)

@@ -1,7 +1,7 @@
-"""A wish to stop: raised by Ctrl-C or SIGTERM, honoured at the end of a step, enforced where a step does not end.
+"""Stopping a run: requested by Ctrl-C or SIGTERM, done at the end of a step, enforced if the step does not end.
 
-signal ─▶ handler (Python): the first asks, the second interrupts      neither runs while C code holds on
-       └▶ wakeup pipe ─▶ guard, a process of its own: after the grace period it signals again, then kills
+signal ─▶ Python handler: the first signal requests, the second interrupts; neither runs while C code is busy
+       └▶ wakeup pipe ─▶ guard process: after the grace period it signals again, then kills
 """
 
 import math
@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # the guard runs this file alone
     from earl.observer import Observer
 
 GRACE_SECONDS = 30.0
-"""From SIGTERM to the second signal, which the guard then sends itself; a third of it from there to SIGKILL."""
+"""From SIGTERM to the second signal, which the guard sends; a third of it from there to SIGKILL."""
 GRACE = "EARL_GRACE_SECONDS"
-"""The variable of the environment that replaces it."""
+"""Environment variable that replaces it."""
 POLL_SECONDS = 5.0
 FORCED = (
     "error: process {process} did not stop within {grace:g} s and is ended by force; "
@@ -33,18 +33,13 @@ FORCED = (
 
 @dataclass(slots=True)
 class StopRequest:
-    """Set by Ctrl-C; honoured at the end of a step."""
-
     raised: bool = field(default=False)
 
 
 @contextmanager
 def stopping_on_signals(observer: "Observer | None") -> Iterator[StopRequest]:
-    """The first Ctrl-C or SIGTERM asks for a stop after the step; a second one interrupts at once.
-
-    Raises:
-        EarlError: when EARL_GRACE_SECONDS is not a number above 0.
-    """
+    """The first Ctrl-C or SIGTERM requests a stop after the step; the second interrupts at once.
+    Raises EarlError when EARL_GRACE_SECONDS is not a number above 0."""
     request = StopRequest()
 
     def ask(number: int, _: object) -> None:
@@ -63,7 +58,7 @@ def stopping_on_signals(observer: "Observer | None") -> Iterator[StopRequest]:
 
 
 def interrupt(*_: object) -> None:
-    """The handler of a signal that stops at once. Raises Interrupted."""
+    """Signal handler that stops at once by raising Interrupted."""
     from earl.errors import Interrupted
 
     raise Interrupted
@@ -84,7 +79,7 @@ def _grace() -> float:
 
 @contextmanager
 def _guarded(grace: float) -> Iterator[None]:
-    """Have a guard told of every signal: by Python's C code, whatever Python itself is held up by."""
+    """Run a guard process that Python's C code notifies of every signal, even while Python code is blocked."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(grace)]
@@ -101,11 +96,11 @@ def _guarded(grace: float) -> Iterator[None]:
 
 
 def _guard(process: int, grace: float) -> None:
-    """Read the numbers of its parent's signals from standard input, until the parent ends or has to be ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # schedulers send them to every process
+    """Guard process: reads its parent's signal numbers from standard input; ends the parent after the grace period."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # schedulers signal every process
         signal.signal(number, signal.SIG_IGN)
     heard, ends, last = Counter[int](), math.inf, False
-    while os.getppid() == process:  # a fork of the parent may hold the pipe open
+    while os.getppid() == process:  # a fork of the parent may keep the pipe open
         if select.select([0], [], [], min(POLL_SECONDS, max(0.0, ends - time.monotonic())))[0]:
             numbers = os.read(0, 64)
             if not numbers:

@@ -1,6 +1,6 @@
-"""Training: step after step, the same in every process of a run.
+"""The training loop, the same in every process of a run.
 
-begin, or resume ─▶ step (step.py) ─▶ weights back to the sampler ─▶ evaluation ─▶ journal, checkpoint ─▶ … ─▶ finish
+begin, or resume ─▶ step (step.py) ─▶ weight sync ─▶ evaluation ─▶ journal, checkpoint ─▶ … ─▶ finish
 """
 
 import signal
@@ -37,11 +37,8 @@ from earl.stopping import StopRequest, stopping_on_signals
 def train(
     folder: RunFolder, config: Config, place: Backend, peers: Peers, stop: StopRequest, observer: Observer | None
 ) -> Progress:
-    """Run all steps that are left; the caller holds the run's lock.
-
-    Returns:
-        where the run stands: finished, or stopped by request and ready to resume.
-    """
+    """Run all remaining steps; the caller holds the run's lock.
+    Returns the run's progress: finished, or stopped by request and ready to resume."""
     journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
         placement, progress = place.open(checkpoint.latest(folder.checkpoints)), None
@@ -58,29 +55,28 @@ def train(
                 tell(journal, progress.step, place.notes())
             except WorkerLost as lost:
                 with suppress(WorkerLost):
-                    journal.settle()  # whoever was lost may have had a part of it to write
-                journal.fall_back()  # what is started in its place loads the last checkpoint
+                    journal.settle()  # the lost worker may have owed a part of it
+                journal.fall_back()  # the replacement loads the last checkpoint
                 place.mend(lost)
-                progress = None  # on from the last checkpoint
+                progress = None  # continue from the last checkpoint
         return progress
     finally:
         journal.close()
 
 
 def _begin(run: Run, processes: int) -> Progress:
-    """Begin a run, or continue it from its last checkpoint."""
     latest = checkpoint.latest(run.folder.checkpoints)
     progress = _resume(run, checkpoint.load(latest) if latest else None, processes)
     run.placement.limit(progress.context.limit)
     _sync(run, progress.step)
     if progress.step == 0 and progress.best == NEVER:
         _close_step(run, progress, StepRecord({}), Clock())
-        run.journal.settle()  # from now on there is a checkpoint to go on from, whatever happens
+        run.journal.settle()  # from here on there is always a checkpoint to continue from
     return progress
 
 
 def _advance(run: Run, progress: Progress, peers: Peers) -> None:
-    """Do the next step, or what comes after the last."""
+    """Run the next step; after the last, finish."""
     if progress.step < run.config.total_steps:
         progress.step += 1
         clock = Clock()
@@ -88,17 +84,17 @@ def _advance(run: Run, progress: Progress, peers: Peers) -> None:
         _close_step(run, progress, record, clock)
     else:
         run.journal.settle()
-        peers.agree(False)  # the first process has written the last checkpoint before any reads the best
+        peers.agree(False)  # the first process must have written the last checkpoint before any process reads the best
         _finish(run, progress)
 
 
 def _sync(run: Run, step: int) -> Mapping[str, float]:
-    """Give the learner's weights to the players; what that took."""
+    """Copy the learner's weights to the rollout workers; returns metrics of the transfer."""
     return run.layouts.keep(None, step, partial(run.placement.sync, step))
 
 
 def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) -> None:
-    """Hand the weights over, evaluate, begin a checkpoint when it is time, write the step down."""
+    """Sync weights, evaluate, start a checkpoint if one is due, record the step."""
     config, step, journal = run.config, progress.step, run.journal
     with clock("weights"):
         moved = _sync(run, step)
@@ -113,7 +109,7 @@ def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) 
     peaks = run.placement.peaks()
     run.layouts.filled(peaks)
     metrics = {**record.metrics, **moved, **peak_metrics(peaks)}
-    # Numbers before the checkpoint: a kill between the two repeats the step instead of losing its numbers.
+    # Numbers before the checkpoint: a kill in between repeats the step instead of losing its numbers.
     phase = phase_of(config, step)
     journal.step(step, metrics, clock, results, phase, record.contexts)
     if better or step == 0 or due(step, config.run.checkpoint_every, config.total_steps):
@@ -126,7 +122,6 @@ def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) 
 
 
 def _finish(run: Run, progress: Progress) -> None:
-    """Evaluate the best weights at full length."""
     placement, step = run.placement, progress.best_step
     best = checkpoint.load(run.folder.checkpoints / step_name(step))
     with storage(best.path):
@@ -142,13 +137,12 @@ def _finish(run: Run, progress: Progress) -> None:
 
 
 def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:
-    """The recipe's evaluation of the current weights."""
     config = placement.config.evaluate
     return placement.evaluate(evaluate.matches(placement.world, config.opponents, config.exact, episodes))
 
 
 def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
-    """Continue from a checkpoint, if there is one."""
+    """Continue from a checkpoint; without one, start a new run."""
     if saved is None:
         run.journal.forget_after(-1)
         run.journal.event(0, "start", f"started with {processes} processes")
@@ -164,7 +158,7 @@ def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
 
 
 def _context_watch(placement: StepPipeline) -> ContextWatch:
-    """The watch of a new run. What an automatic limit may reach was settled before the run began."""
+    """The watch of a new run. An automatic limit's ceiling was fixed before the run began."""
     config = placement.config.context
     ceiling = config.ceiling or min(placement.shape.max_positions, placement.config.learner.micro_batch_tokens)
     ahead = placement.config.placement.max_staleness
@@ -172,7 +166,7 @@ def _context_watch(placement: StepPipeline) -> ContextWatch:
 
 
 def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> Progress:
-    """Train where the recipe says; the caller holds the run's lock."""
+    """Train with the recipe's placement; the caller holds the run's lock."""
     with stopping_on_signals(observer) as stop:
         if config.placement.kind in ("colocated", "disaggregated"):
             if checkpoint.latest(folder.checkpoints) is None:
@@ -186,7 +180,7 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
 
 
 def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
-    """A process beside the first: the same training, without journal and observer."""
+    """A peer process: runs the same training, without journal and observer."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the first process decides when to stop
     peer_processes.end_with_parent()
@@ -196,7 +190,7 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
             config = build(folder.recipe())
             train(folder, config, EmbeddedBackend(config, peers), peers, StopRequest(), None)
     except WorkerLost:
-        sys.exit(1)  # whoever was lost, or the first process, says why
+        sys.exit(1)  # the lost worker or the first process reports the reason
     except EarlError as error:
         sys.exit(f"process {rank}: {error}")
 

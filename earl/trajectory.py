@@ -1,8 +1,8 @@
-"""What an episode leaves behind: the first nouns of the flow.
+"""Records of an episode: tasks, turns and trajectories, the first types of the data flow.
 
     Task ─▶ Episode ─▶ Trajectory ─▶ Group ─▶ Rows ─▶ Batch
 
-A trajectory holds the token ids exactly as sampled and as given. Nothing in it is ever decoded and re-encoded.
+A trajectory holds the token ids exactly as sampled and as given. They are never decoded and re-encoded.
 """
 
 from dataclasses import dataclass
@@ -11,29 +11,19 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-# How contexts grow, in numbers that are kept: who wrote how much, in which turn.
-
 KEPT_TURNS = 64
-"""Turns that are kept apart; the last of them holds all later ones too."""
+"""Turns counted separately; the last one also counts all later turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextTokens:
-    """Tokens that one author wrote in one turn of a step's episodes.
-
-    Example:
-        ContextTokens(step=80, turn=2, author=Author.ACTION, tokens=652, episodes=326)   # 2 tokens in each
-    """
+    """Tokens that one author wrote in one turn of a step's episodes."""
 
     step: int
-    turn: int
-    """Counted from 0, below KEPT_TURNS."""
-    author: int
-    """A value of Author."""
-    tokens: int
-    """Over all episodes."""
-    episodes: int
-    """How many episodes had the turn, whoever wrote in it."""
+    turn: int  # from 0, below KEPT_TURNS
+    author: int  # a value of Author
+    tokens: int  # over all episodes
+    episodes: int  # number of episodes that had the turn, whatever its author
 
 
 class Author(IntEnum):
@@ -51,8 +41,6 @@ FIRST_POLICY_AUTHOR = Author.THINKING
 
 
 class StopReason(StrEnum):
-    """Why an episode ended."""
-
     FINISHED = "finished"
     ILLEGAL_ACTION = "illegal_action"
     TURN_LIMIT = "turn_limit"
@@ -63,13 +51,13 @@ class StopReason(StrEnum):
 
 
 TRUNCATING = frozenset({StopReason.CONTEXT_LIMIT, StopReason.TRUNCATED_TURN})
-"""The stop reasons where a token limit, not the environment or the policy, ended the episode."""
+"""Stop reasons where a token limit ended the episode, not the environment or the policy."""
 FAULTS = frozenset({StopReason.ENV_ERROR, StopReason.SAMPLER_ERROR})
-"""The stop reasons where the episode says nothing of the policy: its environment failed, or a server's reply."""
+"""Stop reasons that say nothing about the policy: the environment failed, or a server's reply was invalid."""
 
 
 class Outcome(StrEnum):
-    """How an episode ended for the agent. Tool tasks know WIN (solved) and LOSS (not solved) only."""
+    """How an episode ended for the agent. Tool tasks use only WIN (solved) and LOSS (not solved)."""
 
     WIN = "win"
     DRAW = "draw"
@@ -78,20 +66,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Where an episode starts.
-
-    Example:
-        Task(env="tictactoe", seed=7, seat=1, opponent="heuristic")   # the agent moves second
-    """
-
-    env: str
-    """Name in the environment registry."""
-    seed: int
-    """Seeds the environment: the same task is the same problem."""
-    seat: int = 0
-    """Which player the agent is; 0 moves first. Always 0 in tool tasks."""
-    opponent: str = ""
-    """Name of the scripted opponent; empty in tool tasks."""
+    env: str  # name in the environment registry
+    seed: int  # of the environment: the same task is the same problem
+    seat: int = 0  # the agent's player number; 0 moves first; always 0 in tool tasks
+    opponent: str = ""  # name of the scripted opponent; empty in tool tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +81,17 @@ class Turn:
     """
 
     context_start: int
-    prompt_start: int
-    """First token that is new in this turn's prompt."""
+    prompt_start: int  # first new token in this turn's prompt
     action_start: int
     end: int
-    action: str | None
-    """The action as the environment took it; None when the reply broke the rule."""
+    action: str | None  # as parsed by the environment; None when the reply was invalid
     reward: float
-    seconds: float
-    """Wall time the environment took to answer."""
-    summary: bool = False
-    """Whether the policy was asked for a summary of the episode so far, not for an action."""
+    seconds: float  # wall time of the environment's answer
+    summary: bool = False  # whether the policy was asked for a summary of the episode so far, not for an action
 
 
 class Ended:
-    """What follows from how an episode went."""
+    """Properties derived from how an episode ended."""
 
     __slots__ = ()
     turns: tuple[Turn, ...]
@@ -125,12 +99,11 @@ class Ended:
 
     @property
     def reward(self) -> float:
-        """The episode's return: its turns' rewards, undiscounted."""
+        """The episode's return: the undiscounted sum of its turns' rewards."""
         return sum(turn.reward for turn in self.turns)
 
     @property
     def truncated(self) -> bool:
-        """Whether a token limit ended the episode."""
         return self.stop in TRUNCATING
 
 
@@ -145,49 +118,44 @@ class Trajectory(Ended):
     """
 
     task: Task
-    seed: int
-    """Seeds the sampling of this episode and its opponent; differs within a group."""
+    seed: int  # of the sampling and the opponent; differs within a group
     tokens: NDArray[np.int32]  # [T]
     authors: NDArray[np.uint8]  # [T], values of Author
-    logprobs: NDArray[np.float32]  # [T], the sampler's, 0 where nothing was sampled
+    logprobs: NDArray[np.float32]  # [T], of the sampler, 0 where nothing was sampled
     versions: NDArray[np.int32]  # [T], weight version that sampled the token, -1 where nothing was sampled
     turns: tuple[Turn, ...]
     stop: StopReason
     outcome: Outcome
-    illegal: int
-    """Replies that broke the rule, whether or not the episode went on."""
-    error: str | None = None
-    """One line that names the fault when stop is one of FAULTS."""
+    illegal: int  # invalid replies, whether or not the episode continued
+    error: str | None = None  # one line that names the fault when stop is one of FAULTS
 
     @property
     def sampled(self) -> NDArray[np.bool_]:
-        """Tokens that the policy sampled at their place, [T]. What is given again keeps its author, not its version."""
+        """Tokens sampled by the policy in place, [T]. A repeated token keeps its author, but not its version."""
         return self.versions >= 0
 
     @property
     def num_tokens(self) -> int:
-        """T."""
         return len(self.tokens)
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that the policy sampled at their place."""
         return int(np.count_nonzero(self.sampled))
 
     @property
     def version_sum(self) -> int:
-        """The versions of the weights that sampled them, added up."""
+        """Sum of the weight versions of the sampled tokens."""
         return int(self.versions[self.sampled].sum())
 
     @property
     def oldest(self) -> int:
-        """The first of these versions; -1 where nothing was sampled."""
+        """Oldest of these versions; -1 if no token was sampled."""
         sampled = self.versions[self.sampled]
         return int(sampled.min()) if len(sampled) else -1
 
     @property
     def author_tokens(self) -> NDArray[np.int64]:
-        """[turns, authors], tokens of each turn; what came after the last reply belongs to a turn of its own."""
+        """Tokens by turn and author, [turns, authors]; tokens after the last reply form a turn of their own."""
         ends = [turn.end for turn in self.turns]
         if not ends or ends[-1] < len(self.tokens):
             ends.append(len(self.tokens))
@@ -198,12 +166,8 @@ class Trajectory(Ended):
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecord:
-    """What experience preparation and the update made of one trajectory of T tokens and K turns.
+    """How one trajectory of T tokens and K turns was used in experience preparation and the update."""
 
-    Example:
-        mask = [0 0 0 0 0 1 1];  advantages = [0.8];  logprobs = [0, 0, 0, 0, 0, -0.6, -0.01]
-    """
-
-    mask: NDArray[np.bool_]  # [T], tokens that were learned from
+    mask: NDArray[np.bool_]  # [T], tokens in the loss
     advantages: NDArray[np.float32]  # [K]
-    logprobs: NDArray[np.float32]  # [T] at mask, the learner's after the update
+    logprobs: NDArray[np.float32]  # [T] at mask, of the learner after the update

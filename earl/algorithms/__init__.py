@@ -1,1 +1,1 @@
-"""Algorithms: one file each, advantage and loss as pure functions, and the registry that names them."""
+"""Algorithms: one file each, with advantage and loss as pure functions, and a registry of their names."""

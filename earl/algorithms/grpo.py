@@ -9,7 +9,7 @@ from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
 from earl.group import PlayedGroups
 
-EPSILON = 1e-4  # keeps a group of nearly equal returns from being blown up
+EPSILON = 1e-4  # limits the advantages of a group of nearly equal returns
 
 
 class GRPO:
@@ -18,11 +18,9 @@ class GRPO:
     needs_values = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        """Normalised within each group; a group of equal returns teaches nothing."""
         del config
         episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]
         return Advantages(per_turn(groups, episodes), np.zeros_like(values))
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        """The clipped surrogate."""
         return clipped_surrogate(inputs, config)

@@ -15,11 +15,10 @@ class Imitation:
     needs_values = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        """Every label counts alike."""
         del groups, config
         return Advantages(np.ones_like(values), np.zeros_like(values))
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        """Cross-entropy; entropy bonus and KL weight are left out of a warm start by the learner's settings."""
+        """Cross-entropy; the learner's settings switch entropy bonus and KL off in a warm start."""
         del config
         return -inputs.logprobs.sum(), {}

@@ -1,4 +1,4 @@
-"""The terms that losses are made of; each a function of [M] log-probs."""
+"""Terms of the losses, each a function of [M] log-probs, and the importance correction."""
 
 from dataclasses import replace
 from typing import Literal
@@ -12,28 +12,23 @@ from earl.algorithms.base import Stats, TokenInputs
 from earl.batch import Batch
 from earl.config import AlgorithmConfig
 
-# Importance correction: what was sampled by one policy is learned from by another, without favour to either.
-#
-# Asynchronous rollout plays with weights that are some versions old, and a sampler's arithmetic may differ from the
-# learner's. The surrogate objectives compare the policy with the sampler's and clip where they are far apart; when they
-# are apart before the first step, the clip cuts off what has not been learned yet. In the decoupled objective of AReaL
-# (arXiv 2505.24298) the clip holds to the proximal policy π_prox, the learner's as the update begins, and how far
-# that is from the sampler's is a weight beside the advantage, truncated from above (IMPALA, arXiv 1802.01561).
+# Importance correction: rollouts may use older weights than the learner, and a sampler's arithmetic may differ from the
+# learner's. In the decoupled objective of AReaL (arXiv 2505.24298) the clip holds to the proximal policy π_prox, the
+# learner's before the update; its ratio to the sampler's policy is a weight beside the advantage, truncated from above
+# (IMPALA, arXiv 1802.01561). Without it the clip cuts off tokens where the two differ before the first step.
 
 
 def corrected(
     batch: Batch, proximal: NDArray[np.float32], mode: Literal["token", "sequence"], cap: float
 ) -> tuple[Batch, dict[str, float]]:
-    """The batch as an update learns from it: log-probs of the proximal policy, weighted advantages.
+    """The batch with log-probs of the proximal policy and weighted advantages.
 
     Every loss is homogeneous in the advantage: a weight on the advantage is the same weight on the token's loss.
 
     Args:
         proximal: log-probs [T] at batch.mask of the learner's policy before the update.
         mode: by token, min(cap, π_prox / π_sampler) of each; by sequence, min(cap, the product of these ratios over
-            all learned tokens of its row), where a row is one context: the whole episode under full history, one
-            turn where the context begins anew every turn.
-        cap: the largest weight.
+            all learned tokens of its row), where a row is one context.
 
     Returns:
         the batch, and over the learned tokens the mean weight, the share that was capped, and the KL divergence from
@@ -56,15 +51,12 @@ def corrected(
 
 
 def _over_rows(values: NDArray[np.float64], batch: Batch) -> NDArray[np.float64]:
-    """The sum over each row, at every token of it, [T]."""
     return np.repeat(np.add.reduceat(values, batch.offsets[:-1]), batch.lengths)
 
 
 def clipped_surrogate(inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
     """The clipped surrogate objective, negated and summed over tokens (PPO, arXiv 1707.06347, equation 7).
-
-    The upper bound may differ from the lower one (clip-higher of DAPO, arXiv 2503.14476).
-    """
+    The upper bound may differ from the lower one (clip-higher of DAPO, arXiv 2503.14476)."""
     ratio = (inputs.logprobs - inputs.old_logprobs).exp()
     high = config.clip if config.clip_high is None else config.clip_high
     clipped = ratio.clamp(1 - config.clip, 1 + high)
@@ -85,6 +77,6 @@ def kl_to_reference(inputs: TokenInputs) -> Tensor:
 
 
 def ratio_stats(ratio: Tensor) -> Stats:
-    """The mean importance ratio and the approximate KL divergence to the policy of the old log-probs: the sampler's."""
+    """Sums of the importance ratio and of the approximate KL divergence to the sampler's policy."""
     kept = ratio.detach()
     return {"ratio": kept.sum(), "kl_to_sampler": (kept - 1 - kept.log()).sum()}

@@ -16,9 +16,7 @@ def turn_level_gae(
     rewards: NDArray[np.float64], values: NDArray[np.float64], gamma: float, lam: float
 ) -> NDArray[np.float64]:
     """A_k = δ_k + γλ A_{k+1} with δ_k = r_k + γ V_{k+1} - V_k over the turns of one episode, V = 0 after the last.
-
-    A turn is one action of the decision process, however many tokens it has.
-    """
+    A turn is one action of the decision process, however many tokens it has."""
     advantages = np.zeros(len(rewards))
     ahead = following = 0.0
     for turn in reversed(range(len(rewards))):
@@ -34,7 +32,6 @@ class PPO:
     needs_values = True
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        """Episode by episode; groups do not matter."""
         parts, start = [], 0
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
             rewards = np.array([turn.reward for turn in trajectory.turns], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The algorithms by name."""
+"""Registry of the algorithms by name."""
 
 from earl.algorithms.base import Algorithm
 from earl.algorithms.grpo import GRPO
@@ -16,11 +16,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name.
-
-    Raises:
-        EarlError: when there is none, with the nearest name.
-    """
+    """The named algorithm. Raises EarlError with the nearest name when it is unknown."""
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]()

@@ -18,7 +18,6 @@ class ReinforcePlusPlus:
     needs_values = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        """Group by group centred, scaled together."""
         del config
         centred = [r - r.mean() for r in map(returns_of, groups)]
         everything = np.concatenate([np.zeros(0), *centred])
@@ -27,5 +26,4 @@ class ReinforcePlusPlus:
         return Advantages(per_turn(groups, episodes), np.zeros_like(values))
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        """The clipped surrogate."""
         return clipped_surrogate(inputs, config)

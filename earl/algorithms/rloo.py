@@ -1,4 +1,4 @@
-"""RLOO: each episode's baseline is the mean of the others in its group (arXiv 2402.14740)."""
+"""RLOO: each episode's baseline is the mean return of the others in its group (arXiv 2402.14740)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,15 @@ def leave_one_out(returns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class RLOO:
-    """A_i = R_i - mean of the other R_j (equation 9 there); REINFORCE without clipping."""
+    """A_i = R_i - mean of the other R_j (equation 9 there), not normalised; REINFORCE without clipping."""
 
     needs_values = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        """Left as they are in scale."""
         del config
         episodes = [leave_one_out(returns_of(group)) for group in groups]
         return Advantages(per_turn(groups, episodes), np.zeros_like(values))
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        """Importance-weighted REINFORCE."""
         del config
         return importance_weighted(inputs)

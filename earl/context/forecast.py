@@ -1,4 +1,4 @@
-"""When will the context reach its limit: a median and an 80 % interval from the history of one quantile.
+"""Forecast of the step at which contexts reach their limit: a median and an 80 % interval from one quantile's history.
 
 history ─▶ series (the last 64 points) ─▶ posterior over trends ─▶ simulated paths ─▶ the step at which they reach it
 """
@@ -12,28 +12,24 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-# The trends that a history may follow: many local linear trend models, and what their Kalman filters do to any series.
+# Trend models: a grid of local linear trends, and their Kalman filters.
 #
 # value[t] = level[t] + noise            level[t] = level[t-1] + slope[t] + noise
 # slope[t] = damping * slope[t-1] + noise
 #
 # (Harvey, Forecasting, Structural Time Series Models and the Kalman Filter, 1989; damped as Gardner and McKenzie,
-# 1985.) The variances of the three noises are fixed ratios of one unknown scale, different ones in each model. So the
-# gains of the filters do not depend on the data: they are worked out once, and filtering a series is a matrix
-# product.
+# 1985.) Each model fixes the ratios of the three noise variances to one unknown scale. So the filters' gains do not
+# depend on the data: they are computed once, and filtering a series is a matrix product.
 
 Floats = NDArray[np.float64]
 
-WINDOW = 64
-"""Latest points that are looked at."""
+WINDOW = 64  # latest points that are used
 LEVEL_NOISE = ((1.0, 0.0), (1.0, 0.1), (0.05, 1.0))
-"""Variances of what is observed and of the level: a smooth trend, one that wanders, a random walk."""
+"""Variances of observation and level: a smooth trend, one that wanders, a random walk."""
 SLOPE_NOISE = ((0.0, 0.5), (1e-5, 0.2), (1e-4, 0.1), (1e-3, 0.1), (5e-2, 0.1))
 """Variances of the slope with their prior weights."""
-DAMPING = ((1.0, 0.9), (0.98, 0.05), (0.95, 0.05))
-"""Factors of the slope from step to step with their prior weights."""
-FLAT_WEIGHT = 0.05
-"""Prior weight of each model whose slope is zero for good."""
+DAMPING = ((1.0, 0.9), (0.98, 0.05), (0.95, 0.05))  # factors of the slope per step, with their prior weights
+FLAT_WEIGHT = 0.05  # prior weight of each model whose slope is always zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ MODELS = _grid()
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What the Kalman filters do to any series with these places: linear maps, and variances in units of the scale."""
+    """Kalman filters for series with these places seen: linear maps, and variances in units of the scale."""
 
     innovations: Floats  # [T, M, T]: innovation at t = row · series
     variances: Floats  # [T, M] of the innovations
@@ -73,9 +69,7 @@ class Filters:
 @lru_cache(maxsize=16)
 def filters(seen: tuple[bool, ...]) -> Filters:
     """The filters for a series whose places are seen or missing; the first level and slope are unknown.
-
-    A prefix of theirs serves the prefix of the series.
-    """
+    The first entries are the filters of the series' prefixes."""
     m, length, count = MODELS, len(seen), len(MODELS.level)
     level, slope = np.zeros((count, length)), np.zeros((count, length))
     p_level, p_both, p_slope = np.full(count, 1e8), np.zeros(count), 1e4 * m.has_slope
@@ -105,32 +99,28 @@ def filters(seen: tuple[bool, ...]) -> Filters:
     return result
 
 
-# Which trends explain a history: every model weighed by how well it predicted the history step by step.
-#
-# Each is tried on the values and on their logarithms (growth by tokens per step, or by a percentage), and from the
-# first point on or from a later one, before which something else went on (a leap, another trend). The scale of the
-# noise has its conjugate posterior (West and Harrison, Bayesian Forecasting and Dynamic Models, 1997, chapter 4.5).
+# Posterior: every model is weighted by how well it predicted the history step by step, on the values and on their
+# logarithms (growth by tokens per step, or by a percentage), from the first point on or from a later break (a leap,
+# another trend). The noise scale has its conjugate posterior (West and Harrison, Bayesian Forecasting and Dynamic
+# Models, 1997, chapter 4.5).
 
 FORGETTING = 0.97
-"""An error counts this much less for each step that it lies back, so that a bend is noticed soon."""
+"""Factor on the weight of an error per step of age, so that a bend shows soon."""
 SCALE, SCALE_POINTS = 0.006, 0.5
-"""Prior of the noise: relative to the values, and how many points it weighs as much as."""
+"""Prior of the noise: relative to the values, and the number of points that it weighs."""
 SEGMENTS, SHORTEST, BROKEN = (8, 16, 32), 4, 0.01
-"""How many last places may follow a trend of their own, the fewest points on either side, and its prior weight."""
+"""Lengths of a last segment with its own trend, the fewest points on either side, and the segment's prior weight."""
 LEVEL, SLOPE = 0.3, 0.03
-"""Prior standard deviations of where a trend begins and of its slope, relative to the values: what each trend costs."""
+"""Prior standard deviations of a trend's start and slope, relative to the values: the cost of each trend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """What a history says: one entry per hypothesis [N], which is where the trend began, a scale and a model.
-
-    Values are divided by `unit`.
-    """
+    """One entry per hypothesis [N]: segment, linear or logarithmic scale, model. Values are divided by `unit`."""
 
     weights: Floats  # sum 1
     logarithmic: NDArray[np.bool_]
-    model: NDArray[np.intp]  # its number in MODELS
+    model: NDArray[np.intp]  # index in MODELS
     states: Floats  # [2, N]: level and slope
     covariances: Floats  # [3, N], in units of the variance
     variances: Floats  # of the noise
@@ -140,22 +130,16 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """All models filtered over one stretch of the series."""
-
     filters: Filters
     series: Floats  # [2, T]: values and logarithms
-    points: Floats  # [T]: how much each counted, up to there
-    evidence: Floats  # [T, 2, M]: log density of the values up to there
-    squares: Floats  # [T, 2, M]: of the errors, likewise
+    points: Floats  # [T]: total weight of the points so far
+    evidence: Floats  # [T, 2, M]: log density of the values so far
+    squares: Floats  # [T, 2, M]: weighted squared errors so far
 
 
 def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
-    """Filter and weigh all hypotheses.
-
-    Args:
-        values: [T], at most WINDOW evenly spaced, 0 where not seen; at least SHORTEST are seen.
-        seen: [T], the first and the last are.
-    """
+    """Filter and weigh all hypotheses. `values` [T] are evenly spaced, at most WINDOW, 0 where not seen; at least
+    SHORTEST are `seen` [T], with the first and the last."""
     length, unit = len(values), float(np.abs(values[seen]).mean()) or 1.0
     positive = bool((values[seen] > 0).all())
     logs = np.log(np.where(seen, values, unit) / unit) if positive else np.zeros(length)
@@ -172,7 +156,7 @@ def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
 
 
 def _fit(series: Floats, seen: NDArray[np.bool_], counts: Floats) -> _Fit:
-    """Student's t density of the errors, step by step; the first two points only place the level and the slope."""
+    """Student's t density of the errors, step by step; the first two points only set the level and the slope."""
     length = len(seen)
     known = filters((True,) * WINDOW if seen.all() else tuple(seen.tolist()))
     errors = np.einsum("tmu,su->tsm", known.innovations[:length, :, :length], series)
@@ -193,12 +177,12 @@ def _fit(series: Floats, seen: NDArray[np.bool_], counts: Floats) -> _Fit:
         - 0.5 * (spread + freedom * np.log(squares / prior) + points[:, None, None] * math.log(prior))
         - cost
     )
-    evidence[:, 1] -= np.cumsum(counts * series[1])[:, None]  # the density of the value, not of its logarithm
+    evidence[:, 1] -= np.cumsum(counts * series[1])[:, None]  # density of the value, not of its logarithm
     return _Fit(known, series, points, evidence, squares)
 
 
 def _posterior(fits: list[_Fit], evidence: Floats, unit: float, positive: bool) -> Posterior:
-    """Lay the hypotheses of all stretches side by side; evidence is [stretches, 2, M]."""
+    """Concatenate the hypotheses of all stretches; evidence is [stretches, 2, M]."""
     if not positive:
         evidence[:, 1] = -np.inf
     weights = np.exp(evidence - evidence.max()).ravel()
@@ -221,40 +205,33 @@ def _posterior(fits: list[_Fit], evidence: Floats, unit: float, positive: bool) 
     )
 
 
-# Where a history may go: some hundreds of futures drawn from the trends that explain it, always with the same luck.
+# Simulation: PATHS futures drawn from the posterior, always with the same random numbers.
 
 PATHS = 256
-MIN_POINTS = 6
-"""A shorter history is taken to have been flat before it began."""
+MIN_POINTS = 6  # a shorter history is extended backwards as flat
 TURNS, TURN_POINTS = (0.4, 0.05), 10.0
-"""After n points a path takes another slope with probability TURNS / (n + TURN_POINTS) per place: the longer a history
-is, the less will change (in the manner of Laplace's rule of succession). The second counts where there is a clear
-slope: growth goes on more often than a flat history stays flat."""
-CLEAR = 4.0
-"""Standard deviations from zero that make a slope clear."""
+"""After n points a path changes its slope with probability TURNS / (n + TURN_POINTS) per place (cf. Laplace's rule of
+succession). The second value holds for a clear slope: growth persists more often than a flat history stays flat."""
+CLEAR = 4.0  # standard deviations from zero that make a slope clear
 TURNED_SLOPE = 0.1
-"""Standard deviation of that slope, relative to the values: a turn is felt at once, one way or the other."""
-MOST = 300.0
-"""Logarithms above are cut off: their values would overflow."""
+"""Standard deviation of the changed slope, relative to the values: large enough for an immediate effect."""
+MOST = 300.0  # larger logarithms are cut off: their values would overflow
 BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The end of a history on an even grid, the last place is the last step."""
+    """The end of a history on an even grid; the last place is the last step."""
 
     values: Floats  # [T]
     seen: NDArray[np.bool_]  # [T]
-    last: int
-    """The last step."""
-    spacing: int
-    """Steps from one place to the next."""
-    points: int
-    """Length of the whole history."""
+    last: int  # the last step
+    spacing: int  # steps between places
+    points: int  # length of the whole history
 
 
 def series(history: Sequence[tuple[int, float]]) -> Series | None:
-    """The latest points of a history, without those that are not finite; None when there is none."""
+    """The latest points of a history, without non-finite ones; None when there is none."""
     points = sorted((step, value) for step, value in dict(history[-WINDOW:]).items() if math.isfinite(value))
     if not points:
         return None
@@ -276,19 +253,19 @@ def series(history: Sequence[tuple[int, float]]) -> Series | None:
 class Paths:
     """Futures of a series; place 0 is the first after its last."""
 
-    values: Floats  # [horizon, PATHS], divided by `unit`; of some paths the logarithm
+    values: Floats  # [horizon, PATHS], divided by `unit`; logarithms on logarithmic paths
     logarithmic: NDArray[np.bool_]  # [PATHS]
     unit: float
 
     def first_at_least(self, limit: float) -> NDArray[np.intp]:
-        """How many places on each path reaches the limit: 1 .. horizon, horizon + 1 when it does not. [PATHS]."""
+        """Number of places until each path reaches the limit: 1 .. horizon, horizon + 1 when it does not. [PATHS]."""
         share = limit / self.unit
         bounds = np.where(self.logarithmic, math.log(share) if share > 0 else -math.inf, share)
         over = self.values >= bounds
         return np.where(over.any(0), over.argmax(0) + 1, len(over) + 1)
 
     def at(self, place: int) -> Floats:
-        """The values at a place, -1: at the horizon. [PATHS]."""
+        """Values at a place; -1: at the horizon. [PATHS]."""
         there = self.values[place]
         values: Floats = self.unit * np.where(self.logarithmic, np.exp(np.minimum(there, MOST)), there)
         return values
@@ -303,7 +280,7 @@ def _luck(blocks: int) -> tuple[Floats, Floats, Floats]:
 
 
 def simulate(past: Series, horizon: int) -> Paths:
-    """Draw PATHS futures of `horizon` places: trend, variance and state from the posterior, then its noises."""
+    """Draw PATHS futures of `horizon` places: trend, variance and state from the posterior, then the noises."""
     known = posterior(past.values, past.seen)
     noise, luck, uniform = _luck(-(-horizon // BLOCK))
     shares = np.cumsum(known.weights)
@@ -329,8 +306,8 @@ def simulate(past: Series, horizon: int) -> Paths:
 
 
 def _start(known: Posterior, drawn: NDArray[np.intp], luck: Floats) -> tuple[Floats, Floats, Floats]:
-    """Standard deviation of the noise, level and slope where the paths begin, each [PATHS]."""
-    # Chi-square over its degrees of freedom, by Wilson and Hilferty's cube; cut off where it is wrong.
+    """Standard deviation of the noise, level and slope at the start of the paths, each [PATHS]."""
+    # Chi-square over its degrees of freedom, by Wilson and Hilferty's cube; clipped where the approximation fails.
     cube = 2 / (9 * known.freedom[drawn])
     deviation = np.sqrt(known.variances[drawn] / np.maximum(1 - cube + luck[0] * np.sqrt(cube), 0.15) ** 3)
     level, slope = known.states[:, drawn]
@@ -346,7 +323,7 @@ def _start(known: Posterior, drawn: NDArray[np.intp], luck: Floats) -> tuple[Flo
 
 
 def _turns(rates: Floats, uniform: Floats, horizon: int) -> dict[int, list[int]]:
-    """Which paths turn at which place, when each of them does so at its rate per place."""
+    """Paths that change their slope, by place, each at its rate per place."""
     waits = np.log(uniform) / np.log1p(-rates)
     turns: dict[int, list[int]] = {}
     for path in np.flatnonzero(waits < horizon).tolist():
@@ -356,45 +333,33 @@ def _turns(rates: Floats, uniform: Floats, horizon: int) -> dict[int, list[int]]
 
 HORIZON = 200
 EARLY, MEDIAN, LATE = 0.1, 0.45, 0.8
-"""Shares of the paths that are there by then. Calibrated: with a late edge at 0.9 the interval covered 86 % of what
-came, since an open end covers all; and half of the histories were there by the time that 0.45 of the paths are."""
+"""Shares of the paths that have reached the limit. Calibrated: with a late edge at 0.9 the interval covered 86 % of
+outcomes, since an open end covers all; half of the histories had reached it when 0.45 of the paths had."""
 WARNING_STEPS = 15
-"""Fewer warn too late: the limit has to be reached five steps after the warning or later in nine of ten histories."""
+"""A smaller value warns too late: in nine of ten histories the limit has to be reached five or more steps later."""
 UPPER = 0.9
 TOGETHER = 16
-"""Futures are drawn for a multiple of so many steps: those of a step's stages, which look ahead from its beginning and
-from its end, are the same ones."""
+"""Futures are drawn for a multiple of this many steps: the stages of a step look ahead from its beginning and from its
+end, and share them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The steps at which the limit is reached; inf: not within the horizon.
-
-    Example:
-        >>> round(forecast([(step, 100.0 + step) for step in range(50)], limit=190.0).median)
-        90
-    """
+    """Steps at which the limit is reached; inf: not within the horizon."""
 
     limit: float
-    early: float
-    """Lower edge of the 80 % interval."""
+    early: float  # lower edge of the 80 % interval
     median: float
-    late: float
-    """Upper edge of the 80 % interval."""
-    reached: bool
-    """The last value is at or above the limit; the three steps are then the last one."""
+    late: float  # upper edge of the 80 % interval
+    reached: bool  # the last value is at or above the limit; the three steps are then the last one
 
 
 def forecast(history: Sequence[tuple[int, float]], limit: float, horizon: int = HORIZON) -> Forecast:
-    """The step at which a value reaches the limit for the first time from now on.
+    """The first step from now on at which a value reaches the limit (in the value's unit).
 
-    The same history gives the same forecast to the bit. Values that are not finite are left out. Edges lie between
-    steps (40.5 is between the 40th and the 41st), so that the interval is no wider than it need be.
-
-    Args:
-        history: (step, value) in order of step, such as the p99 window length in tokens.
-        limit: in the value's unit.
-        horizon: in steps after the last one.
+    `history` is (step, value) in order of step; `horizon` counts steps after the last one. The same history gives
+    the same bits. Non-finite values are ignored. Edges lie between steps (40.5 is between the 40th and the 41st), so
+    that the interval is no wider than necessary.
     """
     past = series(history)
     if past is None:
@@ -409,10 +374,8 @@ def forecast(history: Sequence[tuple[int, float]], limit: float, horizon: int = 
 
 
 def expected(history: Sequence[tuple[int, float]], ahead: int) -> tuple[float, float]:
-    """The median and the upper 90 % of the value `ahead` steps after the last one.
-
-    Raises ValueError when the history has no finite value.
-    """
+    """The median and the 90 % quantile of the value `ahead` steps after the last one.
+    Raises ValueError when the history has no finite value."""
     past = series(history)
     if past is None:
         raise ValueError("nothing is expected of a history without a finite value")
@@ -423,14 +386,8 @@ def expected(history: Sequence[tuple[int, float]], ahead: int) -> tuple[float, f
 def outlook(
     history: Sequence[tuple[int, float]], ahead: Sequence[int], quantiles: Sequence[float]
 ) -> NDArray[np.float64]:
-    """What is expected at several steps after the last one, all drawn from the same futures. [P, Q]
-
-    Args:
-        ahead: in steps after the last one; 0 is the last value itself. [P]
-        quantiles: of the values then, each below 1. [Q]
-
-    Raises ValueError when the history has no finite value.
-    """
+    """Quantiles of the value `ahead` steps after the last one (0: the last value itself), [P, Q], of the same
+    futures. Quantiles are below 1. Raises ValueError when the history has no finite value."""
     past, paths = _futures(tuple(history), -(-max(1, *ahead) // TOGETHER) * TOGETHER)
     places = [-(-steps // past.spacing) for steps in ahead]
     seen = np.full(PATHS, past.values[-1])
@@ -440,7 +397,7 @@ def outlook(
 
 @lru_cache(maxsize=4)
 def _futures(history: tuple[tuple[int, float], ...], horizon: int) -> tuple[Series, Paths]:
-    """What is drawn once for all who ask about the same history: a place does not depend on how far paths go on."""
+    """Futures shared by all callers with the same history: a place does not depend on how far paths extend."""
     past = series(history)
     if past is None:
         raise ValueError("nothing is expected of a history without a finite value")
@@ -448,12 +405,12 @@ def _futures(history: tuple[tuple[int, float], ...], horizon: int) -> tuple[Seri
 
 
 def warns(forecast: Forecast, now: int) -> bool:
-    """Whether a warning is due: the limit is as likely as not reached within WARNING_STEPS steps."""
+    """Whether the median reaches the limit within WARNING_STEPS steps."""
     return forecast.median <= now + WARNING_STEPS
 
 
 def _quantiles(first: NDArray[np.intp], places: int) -> list[float]:
-    """The places by which EARLY, MEDIAN and LATE of the paths are there; a place's are spread to both its sides."""
+    """Places by which EARLY, MEDIAN and LATE of the paths have reached the limit, interpolated within a place."""
     counts = np.bincount(first, minlength=places + 2)[1 : places + 1]
     there = np.cumsum(counts)
     result = []

@@ -1,6 +1,6 @@
-"""The context limit while a run goes on: forecast, warned of, and raised ahead of growth when the recipe says "auto".
+"""The context limit during a run: forecast, warned about, and raised ahead of growth when the recipe says "auto".
 
-Every process of a run sees the same episodes and so comes to the same limit; a checkpoint keeps where it stands.
+Every process of a run sees the same episodes and computes the same limit; checkpoints keep its state.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -9,27 +9,22 @@ from typing import Any
 
 from earl.context.forecast import Forecast, expected, forecast, warns
 
-KEPT_STEPS = 500
-"""Steps of history that forecasts are given."""
-EVERY = 5
-"""Steps from one forecast to the next."""
-AHEAD = 10
-"""The limit stays above what is expected so many steps from now."""
-ROOM = 1.1
-"""Times what is expected."""
+KEPT_STEPS = 500  # steps of history that forecasts use
+EVERY = 5  # steps between forecasts
+AHEAD = 10  # the limit stays above what is expected this many steps ahead
+ROOM = 1.1  # factor on the expectation
 LEAP = 1.5
-"""By which the limit grows where episodes were cut, since how long they would have become cannot be seen; and how far
-ahead of the longest context it goes at most."""
+"""Growth factor of the limit after episodes were cut, since their full length is unknown; also the largest ratio of an
+expectation to the longest context."""
 ROUNDED = 8
 FORECAST = ("p50", "p95", "p99")
-"""The quantiles of the windows that are forecast. "ceiling": when the last of them reaches what an automatic limit may
-rise to, which is what memory, the model's positions and a micro-batch allow.
-"""
+"""Forecast quantiles of the windows. "ceiling" is the forecast of the last one against the largest automatic limit,
+which memory, the model's positions and the micro-batch allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one step showed: quantiles of the windows in tokens, and the share of episodes that met the limit."""
+    """Context growth in one step: quantiles of the windows in tokens, and the share of episodes that met the limit."""
 
     step: int
     quantiles: tuple[float, ...]  # in the order of FORECAST
@@ -39,8 +34,6 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the watch makes of a step."""
-
     metrics: dict[str, float]
     events: tuple[tuple[str, str], ...]
     """(kind, message) pairs: "forecast" warns, "limit" says that the limit was raised, or why it was not."""
@@ -48,26 +41,18 @@ class Seen:
 
 @dataclass(slots=True)
 class ContextWatch:
-    """Where the limit stands. `ceiling` is None where the recipe fixes the limit.
-
-    Example:
-        watch = ContextWatch(limit=72, ceiling=1024)
-        watch.observe(Growth(step=1, quantiles=(40, 70, 72), longest=72, cut=0.02))
-        watch.limit == 112   # 72 * 1.5 = 108, rounded up to a multiple of 8
-    """
+    """State of the limit. `ceiling` is None if the recipe fixes the limit."""
 
     limit: int
     ceiling: int | None = None
     history: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    """Which warnings of a fixed limit have been given: "near", "met"."""
+    said: list[str] = field(default_factory=list)  # warnings of a fixed limit already given: "near", "met"
     ahead: int = 0
-    """Steps whose episodes have begun already, under the limit that held then, when a step is learned from."""
-    raised: int | None = None
-    """The last step after which the limit was raised."""
+    """Steps whose episodes have already begun, under the limit of that time, when a step is trained on."""
+    raised: int | None = None  # last step after which the limit was raised
 
     def observe(self, growth: Growth) -> Seen:
-        """Take in a step, and raise the limit for the next one where that is due."""
+        """Record a step, and raise the limit for the next one if that is due."""
         self.history = [*self.history[1 - KEPT_STEPS :], (growth.step, growth.quantiles)]
         metrics = {"context/limit": float(self.limit)}
         forecasts = {}
@@ -82,7 +67,7 @@ class ContextWatch:
         return Seen(metrics, self._warn(growth, forecasts.get(FORECAST[-1])))
 
     def _warn(self, growth: Growth, longest: Forecast | None) -> tuple[tuple[str, str], ...]:
-        """Say once that a fixed limit will be met, and once that it was."""
+        """Warn once that a fixed limit will be reached, and once that it was."""
         if growth.cut and "met" not in self.said:
             self.said += ["met"]
             message = f"{growth.cut:.1%} of the episodes were cut off at the limit of {self.limit} tokens"
@@ -94,12 +79,10 @@ class ContextWatch:
         return (("forecast", f"{message}: raise context.limit, or set it to 'auto'"),)
 
     def state(self) -> dict[str, Any]:
-        """All of it as JSON holds it."""
         return asdict(self)
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> "ContextWatch":
-        """What `state` was taken of."""
         history = [(step, tuple(quantiles)) for step, quantiles in state["history"]]
         return cls(**{**state, "history": history})
 
@@ -107,19 +90,19 @@ class ContextWatch:
         return [(step, quantiles[number]) for step, quantiles in self.history]
 
     def make_room(self, longest: int) -> tuple[tuple[str, str], ...]:
-        """Raise an automatic limit above contexts that were gathered without it, such as a teacher's."""
+        """Raise an automatic limit above contexts gathered without it, such as a teacher's."""
         if self.ceiling is None:
             return ()
         return self._raise(ROOM * longest, self.ceiling, f"the teacher's contexts take up to {longest}")
 
     def _follow(self, growth: Growth, ceiling: int) -> tuple[tuple[str, str], ...]:
-        """Raise the limit to what is needed, as far as the ceiling allows."""
+        """Raise the limit to the expected need, at most to the ceiling."""
         upper = growth.longest
         if growth.step % EVERY == 0:
-            # Bounded: after a few steep steps a trend has a far upper end that is no reason to hold so much room.
+            # Bounded: after a few steep steps a trend's far upper end does not justify so large a limit.
             upper = min(max(upper, expected(self._series(len(FORECAST) - 1), AHEAD)[1]), LEAP * growth.longest)
         wanted, why = ROOM * upper, f"up to {upper:.0f} tokens are expected soon"
-        before = self.raised is not None and growth.step <= self.raised + self.ahead  # the limit was another
+        before = self.raised is not None and growth.step <= self.raised + self.ahead  # under the previous limit
         if growth.cut and not before:
             wanted, why = max(wanted, LEAP * self.limit), f"{growth.cut:.1%} of the episodes were cut off"
         events = self._raise(min(wanted, 2 * self.limit), ceiling, why)
@@ -136,7 +119,6 @@ class ContextWatch:
 
 
 def growth_of(step: int, metrics: dict[str, float]) -> Growth:
-    """What a step's context metrics say of growth."""
     quantiles = tuple(metrics[f"context/window/{name}"] for name in FORECAST)
     cut = metrics["truncation/prompt"] + metrics["truncation/reply"]
     return Growth(step, quantiles, metrics["context/window/max"], cut)

@@ -1,7 +1,7 @@
-"""How long contexts are, and who wrote them: numbers of one step's episodes (EARL, section 2).
+"""Context lengths and token counts by author of one step's episodes (EARL, section 2).
 
-turn      tokens of one round: what was asked and what was replied
-window    the longest context that one reply of an episode saw, the reply included; token limits apply to it
+turn      tokens of one round: the new prompt and the reply
+window    the longest context of one reply of an episode, the reply included; token limits apply to it
 episode   all tokens that an episode gathered over its turns
 """
 
@@ -16,7 +16,6 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def context_metrics(trajectories: Sequence[Played]) -> dict[str, float]:
-    """Lengths by level as means and quantiles, tokens by author, truncation by cause."""
     lengths = {
         "turn": [turn.end - turn.prompt_start for trajectory in trajectories for turn in trajectory.turns] or [0],
         "window": [window(trajectory) for trajectory in trajectories],
@@ -31,10 +30,7 @@ def context_metrics(trajectories: Sequence[Played]) -> dict[str, float]:
 
 
 def window(trajectory: Played) -> int:
-    """The longest context that one reply of an episode saw, the reply included.
-
-    Where a prompt left no room for a reply, it counts itself: the episode ended because of it.
-    """
+    """The longest context of one reply of an episode, the reply included. A last prompt without reply counts too."""
     longest = max((turn.end - turn.context_start for turn in trajectory.turns), default=trajectory.num_tokens)
     if cause(trajectory) == "prompt":
         longest = max(longest, trajectory.num_tokens - _last_start(trajectory))
@@ -42,9 +38,8 @@ def window(trajectory: Played) -> int:
 
 
 def cause(trajectory: Played) -> str | None:
-    """Which limit cut an episode off: "prompt" left no room, the "reply" hit the context limit, or the limit of a
-    "turn". None: none did.
-    """
+    """The limit that cut an episode off: "prompt" left no space, the "reply" hit the context limit, or the limit of a
+    "turn"; None if not cut off."""
     if trajectory.stop is StopReason.TRUNCATED_TURN:
         return "turn"
     if trajectory.stop is not StopReason.CONTEXT_LIMIT:
@@ -53,18 +48,12 @@ def cause(trajectory: Played) -> str | None:
 
 
 def truncation(trajectories: Sequence[Played]) -> dict[str, float]:
-    """Share of the episodes that were cut off, by cause."""
     causes = [cause(trajectory) for trajectory in trajectories]
     return {f"truncation/{name}": causes.count(name) / len(causes) for name in ("prompt", "reply", "turn")}
 
 
 def tokens_by_turn(trajectories: Sequence[Played], step: int) -> list[ContextTokens]:
-    """Tokens of a step's episodes by turn and author. What came after the last reply belongs to a turn of its own.
-
-    Example:
-        one episode, 2 turns: 4 given + 2 sampled, 3 given + 2 sampled
-        -> (turn 0: 4 by the environment and the template, 2 by the policy), (turn 1: 3, 2)
-    """
+    """Tokens of a step's episodes by turn and author. Tokens after the last reply form a turn of their own."""
     counts = np.zeros((KEPT_TURNS, len(Author)), np.int64)
     had = np.zeros(KEPT_TURNS, np.int64)
     for tokens in (trajectory.author_tokens for trajectory in trajectories):
@@ -77,7 +66,7 @@ def tokens_by_turn(trajectories: Sequence[Played], step: int) -> list[ContextTok
 
 
 def _last_start(trajectory: Played) -> int:
-    """Where the last context begins, as far as a trajectory tells: a history policy may have begun a new one."""
+    """Start of the last context. If the context ever restarted, the end of the last turn is used."""
     if not trajectory.turns:
         return 0
     last = trajectory.turns[-1]

@@ -1,1 +1,1 @@
-"""Which layout a stage runs in, and what it costs: pure functions of a model's shape and the load."""
+"""Layouts of the stages and their cost: pure functions of a model's shape and the load."""

@@ -1,16 +1,16 @@
 """Well-known models by name: their shapes, so that a run can be judged without a network.
 
-models.csv holds one row for each. `checked` names what its shape was compared with: the table of another project, or a
-hub id, whose config.json was read (that of Qwen2-72B is the model's own, the others are copies or built upon it).
-The numbers of parameters were met again in other public lists, and tests compare them with what the shapes add up to.
+models.csv holds one row for each. `checked` names the source that its shape was compared with: a table of another
+project, or a hub id whose config.json was read (Qwen2-72B's is the model's own, the others are copies or derived
+models). Parameter counts were confirmed by other public lists, and tests compare them with the shapes.
 
     litgpt         https://github.com/Lightning-AI/litgpt at 2685705, litgpt/config.py: mostly from the base model's
-                   config.json; it does not say which embeddings are tied, the numbers of parameters do
+                   config.json; tied embeddings are inferred from the parameter counts
     gemma_pytorch  https://github.com/google/gemma_pytorch at 014acb7, gemma/config.py
 
-`max_positions` is max_position_embeddings of the variant that chats: with the rope scaling that its config.json states
-(Llama 3.1 and later), without what its card advises beyond it (YaRN of Qwen2-72B). Copies of Mistral-Nemo's differ: the
-earlier read 1024000, later ones 131072.
+`max_positions` is max_position_embeddings of the chat variant: with the rope scaling of its config.json (Llama 3.1 and
+later), without extensions that only its card advises (YaRN of Qwen2-72B). Copies of Mistral-Nemo's differ: the earlier
+read 1024000, later ones 131072.
 """
 
 import csv
@@ -21,23 +21,14 @@ from importlib.resources import files
 
 from earl.parallel.memory import ModelShape
 
-HEAD_NORMS = ("qwen3", "qwen3_moe")
-"""The families that norm queries and keys."""
+HEAD_NORMS = ("qwen3", "qwen3_moe")  # families with norms of queries and keys
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A model of the catalogue.
-
-    Example:
-        known("Qwen2.5-72B").hub   # Qwen/Qwen2.5-72B-Instruct
-    """
-
     name: str
-    hub: str
-    """The hub id of the variant that chats."""
-    type: str
-    """As `transformers` calls the family."""
+    hub: str  # hub id of the chat variant
+    type: str  # name of the family in `transformers`
     shape: ModelShape
 
     @property
@@ -48,13 +39,12 @@ class Known:
 
 @cache
 def catalogue() -> dict[str, Known]:
-    """Every known model by its name."""
     text = files("earl.parallel").joinpath("models.csv").read_text(encoding="utf-8")
     return {row["name"]: _known(row) for row in csv.DictReader(text.splitlines())}
 
 
 def known(name: str) -> Known | None:
-    """The model of that name, whether by the catalogue's name or its hub id, in any case; None: not in it."""
+    """The model of that catalogue name or hub id, ignoring case; None: unknown."""
     wanted = name.lower()
     for model in catalogue().values():
         if wanted in (model.name.lower(), model.hub.lower(), model.hub.lower().split("/")[1]):
@@ -63,7 +53,7 @@ def known(name: str) -> Known | None:
 
 
 def nearest(name: str) -> str | None:
-    """The known name that is most like `name`, if one is."""
+    """The known name that is most similar to `name`, if any."""
     names = {model.lower(): model for model in catalogue()}
     near = difflib.get_close_matches(name.lower().split("/")[-1].removesuffix("-instruct"), names, n=1)
     return names[near[0]] if near else None

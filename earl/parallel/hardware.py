@@ -1,15 +1,14 @@
-"""What machines are made of: kinds of GPUs with their published numbers, and what a cluster has of them.
+"""Kinds of GPUs with their published numbers, and the description of a cluster.
 
-hardware.csv holds one row for each kind, in the form that sits on a board with its like (SXM, OAM) where there is one;
-a PCIe card of the same name is slower. Memory is the whole that nvidia-smi or rocm-smi lists, in logs that users
-published, rounded down (40960, 81920, 81559, 143771, 183359, 46068 and 24564 MiB; 206141652992 bytes of an MI300X);
-CUDA offers somewhat less (39.49 GiB of an A100-40). Arithmetic is without sparsity; that of an RTX4090 adds up in 32
-bits. The link is what a GPU may send to all others of its host together: NVLink; of an MI300X seven links of 64 GB/s,
-one to each of the others; of an L40S and an RTX4090 PCIe 4.0 x16, a nominal 32 GB/s.
+hardware.csv holds one row for each kind, in the board form (SXM, OAM) where there is one; a PCIe card of the same
+name is slower. Memory is the total that nvidia-smi or rocm-smi lists, in logs that users published, rounded down
+(40960, 81920, 81559, 143771, 183359, 46068 and 24564 MiB; 206141652992 bytes of an MI300X); CUDA offers somewhat
+less (39.49 GiB of an A100-40). Arithmetic is without sparsity; that of an RTX4090 accumulates in 32 bits. The link
+is what a GPU may send to all others of its host together: NVLink; of an MI300X seven links of 64 GB/s, one to each
+other GPU; of an L40S and an RTX4090 PCIe 4.0 x16, a nominal 32 GB/s.
 
-`checked` names what the arithmetic and the bandwidths were compared with. All of it is second hand, except AMD's
-documentation of ROCm: no vendor's data sheet was opened.
-
+`checked` names the source for arithmetic and bandwidths. All are second hand, except AMD's documentation of ROCm; no
+vendor's data sheet was read.
     ml-engineering  https://github.com/stas00/ml-engineering at 744d01e, compute/accelerator and network, README.md
     torchtitan      https://github.com/pytorch/torchtitan at b5bcd76, torchtitan/tools/utils.py
     rocm            https://github.com/ROCm/ROCm at e396b48, docs/conceptual/gpu-arch/mi300.md
@@ -29,45 +28,30 @@ GIB = 1 << 30
 FORM = re.compile(r"(?:([0-9]{1,5})x)?([0-9]{1,5})x([A-Za-z][\w-]*)", re.ASCII)
 KIND = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 MEASURES = ("memory_gib", "bf16_tflops", "memory_gb_per_second", "link_gb_per_second", "fewest_bits")
-"""The columns of a table of kinds, beside `kind` itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A kind of GPU."""
-
     kind: str
     memory_bytes: int
-    bf16_flops: float
-    """Per second, dense."""
-    memory_bandwidth: float
-    """Bytes per second."""
-    link_bandwidth: float
-    """Bytes per second to the other GPUs of its host, in one direction."""
+    bf16_flops: float  # per second, dense
+    memory_bandwidth: float  # bytes per second
+    link_bandwidth: float  # bytes per second to the other GPUs of its host, in one direction
     fewest_bits: int = 16
-    """Of a number that it multiplies faster than one of 16 bits; half as many bits, twice as fast."""
+    """Narrowest number that it multiplies faster than one of 16 bits; half as many bits, twice as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """What a run may use. Of unlike hosts the smallest one's memory counts.
+    """The hosts and devices that a run may use. If hosts differ, the smallest memory counts."""
 
-    Example:
-        of_gpus("16x8xH100")   # hosts=16, gpus=128, gpus_per_host=8, device.kind="H100"
-    """
-
-    where: str
-    """In words, such as "this machine"."""
+    where: str  # in words, such as "this machine"
     hosts: int
-    cpus: int | None
-    """Of all hosts; None: not known."""
-    memory_bytes: int | None
-    """Main memory of a host; None: not known."""
-    gpus: int = 0
-    """Of all hosts."""
+    cpus: int | None  # of all hosts; None: unknown
+    memory_bytes: int | None  # main memory of a host; None: unknown
+    gpus: int = 0  # of all hosts
     gpus_per_host: int = 0
-    device: Device | None = None
-    """None: there are no GPUs, or they are of a kind that is not listed."""
+    device: Device | None = None  # None: no GPUs, or an unlisted kind
 
     @property
     def holds(self) -> str:
@@ -80,21 +64,13 @@ class ClusterSpec:
 
 @cache
 def devices() -> dict[str, Device]:
-    """Every listed kind by its name."""
     text = files("earl.parallel").joinpath("hardware.csv").read_text(encoding="utf-8")
     return {row["kind"]: _device(row) for row in csv.DictReader(text.splitlines())}
 
 
 def own_devices(text: str, where: str) -> dict[str, Device]:
-    """The listed kinds with those of a user's table beside them, in the form of hardware.csv.
-
-    Args:
-        text: of the table; columns beyond those of hardware.csv are not read.
-        where: it stands, to be named.
-
-    Raises:
-        EarlError: for a table without these columns, or a row that does not say what a GPU is made of.
-    """
+    """The listed kinds, extended by a user's table in the form of hardware.csv; other columns are ignored.
+    `where` names the table in errors. Raises EarlError for missing columns or an invalid row."""
     table = csv.DictReader(text.splitlines())
     missing = [name for name in ("kind", *MEASURES) if name not in (table.fieldnames or ())]
     if missing:
@@ -122,17 +98,8 @@ def _check_row(row: Mapping[str, str | None], where: str) -> None:
 
 
 def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> ClusterSpec:
-    """The cluster that `--gpus` describes: HOSTSxGPUSxKIND, or GPUSxKIND for one host.
-
-    Args:
-        kinds: that may be named; absent: those that are listed here.
-
-    Raises:
-        EarlError: for another form, no hosts or no GPUs, or a kind that is not listed.
-
-    Example:
-        of_gpus("16x8xH100"), of_gpus("8xA100-80GB")
-    """
+    """The cluster that `--gpus` describes: HOSTSxGPUSxKIND, or GPUSxKIND for one host. `kinds` defaults to the listed.
+    Raises EarlError for another form, no hosts or no GPUs, or an unknown kind."""
     listed = devices() if kinds is None else kinds
     match = FORM.fullmatch(text)
     if match is None:
@@ -147,8 +114,8 @@ def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> ClusterSpec
 
 
 def _of_kind(name: str, listed: Mapping[str, Device]) -> Device:
-    """The kind of that name, which may say its memory: H100-80GB is H100. Of sizes of a kind the largest goes without:
-    A100 is A100-80."""
+    """The named kind, optionally with its memory: H100-80GB is H100. Without a size the largest is meant: A100 is
+    A100-80."""
     bare, _, size = name.removesuffix("GB").partition("-")
     sizes = [device for kind, device in listed.items() if kind.upper().partition("-")[0] == bare]
     for kind, device in listed.items():
@@ -164,12 +131,8 @@ def _of_kind(name: str, listed: Mapping[str, Device]) -> Device:
 
 
 def device_of(name: str, memory_bytes: int | None = None) -> Device | None:
-    """The kind that a driver or Ray calls `name`; of those with a size in their name, the one nearest to the memory.
-
-    Example:
-        >>> device_of("NVIDIA A100-SXM4-40GB").kind, device_of("NVIDIA GeForce RTX 4090").kind
-        ('A100-40', 'RTX4090')
-    """
+    """The kind of a driver's or Ray's name, such as "NVIDIA A100-SXM4-40GB"; if several sizes match, the one nearest to
+    the memory."""
     said = re.sub(r"[^A-Z0-9]", "", name.upper())
     fitting = [device for device in devices().values() if device.kind.split("-")[0] in said]
     sized = [device for device in fitting if device.kind.replace("-", "") in said.replace("SXM4", "")] or fitting

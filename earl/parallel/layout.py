@@ -1,8 +1,8 @@
-"""Which part of every tensor a process holds: pure arithmetic, the same on every process.
+"""Layouts and choices, and which part of every tensor a process holds: pure arithmetic, the same on every process.
 
-A tensor that tensor parallelism splits is first cut along one axis into `tp` parts; what remains is cut along its
-first axis into `dp · cp` parts (FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty.
-A part is always a box of the whole tensor, which is what makes checkpoints independent of the layout.
+Tensor parallelism cuts a tensor along one axis into `tp` parts; each is cut along its first axis into `dp · cp` parts
+(FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty. A part is always a box of the whole
+tensor, which makes checkpoints independent of the layout.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,13 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of a tensor: where it begins and how large it is, by axis."""
+    """A part of a tensor: its offset and size, by axis."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
 
     @property
     def numbers(self) -> int:
-        """How many numbers it holds."""
         count = 1
         for size in self.shape:
             count *= size
@@ -36,23 +35,23 @@ class Box:
         return tuple(slice(start, start + size) for start, size in zip(self.offset, self.shape, strict=True))
 
     def common(self, other: "Box") -> "Box | None":
-        """What lies in both; None when nothing does."""
+        """The intersection; None when it is empty."""
         starts = [max(a, b) for a, b in zip(self.offset, other.offset, strict=True)]
         ends = [min(a.stop, b.stop) for a, b in zip(self.slices, other.slices, strict=True)]
         shape = tuple(end - start for start, end in zip(starts, ends, strict=True))
         return Box(tuple(starts), shape) if all(size > 0 for size in shape) else None
 
     def inside(self, outer: "Box") -> Slices:
-        """The box as an index of the part that `outer` is."""
+        """The box as an index of the part `outer`."""
         return Box(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.shape).slices
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many processes share a model.
+    """How processes share a model. Rank = (dp_rank · cp + cp_rank) · tp + tp_rank.
 
-    Rank = (dp_rank · cp + cp_rank) · tp + tp_rank: the processes of one tp group are neighbours. Those of a tp group
-    compute the same tokens, those of a cp group other tokens of the same rows, those of a dp group other rows.
+    Ranks of a tp group compute the same tokens, those of a cp group other tokens of the same rows, those of a dp
+    group other rows.
     """
 
     dp: int = 1
@@ -61,11 +60,10 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Processes."""
         return self.dp * self.tp * self.cp
 
     def box(self, shape: Sequence[int], axis: int | None, rank: int) -> Box:
-        """What `rank` holds of a tensor that tensor parallelism splits along `axis`, None: along none.
+        """The part of `rank` of a tensor that tensor parallelism splits along `axis`, None: along none.
 
         Example:
             >>> [Layout(2, 2).box((8, 6), 1, rank).offset for rank in range(4)]   # columns by tp, then rows by dp
@@ -79,28 +77,20 @@ class Layout:
         return Box(tuple(offset), tuple(size))
 
     def keeps(self, axis: int | None, rank: int) -> bool:
-        """Whether `rank` is the one that saves its part, of those that hold the same."""
+        """Whether `rank` saves its part, out of the ranks that hold the same."""
         return axis is not None or rank % self.tp == 0
 
 
 def chunk(length: int, parts: int, own: int) -> tuple[int, int]:
-    """Start and length of a part, as `torch.chunk` cuts.
-
-    Example:
-        >>> [chunk(106, 4, own) for own in range(4)]   # 27 + 27 + 27 + 25
-        [(0, 27), (27, 27), (54, 27), (81, 25)]
-    """
+    """Start and length of a part, as `torch.chunk` cuts: 106 in 4 parts gives 27 + 27 + 27 + 25."""
     whole = -(-length // parts)
     start = min(own * whole, length)
     return start, min(whole, length - start)
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """All of a tensor."""
     return Box((0,) * len(shape), tuple(shape))
 
-
-# What a stage of a step can be run in, and how alike two loads are.
 
 Stage = Literal["rollout", "experience", "update"]
 STAGES: tuple[Stage, ...] = ("rollout", "experience", "update")
@@ -108,22 +98,13 @@ STAGES: tuple[Stage, ...] = ("rollout", "experience", "update")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way to run a stage.
-
-    Example:
-        >>> str(Choice("rollout", Layout(dp=2, tp=4))), str(Choice("update", Layout(4, 2), 8192, recompute=True))
-        ('2 x tp4', 'dp4 tp2, 8192 tokens, recompute')
-    """
+    """A way to run a stage."""
 
     stage: Stage
-    layout: Layout
-    """Of rollout: dp copies of a sampler, each split tp times."""
-    micro_batch_tokens: int | None = None
-    """Tokens that pass at once; None where the stage has no such bound."""
-    recompute: bool = False
-    """Whether activations are computed again in the backward pass."""
-    offload: bool = False
-    """Whether what is not in use lies in host memory."""
+    layout: Layout  # of rollout: dp copies of a sampler, each split tp times
+    micro_batch_tokens: int | None = None  # tokens per pass; None if the stage has no such bound
+    recompute: bool = False  # whether activations are recomputed in the backward pass
+    offload: bool = False  # whether unused state is in host memory
 
     def __str__(self) -> str:
         layout = self.layout
@@ -135,43 +116,33 @@ class Choice:
         return ", ".join([split, *tokens, *["recompute"] * self.recompute, *["offload"] * self.offload])
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON holds it."""
         return asdict(self)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Choice":
-        """What `as_object` made."""
         return cls(**{**fields, "layout": Layout(**fields["layout"])})
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """Loads that are measured as one: powers of two.
+    """Loads that are measured as one, by powers of two: 1,025 to 2,048 tokens, 17 to 32 sequences give (11, 5)."""
 
-    Example:
-        >>> bucket_of(1500.0, 32)   # 1,025 to 2,048 tokens, 17 to 32 sequences
-        Bucket(context=11, load=5)
-    """
-
-    context: int
-    """Contexts have at most 2 ** context tokens, and more than half as many."""
-    load: int
-    """There are at most 2 ** load sequences, and more than half as many."""
+    context: int  # log2 of the most tokens; all have more than half as many
+    load: int  # log2 of the most sequences; all have more than half as many
 
     def __str__(self) -> str:
         return f"{2**self.context} x {2**self.load}"
 
 
 def bucket_of(tokens: float, sequences: int) -> Bucket:
-    """The bucket of contexts with so many tokens."""
     return Bucket(ceil(log2(max(1.0, tokens))), ceil(log2(max(1, sequences))))
 
 
 def mean_bucket(load: Load) -> Bucket:
-    """By the mean context: what a step's time goes by."""
+    """By the mean context, which determines the time of a step."""
     return bucket_of(load.mean_tokens, load.sequences)
 
 
 def longest_bucket(load: Load) -> Bucket:
-    """By the longest context: what memory goes by."""
+    """By the longest context, which determines memory."""
     return bucket_of(load.longest_tokens, load.sequences)

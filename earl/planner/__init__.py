@@ -1,7 +1,6 @@
-"""Planning a cluster that is not here: which layouts fit, how fast they are, what a step and its episodes take.
+"""Plans a cluster that is not here: which layouts fit, their speed, and the cost of a step and its episodes.
 
     question ─▶ cells (stage × context × layout) ─▶ choices, map ─▶ step ─▶ cost
 
-All of it is predicted from shapes, published numbers of GPUs and the calibrated model of `earl.parallel`; no torch, no
-network. Pure: what a user named is read elsewhere.
+Predicted from shapes, published numbers of GPUs and the calibrated model of `earl.parallel`; no torch, no network.
 """

@@ -1,4 +1,4 @@
-"""A cell of a plan: a layout of a stage at a context, whether it fits, what it takes and how fast it is."""
+"""A cell of a plan: a layout of a stage at a context, whether it fits, its memory and its speed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,48 +10,34 @@ from earl.parallel.memory import Estimate
 
 @dataclass(frozen=True, slots=True)
 class PlanCell:
-    """One layout at one context.
-
-    Example:
-        Cell("rollout", 32_768, 128, dp=32, tp=4, …, feasible=True, waves=11, kv_tokens_capacity=402_000, …)
-    """
-
     stage: Stage
-    context: int
-    """Tokens of the longest episode: that is what has to fit."""
+    context: int  # of the longest episode, which has to fit
     responses: int | None
     """Given to one copy of the engine at once; None: the stage does not sample."""
-    dp: int
-    """Copies of the engine; of the learner its data-parallel parts."""
+    dp: int  # copies of the engine, or data-parallel size of the learner
     tp: int
-    micro_batch_tokens: int | None
-    """Tokens that pass the learner at once; None: the stage samples."""
+    micro_batch_tokens: int | None  # per pass of the learner; None: the stage samples
     recompute: bool
     offload: bool
     feasible: bool
-    verdict: str
-    """Why it fits or does not, in words."""
-    memory_bytes: int
-    """That one GPU needs."""
-    room_bytes: int
-    """That one GPU offers to the stage."""
+    verdict: str  # why it fits or does not, in words
+    memory_bytes: int  # needed on one GPU
+    room_bytes: int  # available to the stage on one GPU
     kv_tokens_capacity: int | None
-    """Tokens whose keys and values one copy of the engine holds; None: the stage keeps none."""
+    """Tokens of keys and values that one copy of the engine holds; None: the stage keeps none."""
     waves: int | None
-    """How often the engine has to fill that room until all responses are there; None: it never can, or keeps none."""
-    throughput: Estimate | None
-    """Tokens per GPU and second; None: it does not fit."""
+    """How often the engine fills its cache to serve all responses; None: it cannot, or keeps none."""
+    throughput: Estimate | None  # tokens per GPU and second; None: it does not fit
 
     @property
     def oversubscription(self) -> float | None:
-        """Tokens of all responses at full length for each token that fits; None where none are kept or none fits."""
+        """Tokens of all responses at full length per token that fits; None if none are kept or none fits."""
         if self.responses is None or not self.kv_tokens_capacity:
             return None
         return self.responses * self.context / self.kv_tokens_capacity
 
     @property
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
         fast = self.throughput
         return {
             "stage": self.stage,
@@ -77,5 +63,5 @@ class PlanCell:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Five digits: a plan knows no more."""
+    """Five digits: a plan is not more precise."""
     return None if value is None else float(f"{value:.5g}")

@@ -1,4 +1,4 @@
-"""Cells and maps of a plan as tables of words, for a terminal or a page."""
+"""Cells, maps and steps of a plan as tables of text, for a terminal or a page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,27 +11,18 @@ from earl.planner.cell import PlanCell
 from earl.planner.plan import Plan, Speedup
 from earl.planner.timing import PredictedStep, StageTime
 
-# What a plan is told in: tables of words, and numbers as people read them.
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table: lines of words, the first column names each."""
+    """A table of text; the first column names each row."""
 
     title: str
-    names: tuple[str, ...]
-    """Of the columns; some in two lines."""
-    rows: tuple[tuple[str, ...], ...]
-    """Of as many values, or fewer where the rest is empty."""
+    names: tuple[str, ...]  # of the columns; some in two lines
+    rows: tuple[tuple[str, ...], ...]  # each with at most as many values as `names`
 
 
 def short(tokens: int) -> str:
-    """Tokens in a few letters.
-
-    Example:
-        >>> short(422342), short(1291715), short(512)
-        ('422K', '1.29M', '512')
-    """
+    """Tokens with a unit: 422342 gives '422K', 1291715 '1.29M', 512 '512'."""
     for unit, size in (("M", 1e6), ("K", 1e3)):
         if tokens >= size:
             return f"{tokens / size:.3g}{unit}" if tokens < 100 * size else f"{tokens / size:.0f}{unit}"
@@ -39,33 +30,20 @@ def short(tokens: int) -> str:
 
 
 def significant(value: float) -> str:
-    """Three digits, thousands with commas.
-
-    Example:
-        >>> significant(1234.5), significant(12.345)
-        ('1,234', '12.3')
-    """
+    """Three digits, thousands with commas: '1,234', '12.3'."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """With its unit.
-
-    Example:
-        >>> duration(0.00173), duration(41.84), duration(37250.0)
-        ('1.73 ms', '41.8 s', '10.3 h')
-    """
+    """Seconds with a unit: '1.73 ms', '41.8 s', '10.3 h'."""
     for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{significant(seconds / size)} {unit}"
     return "< 1 ms"
 
 
-# Steps of a plan as tables of words: stages, dispatch, and clusters side by side.
-
-
 def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
-    """Contexts down, stages across, then the whole step and what 1,000 episodes take."""
+    """Contexts down, stages across, then the whole step and the cost of 1,000 episodes."""
     stages = ("rollout", "dispatch", "experience", "update", "weights")
     rows: list[tuple[str, ...]] = []
     for each in steps:
@@ -81,7 +59,7 @@ def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
 
 
 def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
-    """Contexts down: what a step's rows weigh, what of it leaves its host, and how long that takes."""
+    """Contexts down: bytes of a step's rows, how many leave their host, and the time of that."""
     rows = []
     for entry in (each.dispatch for each in steps if each.dispatch):
         sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
@@ -93,7 +71,7 @@ def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
 
 
 def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
-    """Contexts and clusters down: the layouts of a step, its time, what 1,000 episodes take."""
+    """Contexts and clusters down: the layouts of a step, its time, the cost of 1,000 episodes."""
     rows = []
     for row in zip(*(plan.steps for plan in plans), strict=True):
         for place, (plan, each) in enumerate(zip(plans, row, strict=True)):
@@ -120,7 +98,6 @@ def _layout(layout: Layout) -> str:
 
 
 def _cost(hours: Estimate, price: float | None) -> list[str]:
-    """GPU-hours, and what they cost."""
     return [significant(hours.value), *([] if price is None else [significant(hours.value * price)])]
 
 
@@ -137,8 +114,7 @@ def _range(estimate: Estimate) -> str:
     return f"{below:+} {above:+} %"
 
 
-NO_ROOM = "OOM"
-"""Out of memory: not even one response, or one row, of this length fits."""
+NO_ROOM = "OOM"  # out of memory: not one response, or one row, of this length fits
 
 
 def rollout_grid(plan: Plan) -> Grid:
@@ -175,7 +151,7 @@ def training_grid(plan: Plan) -> Grid:
 
 
 def map_grid(plan: Plan, before: int, after: int) -> Grid:
-    """Contexts down, loads across: what the larger split gains."""
+    """Contexts down, loads across: the gain of the larger split."""
     found: dict[tuple[int, int], Speedup] = {
         (entry.context, entry.responses): entry for entry in plan.map if (entry.tp_from, entry.tp_to) == (before, after)
     }

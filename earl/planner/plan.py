@@ -1,4 +1,4 @@
-"""The whole plan of a cluster."""
+"""The plan of a cluster: cells, the fastest layouts, where they change, the speed-up map and the steps."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,43 +15,33 @@ from earl.planner.question import Question
 from earl.planner.stages import rollout_cells, training_cells
 from earl.planner.timing import PredictedStep, step
 
-# The layout that a plan takes for each stage, context and load, and where it changes.
-
 
 @dataclass(frozen=True, slots=True)
 class FastestLayout:
-    """The fastest layout that fits.
-
-    Example:
-        Choice("rollout", 16_384, 32, tp=8, dp=16, …, ahead_percent=4.8, certain=False)
-    """
+    """The fastest layout that fits, for one stage, context and load."""
 
     stage: Stage
     context: int
     responses: int | None
-    tp: int | None
-    """None: no layout fits."""
+    tp: int | None  # None: no layout fits
     dp: int | None
     recompute: bool
     offload: bool
     tokens_per_gpu_s: float | None
     ahead_percent: float | None
-    """Of the fastest layout with another split; None: no other fits."""
+    """Over the fastest layout with another split; None: no other fits."""
     certain: bool
     """Whether its 80 % interval lies above that of the other one; False: measure both before relying on it."""
     verdict: str
-    """Of the cell that was chosen; where none fits, of the one that comes nearest."""
+    """Of the chosen cell; if none fits, of the nearest one."""
 
     @property
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Contexts from one to another with the same choice."""
-
     stage: Stage
     responses: int | None
     tp: int | None
@@ -68,18 +58,14 @@ def choices(cells: Iterable[PlanCell]) -> list[FastestLayout]:
 
 
 def switches(found: Iterable[FastestLayout]) -> list[Switch]:
-    """Runs of contexts with the same split, by stage and responses.
-
-    Example:
-        TP 4 from 1,024 to 8,192, then TP 8 from 16,384 to 32,768
-    """
+    """Ranges of contexts with the same split, by stage and responses, such as TP 4 from 1,024 to 8,192."""
     ordered = sorted(found, key=lambda choice: (choice.stage, choice.responses or 0, choice.context))
     runs = [list(run) for _, run in groupby(ordered, key=lambda choice: (choice.stage, choice.responses, choice.tp))]
     return [Switch(run[0].stage, run[0].responses, run[0].tp, run[0].context, run[-1].context) for run in runs]
 
 
 def changes(runs: Sequence[Switch]) -> list[tuple[Switch, Switch]]:
-    """Neighbouring runs of the same stage and load: where the layout changes as contexts grow."""
+    """Neighbouring ranges of the same stage and load: where the layout changes as contexts grow."""
     return [
         (before, after)
         for before, after in pairwise(runs)
@@ -88,7 +74,7 @@ def changes(runs: Sequence[Switch]) -> list[tuple[Switch, Switch]]:
 
 
 def _choice(group: Sequence[PlanCell]) -> FastestLayout:
-    """Of equally fast ones the smallest split."""
+    """Among equally fast layouts the smallest split wins."""
     fitting = sorted((cell for cell in group if cell.throughput), key=lambda cell: (-_value(cell), cell.tp))
     if not fitting:
         nearest = min(group, key=lambda cell: cell.memory_bytes / max(1, cell.room_bytes))
@@ -134,36 +120,24 @@ def _high(cell: PlanCell) -> float:
     return cell.throughput.high if cell.throughput else 0.0
 
 
-# The speed-up map of the EARL paper (arXiv 2510.05943, equation 1): one split against another, by context and load.
-
-
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """What rollout gains by another split: Speedup%(a, b) = (TGS(b) - TGS(a)) / TGS(a) x 100, TGS = tokens per GPU and
-    second. Negative: the first one is ahead.
-
-    Example:
-        >>> speedup(100.0, 131.0), speedup(131.0, 100.0)
-        (31.0, -23.7)
-    """
+    """Gain of rollout by another split: Speedup%(a, b) = (TGS(b) - TGS(a)) / TGS(a) x 100, TGS = tokens per GPU and
+    second (arXiv 2510.05943, equation 1). Negative: the first one is faster."""
 
     tp_from: int
     tp_to: int
     context: int
     responses: int
-    percent: float | None
-    """None where one of the two does not fit."""
-    why: str
-    """Which one does not; empty where both do."""
+    percent: float | None  # None if one of the two does not fit
+    why: str  # which one does not fit; empty if both do
 
     @property
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
         return asdict(self)
 
 
 def speedup(before: float, after: float) -> float:
-    """In percent, to a tenth."""
     return round((after - before) / before * 100, 1)
 
 
@@ -188,37 +162,28 @@ def _speedup(before: PlanCell, after: PlanCell) -> Speedup:
     return Speedup(before.tp, after.tp, before.context, before.responses, percent, why)
 
 
-LARGEST_HOST = 8
-"""GPUs of the largest host that is proposed."""
+LARGEST_HOST = 8  # GPUs of the largest host that is proposed
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cluster would do."""
-
     asked: Question
     sampling: int
-    """GPUs that sample; where they take turns with the learner, all of them."""
+    """GPUs that sample; all of them if sampling and learning alternate."""
     learning: int
     cells: tuple[PlanCell, ...]
     choices: tuple[FastestLayout, ...]
-    switches: tuple[Switch, ...]
-    """Contexts with the same choice, by stage and load."""
+    switches: tuple[Switch, ...]  # contexts with the same choice, by stage and load
     map: tuple[Speedup, ...]
-    steps: tuple[PredictedStep, ...]
-    """One for each context."""
+    steps: tuple[PredictedStep, ...]  # one for each context
 
     @property
     def fitting(self) -> tuple[int, ...]:
-        """Splits of the engine that have room for a response at one context at least."""
+        """Splits of the engine that hold at least one response at some context."""
         return tuple(tp for tp in self.asked.tps if any(c.feasible and c.tp == tp for c in self.cells if c.waves))
 
     def as_object(self, price: float | None) -> dict[str, Any]:
-        """For programs.
-
-        Args:
-            price: of a GPU-hour; None: no cost is said.
-        """
+        """As JSON. `price` is per GPU-hour; None: without cost."""
         asked = self.asked
         cluster, config = asked.cluster, asked.config
         return {
@@ -248,11 +213,7 @@ class Plan:
 
 
 def plan(asked: Question) -> Plan:
-    """Plan a cluster.
-
-    Raises:
-        EarlError: when no engine fits, or learner and samplers cannot both have GPUs.
-    """
+    """Plan a cluster. Raises EarlError when no engine fits, or learner and samplers cannot both have GPUs."""
     learning, sampling = shares(asked.cluster, asked.config.placement.kind != "disaggregated")
     if not sampling:
         raise EarlError(
@@ -292,7 +253,7 @@ def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
 
 
 def nearest_fit(asked: Question) -> str | None:
-    """As few GPUs on one host as hold the model and its shortest context: of the same kind, else of another one."""
+    """The fewest GPUs on one host that hold the model and its shortest context: of the same kind, else of another."""
     own = asked.cluster.device
     kinds = sorted(devices().values(), key=lambda device: (device is not own, device.memory_bytes))
     for device in [own, *kinds] if own else kinds:

@@ -1,4 +1,4 @@
-"""What is asked of a plan: a model on a cluster, over contexts, loads and splits."""
+"""The input of a plan: a model on a cluster, over contexts, loads and splits."""
 
 import re
 from dataclasses import dataclass
@@ -11,29 +11,16 @@ from earl.parallel.hardware import ClusterSpec
 from earl.parallel.memory import ModelShape
 from earl.parallel.throughput.step import VLLM, Engine, Precision, Software
 
-# What a plan is laid out over: contexts, responses and splits, as a user names them or as the model suggests them.
-
 FIRST_CONTEXT = 1024
 RESPONSES = (8, 16, 32, 64, 128)
-MOST_VALUES = 32
-"""Of one axis: more do not fit into a table."""
+MOST_VALUES = 32  # of one axis, so that it fits into a table
 MOST_RESPONSES = 1 << 16
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of a list, in order, each once.
-
-    Args:
-        option: to be named, such as "--contexts".
-
-    Raises:
-        EarlError: when the list is empty, holds something else, or is too long.
-
-    Example:
-        >>> numbers("--tp", "8, 4,8")
-        (4, 8)
-    """
+    """The whole numbers of a list, sorted and unique: "8, 4,8" gives (4, 8). `option` is named in errors.
+    Raises EarlError when the list is empty, invalid, or too long."""
     items = [item.strip() for item in text.split(",")]
     for item in items:
         if not _NUMBER.fullmatch(item) or not int(item):
@@ -52,16 +39,8 @@ _SUCH_AS = {"--contexts": "1024,2048", "--responses": "8,32,128", "--tp": "4,8"}
 
 
 def contexts(given: str | None, longest: int | None, shape: ModelShape, name: str) -> tuple[int, ...]:
-    """Tokens of the longest episode, for each bucket.
-
-    Args:
-        given: a list by a user.
-        longest: the longest context that is expected; neither: all that the model was made for.
-        name: of the model.
-
-    Raises:
-        EarlError: for a context that the model was not made for.
-    """
+    """Contexts of the plan: a user's list, or powers of two up to `longest`, else up to the model's limit. `name` is
+    the model's. Raises EarlError for a context that the model was not made for."""
     if given is not None:
         found = numbers("--contexts", given)
     else:
@@ -78,11 +57,7 @@ def contexts(given: str | None, longest: int | None, shape: ModelShape, name: st
 
 
 def responses(given: str | None) -> tuple[int, ...]:
-    """Responses that one copy of the engine is given at once.
-
-    Raises:
-        EarlError: for a list that is none, or numbers beyond what an engine is given.
-    """
+    """Responses given to one copy of the engine at once. Raises EarlError for an invalid list or too large numbers."""
     found = numbers("--responses", given) if given is not None else RESPONSES
     if found[-1] > MOST_RESPONSES:
         raise EarlError(
@@ -92,14 +67,8 @@ def responses(given: str | None) -> tuple[int, ...]:
 
 
 def tps(given: str | None, shape: ModelShape, cluster: ClusterSpec, name: str) -> tuple[int, ...]:
-    """Splits of one copy of the engine: all that the heads allow and that fill a host evenly, or those named.
-
-    Raises:
-        EarlError: for one that does not divide the heads, or is larger than a host.
-
-    Example:
-        Qwen2.5-72B on hosts of 8: 1, 2, 4, 8
-    """
+    """Splits of one copy of the engine: all that the heads allow and that fill a host evenly, or the given ones.
+    Raises EarlError for one that does not divide the heads, or is larger than a host."""
     host = cluster.gpus_per_host
     possible = [tp for tp in splits(shape, host, replicated=True) if host % tp == 0]
     if given is None:
@@ -137,17 +106,13 @@ MOST_GPUS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """How a context divides into what an engine reads and what it writes; None: the rest of the context.
-
-    Example:
-        Tokens(prompt=512, reply=None).of(2048)   # 512 read, 1,536 written
-    """
+    """Division of a context into prompt and reply; None: the rest. Prompt 512 of a context of 2,048: 1,536 written."""
 
     prompt: int | None = None
     reply: int | None = None
 
     def of(self, context: int) -> tuple[int, int]:
-        """Tokens of prompt and reply. All is written where neither is named: the decode phase alone."""
+        """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
         if self.reply is not None:
             return context - self.reply, self.reply
         prompt = self.prompt or 0
@@ -156,11 +121,10 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user names, as it was written; None: left open."""
+    """A user's options, unparsed; None: left open."""
 
     contexts: str | None = None
-    longest: int | None = None
-    """The longest context that is expected."""
+    longest: int | None = None  # the longest expected context
     responses: str | None = None
     tps: str | None = None
     prompt_tokens: int | None = None
@@ -171,8 +135,6 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A plan to make."""
-
     config: Config
     model: str
     shape: ModelShape
@@ -181,8 +143,7 @@ class Question:
     responses: tuple[int, ...]
     tps: tuple[int, ...]
     tokens: Tokens
-    precision: Precision
-    """Of the engine."""
+    precision: Precision  # of the engine
     software: Software
     network_gbps: float
 
@@ -192,8 +153,8 @@ class Question:
         return self.network_gbps * GIGABIT
 
     def engine(self, tp: int) -> Engine:
-        """One copy of it. earl gives vLLM `sampler.memory_share` of a GPU; another engine takes what it does by itself,
-        unless the recipe says otherwise."""
+        """One copy of the engine. earl gives vLLM `sampler.memory_share` of a GPU; another engine uses its own default,
+        unless the recipe sets the share."""
         device, sampler = self.cluster.device, self.config.sampler
         assert device is not None, "the kinds of GPUs that can be named are listed"
         own = self.software is VLLM or "memory_share" in sampler.model_fields_set
@@ -210,11 +171,8 @@ def question(
     software: Software,
     wish: Wish,
 ) -> Question:
-    """Check what a user names, and fill in what is left open.
-
-    Raises:
-        EarlError: for lists, contexts, splits or clusters that cannot be planned for.
-    """
+    """Check a user's options, and complete them.
+    Raises EarlError for lists, contexts, splits or clusters that cannot be planned for."""
     if cluster.gpus > MOST_GPUS:
         raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
     tokens = Tokens(wish.prompt_tokens, wish.reply_tokens)
@@ -236,7 +194,7 @@ def question(
 
 
 def _contexts(wish: Wish, shape: ModelShape, model: str) -> tuple[int, ...]:
-    """The contexts that are named in one way, of three."""
+    """The contexts, which may be given in one of three ways."""
     named = {
         "--contexts": wish.contexts is not None,
         "--context": wish.longest is not None,
@@ -252,7 +210,7 @@ def _contexts(wish: Wish, shape: ModelShape, model: str) -> tuple[int, ...]:
 
 
 def _check_tokens(tokens: Tokens, contexts: tuple[int, ...]) -> None:
-    """Every context has room for what is read and for at least one token that is written."""
+    """Every context can hold the prompt and at least one written token."""
     for option, count, least in (("--prompt-tokens", tokens.prompt, 1), ("--reply-tokens", tokens.reply, 0)):
         if count is not None and count + least > contexts[0]:
             raise EarlError(

@@ -1,4 +1,4 @@
-"""A plan in words, in the order in which it is read: the same in a terminal and on a page."""
+"""A plan in words, in reading order: the same in a terminal and on a page."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -6,11 +6,9 @@ from itertools import pairwise
 from earl.planner.grids import Grid, dispatch_grid, map_grid, rollout_grid, step_grid, training_grid
 from earl.planner.plan import Plan, Switch
 
-# What is assumed of a plan, and where its choice changes, in lines.
-
 
 def head(plan: Plan) -> list[str]:
-    """What was asked for, what is assumed, what the marks mean."""
+    """What was asked for, the assumptions, and the meaning of the marks."""
     asked, config = plan.asked, plan.asked.config
     cluster, device = asked.cluster, asked.cluster.device
     hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)} of {cluster.gpus_per_host}"
@@ -30,11 +28,7 @@ def head(plan: Plan) -> list[str]:
 
 
 def switch_lines(plan: Plan) -> list[str]:
-    """Where the choice changes as contexts grow, a line for each stage and load.
-
-    Example:
-        "rollout, 32 responses: TP 4 up to 8,192 tokens, TP 8 from 16,384"
-    """
+    """Where the choice changes as contexts grow, a line for each stage and load."""
     groups = dict.fromkeys((run.stage, run.responses) for run in plan.switches)
     return [_line([run for run in plan.switches if (run.stage, run.responses) == key]) for key in groups]
 
@@ -71,24 +65,14 @@ def _split(run: Switch) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """All that is said of a cluster."""
-
     head: tuple[str, ...]
-    """What is assumed, and what the marks mean."""
     grids: tuple[Grid, ...]
-    """Of cells, and of what splits gain."""
-    choices: tuple[str, ...]
-    """Where the layout changes, by stage and load."""
-    step: tuple[Grid, ...]
-    """The recipe's step, and its dispatch."""
+    choices: tuple[str, ...]  # where the layout changes, by stage and load
+    step: tuple[Grid, ...]  # the recipe's step, and its dispatch
 
 
 def sheet(plan: Plan, price: float | None) -> Sheet:
-    """Say a plan.
-
-    Args:
-        price: of a GPU-hour; None: no cost is said.
-    """
+    """The sheet of a plan. `price` is per GPU-hour; None: without cost."""
     maps = [map_grid(plan, before, after) for before, after in pairwise(plan.fitting)]
     moved = any(each.dispatch for each in plan.steps)
     dispatched = [dispatch_grid(plan.steps, plan.asked.network_gbps)] if moved else []

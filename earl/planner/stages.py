@@ -1,4 +1,4 @@
-"""Cells of the rollout: how one copy of an engine stands a number of responses, split over its devices or not."""
+"""Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +17,7 @@ from earl.planner.question import Question
 
 
 def rollout_cells(asked: Question, gpus: int) -> list[PlanCell]:
-    """Every split at every context and load.
-
-    Args:
-        gpus: that sample.
-    """
+    """Cells of every split at every context and load; `gpus` sample."""
     return [
         _rollout_cell(asked, context, responses, Layout(gpus // tp, tp))
         for context in asked.contexts
@@ -57,12 +53,7 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
 
 
 def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
-    """Why it fits, and what that costs.
-
-    Example:
-        "422,342 tokens of context fit: 12 of 128 responses at once, in 11 waves; all at once would be 9.9 times as many
-        tokens and need 370.3 GiB on each GPU: an engine that cannot let responses wait runs out of memory"
-    """
+    """Why a load fits, and its cost in waves and memory."""
     held = found.weight_bytes + found.reserve_bytes
     if not found.kv_tokens_capacity:
         alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
@@ -80,40 +71,30 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room:
     )
 
 
-# Cells of the learner: passes that prepare experience, and updates, by context and split.
-
-# How long a learner's passes take: an engine's steps over prompts alone, and the weights that FSDP fetches meanwhile.
-#
-# The backward pass is counted as two forward passes.
+# Learner passes are timed as an engine's steps over prompts alone, overlapped with fetching of FSDP's weights.
 
 BACKWARD = 2.0
-"""Forward passes that a backward pass takes as long as: gradients of inputs and of weights."""
-FLOAT_BYTES_ = 2
+"""Duration of a backward pass in forward passes: gradients of inputs and of weights."""
+FLOAT_BYTES = 2  # of bfloat16, in which a learner on GPUs computes
 GRADIENT_BYTES = 4
 SPEED = 0.7
-"""Of a learner's arithmetic relative to that of an engine that reads prompts: believed, not fitted."""
+"""Learner's arithmetic speed relative to an engine's prompt processing: an assumption, not fitted."""
 SPREAD = 0.35
-"""Half of the 80 % interval, as a logarithm: the coefficients were fitted to engines that serve, not to learners."""
+"""Half of the 80 % interval, as a logarithm: the coefficients were fitted to serving engines, not to learners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A learner at work on one micro-batch after another.
-
-    Example:
-        Passing(shape, device, dp=32, tp=4, hosts=16, tokens=8192, context=8192, across=25e9)
-    """
+    """A learner that processes one micro-batch after another."""
 
     shape: ModelShape
     device: Device
     dp: int
     tp: int
     hosts: int
-    tokens: int
-    """Of a micro-batch, all of the same context."""
+    tokens: int  # of a micro-batch, all of the same context
     context: float
-    across: float
-    """Bytes per second of a host's link to the others."""
+    across: float  # bytes per second of a host's link to the others
 
 
 def reference(passing: Passing) -> Estimate:
@@ -122,14 +103,14 @@ def reference(passing: Passing) -> Estimate:
 
 
 def update(passing: Passing, recompute: bool) -> Estimate:
-    """The same of forward and backward passes."""
+    """Tokens per GPU and second of forward and backward passes."""
     passes = 1 + BACKWARD + (1 if recompute else 0)
-    given = GRADIENT_BYTES / FLOAT_BYTES_ if passing.dp > 1 else 0
+    given = GRADIENT_BYTES / FLOAT_BYTES if passing.dp > 1 else 0
     return _estimate(passing, max(passes * _forward_seconds(passing), _fetching_seconds(passing, 2 + given)))
 
 
 def _forward_seconds(passing: Passing) -> float:
-    """Of a micro-batch: that of an engine that reads prompts, and the output layer for every token."""
+    """Time of a micro-batch: an engine's prompt processing, and the output layer for every token."""
     engine = Engine(passing.shape, passing.device, passing.tp)
     own = fitted().values
     batch = StepLoad(sequences=0, context=0, prompt_tokens=passing.tokens, prompt_context=passing.context / 2)
@@ -142,10 +123,10 @@ def _head_seconds(passing: Passing, own: Values) -> float:
 
 
 def _fetching_seconds(passing: Passing, copies: float) -> float:
-    """Of the parts that others hold, once for each pass: into a host over its link, then to each of its GPUs."""
+    """Time to fetch remote shards, once per pass: into a host over its link, then to each of its GPUs."""
     if passing.dp == 1:
         return 0.0
-    size = copies * passing.shape.parameters * FLOAT_BYTES_
+    size = copies * passing.shape.parameters * FLOAT_BYTES
     link = fitted().values["link"]
     inside = size / passing.tp * (passing.dp - 1) / passing.dp / (passing.device.link_bandwidth * link)
     return max(inside, size * (passing.hosts - 1) / passing.hosts / passing.across)
@@ -156,15 +137,12 @@ def _estimate(passing: Passing, seconds: float) -> Estimate:
     return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD), "predicted")
 
 
-FLOAT_BYTES = 2
-"""Of bfloat16, in which a learner on GPUs computes."""
-MOST_TOKENS = 1 << 16
-"""Of a micro-batch that holds more than one row."""
+MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a layout is used, as far as a recipe leaves it open."""
+    """Settings of a layout that a recipe may leave open."""
 
     micro_batch_tokens: int
     recompute: bool
@@ -172,11 +150,7 @@ class Way:
 
 
 def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
-    """Both stages at every context under every split that the heads allow.
-
-    Args:
-        gpus: that learn.
-    """
+    """Cells of both learner stages at every context, for every split that the heads allow; `gpus` learn."""
     host = asked.cluster.gpus_per_host
     possible = [tp for tp in splits(asked.shape, min(host, gpus)) if host % tp == 0]
     tps = [tp for tp in asked.tps if tp in possible] or possible
@@ -190,7 +164,7 @@ def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
 
 
 def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
-    """Under the fastest way that fits, offloading where nothing else does; else under the one that needs least."""
+    """The fastest way that fits, offloading only if nothing else does; if none fits, the one with the least memory."""
     verdicts = {way: _fits(asked, stage, way, layout) for way in _ways(asked, stage, context, layout.dp)}
     fitting = [way for way, verdict in verdicts.items() if verdict.ok]
     resting = [way for way in fitting if not way.offload] or fitting
@@ -219,7 +193,7 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
 
 
 def _ways(asked: Question, stage: Stage, context: int, dp: int) -> Iterator[Way]:
-    """What a recipe names stays. A micro-batch holds the longest row at least, a rank's share at most."""
+    """The recipe's settings are fixed. A micro-batch holds at least the longest row, at most a rank's share."""
     learner = asked.config.learner
     named = learner.model_fields_set
     least = max(context, learner.micro_batch_tokens)
@@ -233,7 +207,7 @@ def _ways(asked: Question, stage: Stage, context: int, dp: int) -> Iterator[Way]
 
 
 def _fits(asked: Question, stage: Stage, way: Way, layout: Layout) -> MemoryVerdict:
-    """On one GPU, with what a driver and libraries keep of it."""
+    """Memory check on one GPU, with the memory of driver and libraries."""
     device, learner = asked.cluster.device, asked.config.learner
     assert device is not None, "the kinds of GPUs that can be named are listed"
     training = Training(
@@ -267,5 +241,5 @@ def _speed(asked: Question, stage: Stage, way: Way, context: int, layout: Layout
 
 
 def _minibatch_tokens(asked: Question, context: int) -> int:
-    """Of all rows between two steps of the optimizer, as if all were as long as the longest."""
+    """Tokens of all rows between two optimizer steps, as if all were as long as the longest."""
     return asked.config.rollout.episodes // asked.config.learner.minibatches * context

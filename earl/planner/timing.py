@@ -1,4 +1,4 @@
-"""The recipe's batch on the whole cluster: how long each stage takes, one after another."""
+"""Time and cost of the recipe's batch on the whole cluster, stage by stage."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,41 +17,27 @@ from earl.parallel.throughput.step import weight_bytes
 from earl.planner.cell import PlanCell
 from earl.planner.question import Question
 
-# What a step takes at a context, stage by stage, and what that costs.
-
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """A stage of a step.
-
-    Example:
-        Part("rollout", Estimate(253.0, …), Layout(dp=16, tp=8))
-    """
-
     stage: str
     seconds: Estimate
-    layout: Layout | None
-    """dp copies or parts, each over tp GPUs; None: between layouts."""
+    layout: Layout | None  # dp copies or parts, each over tp GPUs; None: between layouts
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """One step of a recipe."""
-
     context: int
     episodes: int
-    tokens: int
-    """Of all episodes."""
+    tokens: int  # of all episodes
     gpus: int
-    parts: tuple[StageTime, ...]
-    """Empty where a stage does not fit."""
-    verdict: str
-    """What does not fit."""
+    parts: tuple[StageTime, ...]  # empty if a stage does not fit
+    verdict: str  # what does not fit
     dispatch: CostLine | None
 
     @property
     def seconds(self) -> Estimate | None:
-        """Of all stages, one after another; its interval is that of stages which err alike."""
+        """Sum over the stages; the interval assumes that their errors are fully correlated."""
         if not self.parts:
             return None
         spans = [part.seconds for part in self.parts]
@@ -64,7 +50,7 @@ class PredictedStep:
 
     @property
     def gpu_hours(self) -> Estimate | None:
-        """Of 1,000 episodes."""
+        """GPU-hours of 1,000 episodes."""
         took = self.seconds
         if took is None:
             return None
@@ -73,7 +59,6 @@ class PredictedStep:
 
     @property
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "context": self.context,
             "episodes": self.episodes,
@@ -92,11 +77,7 @@ class PredictedStep:
         }
 
     def cost(self, price: float | None) -> dict[str, Any]:
-        """What 1,000 episodes take, for programs.
-
-        Args:
-            price: of a GPU-hour; None: nothing is known of it.
-        """
+        """Cost of 1,000 episodes as JSON; `price` is per GPU-hour, None: unknown."""
         hours = self.gpu_hours
         return {
             "context": self.context,
@@ -114,14 +95,12 @@ def _object(estimate: Estimate | None, factor: float = 1.0) -> dict[str, float] 
 
 Lengths = NDArray[np.int64]
 MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
-"""Columns that a run of earl dispatches: its learner makes the others where the rows lie."""
+"""Columns that are dispatched; the learner makes the others."""
 
 
 def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int) -> PredictedStep:
-    """A step whose longest episode has `context` tokens; lengths are those of `Job`, half as long in the median.
-
-    Every stage has the layout that takes it the least time for the recipe's number of episodes.
-    """
+    """A step whose longest episode has `context` tokens; lengths are those of `DispatchJob`, with half as many in the
+    median. Every stage uses its fastest layout for the recipe's number of episodes."""
     here = [cell for cell in cells if cell.context == context and cell.feasible]
     episodes, shared = asked.config.rollout.episodes, asked.config.placement.kind != "disaggregated"
     job = DispatchJob(asked.cluster, asked.shape, context, episodes, Layout(), Layout(), shared, True)
@@ -152,7 +131,7 @@ def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int
 
 
 def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int) -> StageTime:
-    """Episodes are shared by as many copies as there are prompts and GPUs; that with the longest one is the last."""
+    """As many copies as prompts and GPUs allow share the episodes; the one with the longest episode ends last."""
     copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
     own = np.sort(lengths)[::-1][::copies]
     prompt, reply = asked.tokens.of(context)
@@ -170,14 +149,14 @@ def _update(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
 
 
 def _experience(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
-    """Log-probs of the reference, the value head's estimates, and the learner's own where they are compared."""
+    """Log-probs of the reference, values, and the learner's own log-probs for the correction."""
     config = asked.config.algorithm
     passes = (config.kl > 0) + (config.name == "ppo") + (config.correction != "none")
     return _learned("experience", cell, lengths, 1, passes)
 
 
 def _learned(stage: str, cell: PlanCell, lengths: Lengths, batches: int, times: int) -> StageTime:
-    """A rank has its share of a batch's tokens, or one long row."""
+    """Each rank processes its share of a batch's tokens, but at least the longest row."""
     assert cell.throughput is not None, "it fits"
     own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
     fast = cell.throughput
@@ -186,7 +165,7 @@ def _learned(stage: str, cell: PlanCell, lengths: Lengths, batches: int, times: 
 
 
 def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:
-    """Bytes over links: the whole model once into each host that samples, less what lies there, then to its GPUs."""
+    """Time of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
     device = asked.cluster.device
     assert device is not None, "the kinds of GPUs that can be named are listed"
     size = weight_bytes(asked.shape, asked.precision)

@@ -1,8 +1,8 @@
-"""Preflight: what a recipe asks for is checked before anything is written, and said as a plan.
+"""Preflight: checks a recipe before anything is written, and returns the plan of its run.
 
     recipe ─▶ world (who plays what) ─▶ machine (does it fit) ─▶ speech (can the model say it) ─▶ Plan
 
-Whatever breaks a rule is refused with its value, the rule and the cure; nothing is mended in silence.
+Broken rules are refused with the value, the rule and the cure; nothing is corrected silently.
 """
 
 from earl.preflight.cluster import check_address

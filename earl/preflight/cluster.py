@@ -1,6 +1,6 @@
-"""Where a run is to take place: the kind of placement, what there is of processors and GPUs, and which sampler.
+"""The site of a run: kind of placement, processors and GPUs, and the sampler's engine.
 
-What a recipe leaves open is decided here once, and written into it, so that the run finds nothing open.
+Settings that a recipe leaves open are decided here once and written into it.
 """
 
 import shlex
@@ -18,40 +18,24 @@ CURES = {
     "vllm": "pip install 'earl[vllm]' on a machine with GPUs, or set sampler.engine to local",
     "peft": "pip install 'earl[lora]', or set learner.lora_rank to 0",
 }
-"""What some settings need, and what to do where it is not there."""
+"""Cure by library, when a setting needs one that is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a run is to take place.
-
-    Example:
-        kind "colocated", engine "vllm", cluster --gpus 16x8xH100, on_paper
-    """
-
-    kind: str
-    """embedded, colocated or disaggregated."""
-    engine: str
-    """local or vllm."""
+    kind: str  # embedded, colocated or disaggregated
+    engine: str  # local or vllm
     cluster: ClusterSpec
-    on_paper: bool
-    """Whether the cluster is only described, not there: the plan of a run elsewhere."""
+    on_paper: bool  # whether the cluster is only described, to plan a run elsewhere
 
     @property
     def gpus(self) -> bool:
-        """Whether learner and samplers are on GPUs."""
         return self.kind != "embedded" and self.cluster.gpus > 0
 
 
 def survey(config: Config, dry: bool) -> Site:
-    """Find out where a recipe would run.
-
-    Args:
-        dry: whether it is only planned; GPUs that --gpus names then need not be there, and no cluster is asked.
-
-    Raises:
-        EarlError: when what it asks for is not there, or does not answer.
-    """
+    """Determine the site of a recipe. Raises EarlError when something that it needs is missing or does not answer.
+    In a `dry` run, GPUs that --gpus names need not exist, and no cluster is contacted."""
     place = config.placement
     with setting("placement.gpus"):
         asked = of_gpus(place.gpus) if place.gpus else None
@@ -74,14 +58,8 @@ def survey(config: Config, dry: bool) -> Site:
 
 
 def check_address(config: Config, given: bool) -> None:
-    """A recipe that somebody else wrote, or a run's own, makes earl contact nobody.
-
-    Args:
-        given: whether the address was named on this command line.
-
-    Raises:
-        EarlError: for a cluster elsewhere that was not.
-    """
+    """Raises EarlError for a remote address that was not `given` on this command line.
+    So a recipe from someone else, or a run's own, cannot make earl contact a host."""
     address = config.placement.address
     if address is not None and not given and not on_this_machine(address):
         raise EarlError(
@@ -91,7 +69,7 @@ def check_address(config: Config, given: bool) -> None:
 
 
 def _described(asked: ClusterSpec | None, address: str | None) -> ClusterSpec:
-    """What --gpus names, or a cluster that a dry run does not ask what it has."""
+    """The cluster that --gpus names, or one that a dry run does not contact."""
     where = f"the Ray cluster at {address}, which was not asked what it has"
     if asked is None:
         return ClusterSpec(where, 1, None, None)

@@ -1,4 +1,4 @@
-"""Whether there are such an environment, such players and such an algorithm, and whether the sizes agree."""
+"""Checks of environment, players and algorithm, and that batch sizes agree."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from earl.errors import EarlError, boundary
 from earl.evaluate import ANY
 
 GIVEN = {"seat": "both seats are played in turn", "opponent": "name opponents in [env.opponents]"}
-"""Arguments of an environment that an episode gives it."""
+"""Arguments of an environment that come from the episode."""
 OF_PPO = ("gamma", "gae_lambda", "value_weight")
 
 
 @contextmanager
 def outside(what: str, cure: str) -> Iterator[None]:
-    """Faults of code that is not ours become errors a user can mend; errors that are so already pass."""
+    """Turn faults of foreign code into EarlError; errors that already are one pass unchanged."""
     refused: EarlError | None = None
     with boundary() as fault:
         try:
@@ -31,11 +31,8 @@ def outside(what: str, cure: str) -> Iterator[None]:
 
 
 def check_world(config: Config) -> None:
-    """Environment, options, opponents, teacher, algorithm and history policy.
-
-    Raises:
-        EarlError: for a name that is not known or that does not fit the environment.
-    """
+    """Check environment, options, opponents, teacher, algorithm and history policy.
+    Raises EarlError for an unknown name, or one that does not fit the environment."""
     env = config.env.name
     seats = registry.seats(env)
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
@@ -55,14 +52,8 @@ def check_world(config: Config) -> None:
 
 
 def check_batches(config: Config, embedded: bool) -> None:
-    """Whether every process, update and micro-batch has something to work on.
-
-    Args:
-        embedded: whether the run has `run.processes` processes.
-
-    Raises:
-        EarlError: for sizes that contradict each other.
-    """
+    """Check that every process, update and micro-batch has data. Raises EarlError for contradictory sizes.
+    An `embedded` run has `run.processes` processes."""
     rollout, learner, warm = config.rollout, config.learner, config.warm_start
     processes = config.run.processes if embedded else 1
     pairs = [
@@ -81,7 +72,7 @@ def check_batches(config: Config, embedded: bool) -> None:
 
 
 def _check_options(env: str, options: Mapping[str, object]) -> None:
-    """Options are known, of the kind of their defaults, and give an environment that begins."""
+    """Options are known, have the type of their defaults, and give an environment that can be reset."""
     for option, cure in GIVEN.items():
         if option in options:
             raise EarlError(f"env.options.{option} is given by each episode; leave it out: {cure}")
@@ -93,13 +84,13 @@ def _check_options(env: str, options: Mapping[str, object]) -> None:
 
 
 def kind(value: object) -> str:
-    """What sort of setting a value is; whole numbers are numbers too."""
+    """The type of a setting in words; int and float are both numbers."""
     names = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
     return names.get(type(value), type(value).__name__)
 
 
 def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -> None:
-    """Opponents exist, are named once, and there are some where somebody is needed."""
+    """Opponents exist, are unique, and are present if `needed`."""
     listed = list(names)
     if needed and not listed:
         raise EarlError(f"{key} is empty, but {env} is played against somebody; name one, such as random")
@@ -129,7 +120,7 @@ def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
 
 @contextmanager
 def setting(key: str) -> Iterator[None]:
-    """Say which setting an error is about."""
+    """Prefix errors with the setting's name."""
     try:
         yield
     except EarlError as error:

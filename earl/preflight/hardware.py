@@ -1,4 +1,4 @@
-"""Whether the machine can hold the run: lower bounds, so that only what surely does not fit is refused."""
+"""Checks of memory and disk by lower bounds, so that only runs that cannot fit are refused."""
 
 import os
 import shutil
@@ -11,11 +11,9 @@ from earl.parallel.memory import ModelShape, kv_bytes
 
 FLOAT_BYTES = 4
 COPIES = 7
-"""Of every parameter in every process: weights, gradients, two moments, two samplers, one message."""
-EPISODE_BYTES = 4096
-"""An episode as a Python object, about."""
-KEPT = 4
-"""Checkpoints on the disk at once: the last two, the best, and the one being written."""
+"""Copies of every parameter per process: weights, gradients, two moments, two samplers, one message."""
+EPISODE_BYTES = 4096  # approximate size of an episode's Python objects
+KEPT = 4  # checkpoints on disk: the last two, the best, and the one being written
 SMALL_TOKENIZER_BYTES = 1 << 16
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -40,17 +38,8 @@ def check_memory(config: Config, shape: ModelShape) -> None:
 
 
 def check_ceiling(config: Config, shape: ModelShape, room: int) -> int | None:
-    """How far `context.limit = "auto"` may rise, in tokens: what positions, micro-batch and memory allow.
-
-    Args:
-        room: what memory allows.
-
-    Returns:
-        None where the limit is fixed.
-
-    Raises:
-        EarlError: when the recipe's first limit or its ceiling is above that.
-    """
+    """Ceiling of `context.limit = "auto"`, in tokens, from positions, micro-batch and memory (`room`); None if fixed.
+    Raises EarlError when the recipe's first limit or its ceiling is above that."""
     if not config.context.automatic:
         return None
     bounds = {
@@ -69,7 +58,7 @@ def check_ceiling(config: Config, shape: ModelShape, room: int) -> int | None:
 
 
 def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
-    """About what a checkpoint takes: weights, two moments, the reference, the tokenizer."""
+    """Approximate size of a checkpoint: weights, two moments, the reference, the tokenizer."""
     copies = 3 + (config.algorithm.kl > 0)
     path = config.model.path
     if path is None or (known_shape(path) is not None and not is_here(path)):
@@ -94,19 +83,14 @@ def check_disk(root: Path, checkpoint: int) -> None:
 
 
 def memory_bytes() -> int:
-    """The machine's memory, or what a container may have of it."""
+    """The machine's memory, or the container's limit."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
     return min(physical, int(limit)) if limit.isdigit() else physical
 
 
 def size(count: float) -> str:
-    """Bytes as people read them.
-
-    Example:
-        >>> size(1536)
-        '1.5 KiB'
-    """
+    """Bytes with a unit: 1536 gives '1.5 KiB'."""
     units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:
         count, units = count / 1024, units[1:]

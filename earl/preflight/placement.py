@@ -1,4 +1,4 @@
-"""Whether learner and samplers find room: enough GPUs or processors, heads that can be shared, memory for each."""
+"""Arranges learner and samplers on devices, and checks that they fit: device counts, splits of heads, memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,22 +13,18 @@ from earl.placement.ray.resources import Fragment, policy_of, slots_of
 from earl.preflight.cluster import Site
 from earl.preflight.hardware import memory_bytes, size
 
-# The arrangement of a run: what the recipe sets, and a simple choice of what it leaves open on GPUs. Pure.
-#
-# The smallest split of one copy that fits, for learner and sampler each; then as many copies as there are GPUs.
+# The arrangement: the recipe's settings, and on GPUs a simple choice of what is left open: the smallest split of one
+# copy that fits, for learner and sampler each, then as many copies as there are GPUs.
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
-SAMPLER_MARGIN = 0.0
-"""`sampler.memory_share` leaves one."""
+SAMPLER_MARGIN = 0.0  # `sampler.memory_share` already leaves one
 
 
 def dtype_of(config: Config, site: Site) -> str:
-    """The type that the learner computes in."""
     return "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
 
 
 def arrange(config: Config, shape: ModelShape, site: Site) -> Arrangement:
-    """Copies of learner and sampler, and the devices of each."""
     place, shared = config.placement, site.kind == "colocated"
     tp, sampler_tp, dp, samplers, cp = place.tp, config.sampler.tp, place.dp, place.samplers, place.cp
     if not site.gpus:
@@ -57,7 +53,6 @@ def arrange(config: Config, shape: ModelShape, site: Site) -> Arrangement:
 
 
 def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> LearnerBytes:
-    """What one rank of the learner takes."""
     learner = config.learner
     training = Training(
         dp=dp,
@@ -76,14 +71,14 @@ def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) 
 
 
 def of_sampler(config: Config, shape: ModelShape, site: Site, tp: int, samplers: int) -> SamplerBytes:
-    """What one device of a sampler takes; its copy holds its share of a step's episodes."""
+    """Memory of one device of a sampler, which holds its copy's share of a step's episodes."""
     size = FLOAT_BYTES[dtype_of(config, site)] if site.engine == "vllm" else FLOAT_BYTES["float32"]
     longest = config.context.ceiling or config.context.first_limit
     return sampler_bytes(shape, tp, size, longest, -(-config.rollout.episodes // samplers))
 
 
 def sampler_room(config: Config, site: Site, device_bytes: int) -> int:
-    """How much of a GPU a sampler may take."""
+    """Memory of a GPU that a sampler may use."""
     return int(device_bytes * config.sampler.memory_share) if site.engine == "vllm" else device_bytes
 
 
@@ -100,24 +95,15 @@ def _sampler_fits(config: Config, shape: ModelShape, site: Site, tp: int) -> boo
     return fits(of_sampler(config, shape, site, tp, 1).least, room, SAMPLER_MARGIN).ok
 
 
-PROCESS_BYTES = 200 << 20
-"""Of a Python process that has loaded torch and Ray, at least."""
+PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the fragments of a step run, and what they take.
-
-    Example:
-        kind "colocated", dp 128 x tp 1, samplers 24 x sampler_tp 4, on 128 H100
-    """
-
     kind: str
     where: str
-    gpus: int
-    """That the run may use."""
-    gpu: str | None
-    """Their kind; None: there are none, or they are not listed."""
+    gpus: int  # available to the run
+    gpu: str | None  # their kind; None: no GPUs, or an unlisted kind
     dp: int
     tp: int
     cp: int
@@ -125,19 +111,15 @@ class Placed:
     sampler_tp: int
     engine: str
     dtype: str
-    fragments: tuple[Fragment, ...]
-    """Empty in the embedded placement, where every process holds both."""
-    update: Mapping[str, int]
-    """Bytes of one rank of the learner while it learns, by what they are for."""
-    rollout: Mapping[str, int]
-    """Bytes of one device of a sampler while it samples."""
-    device_bytes: int | None
-    """Memory of a GPU; None: not known, or there are none."""
+    fragments: tuple[Fragment, ...]  # empty in the embedded placement, where every process holds both
+    update: Mapping[str, int]  # bytes of one learner rank during the update, by purpose
+    rollout: Mapping[str, int]  # bytes of one sampler device during rollout
+    device_bytes: int | None  # memory of a GPU; None: unknown, or no GPUs
     on_paper: bool
 
     @property
     def chosen(self) -> dict[str, dict[str, object]]:
-        """What a recipe may leave open, by section, as it was decided."""
+        """Settings that a recipe may leave open, as decided, by section."""
         place: dict[str, object] = {"kind": self.kind}
         if self.kind != "embedded":
             place |= {"dp": self.dp, "tp": self.tp, "cp": self.cp, "samplers": self.samplers}
@@ -146,11 +128,7 @@ class Placed:
 
 
 def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
-    """Arrange learner and samplers and see whether they fit.
-
-    Raises:
-        EarlError: when they surely do not.
-    """
+    """Arrange learner and samplers. Raises EarlError when they cannot fit."""
     found = arrange(config, shape, site)
     check_split(shape, "placement.tp", found.tp, replicated=False)
     check_split(shape, "sampler.tp", found.sampler_tp, replicated=site.engine == "vllm")
@@ -171,7 +149,7 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
 
 
 def _check_shares(config: Config, found: Arrangement) -> None:
-    """Everybody has a share of a step's groups, and nobody is asked for what it cannot do."""
+    """Every sampler and environment has a share of a step's groups, and the settings can be combined."""
     place = config.placement
     for key, count in (("samplers", found.samplers), ("environments", place.environments)):
         if count > config.rollout.prompts:
@@ -189,8 +167,8 @@ def _check_shares(config: Config, found: Arrangement) -> None:
 def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
     """Tokens of the longest context that memory allows.
 
-    On GPUs a copy of vLLM holds one at least, earl's own sampler all of its share; on CPUs the keys and values of a
-    step's episodes may take half of the machine's memory, or a single one all of what `sampler.kv_cache_gib` gives.
+    On GPUs a copy of vLLM must hold one, earl's own sampler all of its share. On CPUs the keys and values of a step's
+    episodes may take half of the machine's memory, or a single context all of `sampler.kv_cache_gib`.
     """
     if placed.device_bytes is None and placed.engine == "local" and config.sampler.cache_bytes is not None:
         return config.sampler.cache_bytes // kv_bytes(shape, placed.sampler_tp)
@@ -204,7 +182,7 @@ def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
 
 
 def settled(config: Config, placed: Placed) -> Config:
-    """The recipe with what was decided written out, so that a run finds nothing open and goes on alike elsewhere."""
+    """The recipe with all decisions written out, so that a run continues unchanged elsewhere."""
     tables = {section: getattr(config, section).model_copy(update=keys) for section, keys in placed.chosen.items()}
     return config.model_copy(update=tables)
 
@@ -236,7 +214,7 @@ def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerByte
 
 
 def _check_devices(config: Config, site: Site, found: Arrangement, placed: Placed) -> None:
-    """Enough GPUs, and on somebody's cluster enough processors: Ray would wait for them without end."""
+    """Check the number of GPUs, and on a cluster of processors: Ray would wait for missing ones without end."""
     apart = config.placement.environments
     cpus = site.cluster.cpus if config.placement.address is not None else None
     if site.gpus:
@@ -244,7 +222,7 @@ def _check_devices(config: Config, site: Site, found: Arrangement, placed: Place
     elif cpus is not None:
         have, device, host = cpus, "CPUs", cpus
     else:
-        return  # on one machine its owner says how many processes share the cores
+        return  # on one machine processes may share the cores
     bundles = slots_of(policy_of(settled(config, placed))).bundles
     need, widest = sum(bundles), max(bundles)
     if need > have:
@@ -294,7 +272,7 @@ def _check_gpu(
 
 
 def _cures(config: Config, shape: ModelShape, site: Site, found: Arrangement, room: int) -> list[str]:
-    """Each change that would make the learner fit by itself; where none does, all of them."""
+    """Each change that would make the learner fit by itself; general advice when none does."""
 
     def suffices(dp: int, tp: int, **learner: object) -> bool:
         changed = config.model_copy(update={"learner": config.learner.model_copy(update=learner)})
@@ -319,7 +297,6 @@ def _cures(config: Config, shape: ModelShape, site: Site, found: Arrangement, ro
 
 
 def _check_hosts(config: Config, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes) -> None:
-    """All processes together fit into the memory of all hosts."""
     if site.cluster.memory_bytes is None:
         return
     wanted = sampler.context * sampler.contexts

@@ -1,4 +1,4 @@
-"""The plan of a run, once its recipe has passed every check."""
+"""The preflight of a run: runs all checks on a recipe and returns its plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,9 @@ from earl.preflight.hardware import check_ceiling, check_disk, check_memory, che
 from earl.preflight.placement import Placed, check_placement, context_room
 from earl.preflight.prompts import check_speech
 
-# No option is silently ignored: every setting that only some runs read, and which runs these are.
-#
-# A setting that differs from its default where nobody reads it is refused. One is told of instead, so that a recipe
-# for a laptop runs on a cluster as it is: `run.processes`, which the embedded placement alone reads.
+# No option is silently ignored: OPTIONS lists every setting that only some runs read. If it differs from its default
+# and the run does not read it, it is refused. `run.processes`, which only embedded runs read, is reported instead,
+# so that a recipe for a laptop runs on a cluster unchanged.
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,7 @@ class Read:
     """Which runs read a setting."""
 
     by: Callable[[Config, Site], bool]
-    rule: str
-    """Said after "KEY = VALUE"."""
+    rule: str  # follows "KEY = VALUE" in the error
 
 
 def _on_ray(_: Config, site: Site) -> bool:
@@ -47,7 +45,7 @@ OF_VLLM = Read(_by_vllm, "is read by vLLM alone: leave it out, or set sampler.en
 
 
 def _lockstep(config: Config, site: Site) -> bool:
-    """Whether nobody plays while the learner learns, in processes that the driver knows."""
+    """Whether rollout and update alternate, in processes that the driver knows."""
     place = config.placement
     return site.kind != "embedded" and not place.environments and not place.max_staleness
 
@@ -118,11 +116,7 @@ OPTIONS: Mapping[str, Read] = {
 
 
 def check_options(config: Config, site: Site) -> None:
-    """Refuse what nobody would read.
-
-    Raises:
-        EarlError: for the first setting that differs from its default and has no reader.
-    """
+    """Raises EarlError for the first setting that differs from its default and is not read."""
     for key, read in OPTIONS.items():
         section, name = key.split(".")
         table = getattr(config, section)
@@ -133,46 +127,33 @@ def check_options(config: Config, site: Site) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run will do, in numbers.
-
-    Example:
-        prompts * group_size == episodes   # 24 prompts x 16 = 384 episodes per step
-    """
+    """The numbers of a run that passed preflight."""
 
     env: str
-    opponents: Mapping[str, float]
-    """Opponent → share of the episodes, together 1; empty in tool tasks."""
+    opponents: Mapping[str, float]  # opponent → share of the episodes, sum 1; empty in tool tasks
     algorithm: str
     prompts: int
     group_size: int
-    episodes: int
-    """Per step."""
+    episodes: int  # per step
     warm_start_steps: int
-    steps: int
-    """Of reinforcement learning."""
-    model: str
-    """A folder or hub id; "new" for a small model made from scratch."""
+    steps: int  # of reinforcement learning
+    model: str  # a folder or hub id; "new" for a small model made from scratch
     parameters: int
     processes: int
-    context_limit: int
-    """Of the first step."""
-    context_ceiling: int | None
-    """How far an automatic limit may rise; None: the limit is fixed."""
+    context_limit: int  # of the first step
+    context_ceiling: int | None  # of an automatic limit; None: the limit is fixed
     first_prompt_tokens: int | None
-    """The longest first prompt met; None: the tokenizer is not here, so that what is said was not checked."""
+    """The longest first prompt; None: the tokenizer is not here, so prompts were not checked."""
     checkpoint_bytes: int
     placed: Placed
 
 
 def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
-    """Check a recipe before its run is created in the folder `root`. Nothing is written but copies of hub models.
+    """Check a recipe before its run is created in the folder `root`. Writes nothing but copies of hub models.
 
-    Args:
-        dry: whether the run is only planned: then GPUs that the recipe names may be elsewhere, a well-known model's
-            words are checked only where its tokenizer is here, and neither a cluster nor the hub is contacted.
-
-    Raises:
-        EarlError: for the first rule that the recipe breaks.
+    A `dry` run is only planned: GPUs that the recipe names may be elsewhere, a well-known model's prompts are
+    checked only if its tokenizer is here, and neither a cluster nor the hub is contacted. Raises EarlError for the
+    first rule that the recipe breaks.
     """
     with fetching(not dry):
         return _checked(config, root, dry)
@@ -217,19 +198,19 @@ def _checked(config: Config, root: Path, dry: bool) -> RunPlan:
 
 
 def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
-    """Who speaks: whole in an embedded run, which loads the model here; else its tokenizer. None: it is not here."""
+    """The loaded model in an embedded run; else only its tokenizer; None if that is not here."""
     path = config.model.path
     if path is None:
         return model.Policy(None, character_tokenizer())
     if dry and known_shape(path) is not None and not is_here(path):
         return None
     if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights
-        return model.load(path)  # weights may be missing or broken, so they are read
+        return model.load(path)  # read the weights, since they may be missing or broken
     return model.Policy(None, model.tokenizer_of(config.model))
 
 
 def settled(config: Config, plan: RunPlan) -> Config:
-    """The recipe with what the preflight decided written out, so that a run goes on alike elsewhere."""
+    """The recipe with the preflight's decisions written out, so that a run continues unchanged elsewhere."""
     config = placement.settled(config, plan.placed)
     if plan.context_ceiling is None:
         return config
@@ -238,10 +219,7 @@ def settled(config: Config, plan: RunPlan) -> Config:
 
 
 def check_player(config: Config, policy: model.Policy) -> None:
-    """Check that a loaded model can play by a recipe's rules: the part of the preflight that is not about training.
-
-    Raises:
-        EarlError: for the first rule that the recipe breaks.
-    """
+    """Check that a loaded model can play by a recipe's rules: the preflight without training.
+    Raises EarlError for the first rule that the recipe breaks."""
     check_world(config)
     check_speech(config, policy, model.shape_of(policy.model))

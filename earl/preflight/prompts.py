@@ -1,4 +1,4 @@
-"""Whether the model can take part in the conversation: prompts fit, actions can be written, the template allows it."""
+"""Checks that the model can play: prompts fit, actions can be written, the chat template works."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -22,20 +22,15 @@ from earl.seeds import derive
 from earl.trajectory import Task
 
 SEEDS = 64
-"""Episodes begun or played for each opponent and seat to see what may come."""
+"""Episodes sampled per opponent and seat."""
 
 
 def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> int | None:
-    """Check what is said between the environment and a model.
+    """Check prompts, actions and chat template. Returns the tokens of the longest first prompt; None without a
+    tokenizer.
 
-    Args:
-        policy: where its weights are not needed only the tokenizer; None: neither is here.
-
-    Returns:
-        the length of the longest first prompt met, in tokens; None without a tokenizer.
-
-    Raises:
-        EarlError: for a limit that is too short, an action that cannot be written, or an unfit chat template.
+    `policy` may lack weights where they are not needed; None if the tokenizer is missing as well. Raises EarlError
+    for a limit that is too short, an action that cannot be written, or an unfit chat template.
     """
     limit, max_positions = config.context.first_limit, shape.max_positions
     if limit > max_positions:
@@ -65,7 +60,7 @@ def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> in
 
 
 def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
-    """It can chat, and every token id has its row of embeddings."""
+    """Check that it can chat, and that every token id has an embedding."""
     if not policy.tokenizer.chat_template:
         raise EarlError(
             f"the tokenizer of {config.model.path!r} has no chat template; choose an instruction-tuned model"
@@ -79,7 +74,7 @@ def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
 
 
 def _longest_opening(config: Config, world: EpisodeFactory) -> int:
-    """Begin episodes of every opponent and seat; each refuses a first prompt that does not fit."""
+    """Begin episodes of every opponent and seat; a first prompt that does not fit raises."""
     met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
     longest = 0
     for opponent in sorted("random" if name == ANY else name for name in met):
@@ -96,7 +91,7 @@ def _longest_opening(config: Config, world: EpisodeFactory) -> int:
 
 
 def _check_actions(config: Config, chat: Chat) -> int:
-    """Every action that may be needed can be written, with its end, within a turn. Returns the shortest's tokens."""
+    """Check that every action can be written, with its end, within a turn. Returns the fewest tokens of an action."""
     limit, lengths = config.agent.max_turn_tokens, []
     with outside(f"environment {config.env.name!r} fails", f"check it with `earl envs check {config.env.name}`"):
         actions = sorted(set(_actions(config)))
@@ -111,11 +106,11 @@ def _check_actions(config: Config, chat: Chat) -> int:
             f"agent.max_turn_tokens = {limit} is too short: the longest action takes {max(lengths)} tokens with its "
             f"end; set agent.max_turn_tokens to at least {max(lengths)}"
         )
-    return min(lengths, default=1)  # none is listed
+    return min(lengths, default=1)  # no action is listed
 
 
 def _actions(config: Config) -> Iterator[str]:
-    """The actions that are met in play: all that the environment lists, or what its scripted agents do."""
+    """Actions that occur in play: all that the environment lists, or those of its scripted agents."""
     env, options = config.env.name, config.env.options
     seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}] if registry.seats(env) == 2 else [{}]
     agents = _agents(config)
@@ -129,7 +124,7 @@ def _actions(config: Config) -> Iterator[str]:
 
 
 def _agents(config: Config) -> Sequence[Agent]:
-    """Whose actions stand for those that are not listed: in a task, its teacher and whoever solves it."""
+    """Agents whose actions stand for unlisted ones: in a task, its teacher and its solver."""
     env = config.env.name
     if registry.seats(env) > 1:
         return []
@@ -140,7 +135,7 @@ def _agents(config: Config) -> Sequence[Agent]:
 
 
 def _played(env: TextEnv, agent: Agent, seed: int, thinking: bool) -> Iterator[str]:
-    """The replies of one episode. Raises EarlError for one that the environment would not take as an action."""
+    """The replies of one episode. Raises EarlError for a reply that the environment would refuse."""
     rng = Random(seed)
     env.reset(seed=seed)
     for _ in range(env.max_turns):

@@ -1,1 +1,1 @@
-"""Layouts tried before a run: which, what they took, and where that is kept for the runs to come."""
+"""Profiling: layouts measured before a run, and the cache of these measurements."""

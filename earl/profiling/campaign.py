@@ -1,4 +1,4 @@
-"""Every layout of a recipe that may be worth it, tried at several contexts and loads: on processes of its own.
+"""The profiling campaign: measures a recipe's promising layouts at several contexts and loads, in processes of its own.
 
 expectation ─▶ point worth trying? ─▶ switch ─▶ trials ─▶ timing ─▶ kept ─▶ expectation ─▶ next point
 """
@@ -31,28 +31,22 @@ from earl.rollout.pack import trajectories_of
 from earl.runs.journal import Journal
 from earl.stopping import StopRequest
 
-# What a stage takes, tried with episodes that nobody plays: the same calls as those of a step, with contexts of any
-# length. What is learned of them is nonsense: for stages that are thrown away afterwards.
+# Trials make the same calls as a step, on synthetic episodes of any length. The weights that they produce are
+# useless, so the stages are discarded afterwards.
 
 LONG = 5
-"""A first time of so many times what is asked for stands alone: what it made is little of it."""
+"""If the first time exceeds the requested time by this factor, it is not repeated: warm-up is a small part of it."""
 
 
 class Trials:
-    """Stages that are tried.
-
-    Args:
-        seed: of what is invented.
-    """
+    """Measures stages on synthetic episodes, which are derived from `seed`."""
 
     def __init__(self, stages: StepPipeline, seed: int) -> None:
         self._stages, self._seed = stages, seed
 
     def tried(self, stage: Stage, invention: Invention, sequences: int, seconds: float) -> list[float]:
-        """Seconds that the stage took, again and again until as much time has passed.
-
-        The first time makes what later ones find made: it counts where it is so long that there is no other.
-        """
+        """Times of the stage, repeated until `seconds` have passed.
+        The first time includes warm-up: it counts only if it is so long that it is not repeated."""
         work = self._sampling(invention, sequences) if stage == "rollout" else self._learning(invention, sequences)
         taken = [_timed(work)]
         while sum(taken[1:]) < seconds and taken[0] < LONG * seconds:
@@ -95,26 +89,18 @@ Told = Callable[[Timing | Skipped], None]
 
 @dataclass(slots=True)
 class CampaignResult:
-    """What came of a campaign."""
-
     profile: Profile
     skipped: list[Skipped] = field(default_factory=list)
-    measured: int = 0
-    """Points that were measured now; the others were known."""
+    measured: int = 0  # points measured now; the others were known
     stopped: bool = False
 
     def leave(self, point: Point, why: str, told: Told) -> None:
-        """Note that a point is not measured."""
         self.skipped.append(Skipped(point, why))
         told(self.skipped[-1])
 
 
 def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequest, told: Told) -> CampaignResult:
-    """Try what is not known yet. What was measured is kept point by point, so that it lasts whatever happens.
-
-    Args:
-        told: hears of every point as it is measured or left out.
-    """
+    """Measure the unknown points of the grid; the profile is written after each. `told` is called for every point."""
     outcome, points = CampaignResult(profile), Points(config, grid, profile)
     if all(points.expectation.obstacle(point) for point in points):
         for point in points:
@@ -139,7 +125,6 @@ class _Campaign:
         self._trials = Trials(self._stages, config.run.seed)
 
     def run(self, stop: StopRequest) -> None:
-        """Point after point."""
         for point in self._points:
             if stop.raised:
                 self._outcome.stopped = True
@@ -147,7 +132,7 @@ class _Campaign:
             self._visit(point.choice.stage, point)
 
     def _visit(self, stage: Stage, point: Point) -> None:
-        """Measure a point, or say why not."""
+        """Measure a point, or record why not."""
         why = self._points.expectation.obstacle(point)
         if not why:
             try:
@@ -161,7 +146,7 @@ class _Campaign:
                 self._place.mend(error)
                 self._stages.sync(0)
                 why = str(error)
-            except EarlError as error:  # a layout that these machines refuse; they are as they were
+            except EarlError as error:  # a layout that these machines refuse; the stages are unchanged
                 why = str(error)
         self._outcome.leave(point, why, self._told)
 
@@ -180,7 +165,7 @@ class _Campaign:
         self._outcome.profile.switches[choice] = time.perf_counter() - began
 
     def _recover(self, choice: Choice, error: OutOfMemory) -> None:
-        """Have the stage stand again under the same layout: whoever ran out of memory has left the others."""
+        """Rebuild the stage under the same layout, since the process that ran out of memory has left the others."""
         try:
             self._stages.lay_out(choice, error)
         except WorkerLost as lost:
@@ -200,11 +185,8 @@ class _Campaign:
         self._told(timing)
 
 
-# A run that begins: it measures layouts first where its recipe says so, and knows what was measured before.
-
-
 def measured_first(config: Config, stop: StopRequest, observer: Observer | None) -> None:
-    """Measure what is not known yet, if the recipe says so, on processes that end before the run's own begin."""
+    """Measure what is unknown, if the recipe says so, in processes that end before those of the run start."""
     if not config.selector.profile:
         return
     if observer:
@@ -214,7 +196,7 @@ def measured_first(config: Config, stop: StopRequest, observer: Observer | None)
 
 
 def known_to(layouts: Layouts, placement: StepPipeline, journal: Journal) -> None:
-    """Let a new run know what was measured for recipes like its own, and note that."""
+    """Give a new run the measurements of recipes like its own, and log that."""
     config = placement.config
     if config.selector.kind != "auto":
         return

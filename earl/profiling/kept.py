@@ -1,4 +1,4 @@
-"""Profiles on disk, one file for each key: what is kept for another model, machine or version is never read.
+"""Profiles on disk, one file per key, so that those of another model, machine or version are never read.
 
 $XDG_CACHE_HOME/earl/profiles/0123456789abcdef.json     key, timings, seconds of switches
 """
@@ -25,8 +25,6 @@ from earl.parallel.profile import Point, Timing
 from earl.placement.ray.cluster import here, inventory
 from earl.runs.storage import storage, write_text
 
-# For what a profile is good: everything that what it measured depends on, in one JSON object.
-
 LIBRARIES = ("earl", "torch", "vllm", "ray")
 READ = {
     "placement": ("kind", "gpus", "memory_gib", "transport", "checksums"),
@@ -35,15 +33,12 @@ READ = {
     "algorithm": ("name", "correction"),
     "rollout": ("group_size",),
 }
-"""Settings that change what a stage takes, besides those that are tried."""
+"""Settings that change a stage's time, besides those that are varied."""
 
 
 def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
-    """Model, hardware, versions and placement of a recipe.
-
-    Raises:
-        EarlError: when the cluster that it names does not answer.
-    """
+    """Everything that measurements depend on: model, hardware, versions and placement of a recipe.
+    Raises EarlError when the recipe's cluster does not answer."""
     place = config.placement
     known = config.model_dump()
     recipe = {section: {name: known[section][name] for name in names} for section, names in READ.items()}
@@ -63,7 +58,6 @@ def _hardware(address: str | None) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """What this machine computes with, as it calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -88,37 +82,28 @@ _TIMING, _CHOICE = TypeAdapter(Timing), TypeAdapter(Choice)
 
 @dataclass(slots=True)
 class Profile:
-    """What was measured for one key."""
-
     key: Mapping[str, Any]
     timings: dict[Point, Timing] = field(default_factory=dict)
-    switches: dict[Choice, float] = field(default_factory=dict)
-    """Seconds that it took to come to a choice, the last time."""
+    switches: dict[Choice, float] = field(default_factory=dict)  # seconds of the last switch to a choice
 
     @property
     def measured_at(self) -> str:
-        """When the last of it was measured; empty: never."""
+        """Time of the latest measurement; empty: none."""
         return max((timing.measured_at for timing in self.timings.values()), default="")
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON holds it."""
         switches = [{"choice": choice.as_object(), "seconds": own} for choice, own in self.switches.items()]
         return {"key": self.key, "cells": [own.as_object() for own in self.timings.values()], "switches": switches}
 
 
 def path_of(key: Mapping[str, Any]) -> Path:
-    """Where the profile of a key lies, whether there is one or not."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return Path(home) / "earl" / "profiles" / f"{digest[:16]}.json"
 
 
 def read(key: Mapping[str, Any]) -> Profile:
-    """What is kept for a key; nothing where there is none.
-
-    Raises:
-        EarlError: when there is a file that earl did not write.
-    """
+    """The stored profile of a key; empty if there is none. Raises EarlError for a file that earl did not write."""
     file = path_of(key)
     if not file.is_file():
         return Profile(key)
@@ -134,7 +119,6 @@ def read(key: Mapping[str, Any]) -> Profile:
 
 
 def write(profile: Profile) -> Path:
-    """Keep a profile, whole or not at all."""
     file = path_of(profile.key)
     with storage(file.parent, then="measure again"):
         file.parent.mkdir(parents=True, exist_ok=True)

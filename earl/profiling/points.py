@@ -1,4 +1,4 @@
-"""Which points are tried, and in which order: what a recipe's layouts, contexts and loads make, less what is known."""
+"""The points of a profiling campaign and their order: the recipe's layouts, contexts and loads, less the known ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,15 @@ from earl.parallel.selector.selector import Costs
 from earl.placement.costs import PlacedCosts, candidates
 from earl.profiling.kept import Profile
 
-# Which points are worth trying: what is expected of each follows from the model and from what was measured before.
-
 HOPELESS = exp(SURPRISING)
-"""A layout may be this much faster than is expected of it, about 2 times; one that would be slower even so is left."""
+"""A layout that would be slower even if it were this factor, about 2, faster than expected is skipped."""
 
 
 class Expectation:
-    """What points are expected to take, from the model's ratios and what other points took.
+    """Expected times of points, from the model's ratios and the measurements of other points.
 
-    Of a layout that was measured, the model says only how its time changes with contexts and load. One that was not is
-    compared with others by the model alone, which is too little to leave it out: every layout is tried once.
+    For a measured layout the model predicts only the change with contexts and load. The prediction for an unmeasured
+    layout is too uncertain to skip it: every layout is measured once.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -32,11 +30,10 @@ class Expectation:
         self._known: dict[Stage, list[Timing]] = {}
 
     def learn(self, timing: Timing) -> None:
-        """Take in a measurement."""
         self._known.setdefault(timing.point.choice.stage, []).append(timing)
 
     def of(self, point: Point) -> Expected | None:
-        """What is expected of a point; None while nothing of its stage was measured."""
+        """Expected time of a point; None while the stage has no measurement."""
         known = self._known.get(point.choice.stage, [])
         own = [timing for timing in known if timing.point.choice == point.choice]
         if not known:
@@ -46,7 +43,7 @@ class Expectation:
         return Expected(seconds, "corrected" if own else "predicted")
 
     def obstacle(self, point: Point) -> str:
-        """Why a point is not to be tried; empty when it is."""
+        """Why a point is not measured; empty when it is."""
         needed = self._costs.obstacle(point.choice, point.load)
         if needed:
             return f"does not fit: {needed}"
@@ -61,7 +58,7 @@ class Expectation:
         )
 
     def _best(self, point: Point) -> Timing | None:
-        """The fastest that was measured at the same context and load."""
+        """The fastest measurement at the same context and load."""
         alike = [
             timing
             for timing in self._known.get(point.choice.stage, [])
@@ -80,51 +77,33 @@ def _distance(one: Point, other: Point) -> float:
 
 
 def contexts_of(longest: int, count: int = 4) -> list[int]:
-    """Contexts to try: the longest, and those that are half as long again and again, of 16 tokens at least.
-
-    Example:
-        >>> contexts_of(100)
-        [25, 50, 100]
-    """
+    """Contexts to measure: the longest and its halves, of at least 16 tokens; 100 gives [25, 50, 100]."""
     lengths = [longest >> halved for halved in range(count)]
     return sorted({length for length in lengths if length >= 16} or {longest})
 
 
 def loads_of(sequences: int) -> list[int]:
-    """Loads to try: that of a step, and a quarter of it.
-
-    Example:
-        >>> loads_of(384)
-        [96, 384]
-    """
+    """Loads to measure: that of a step, and a quarter of it."""
     return sorted({max(1, sequences // 4), sequences})
 
 
 LARGEST_LOAD = 1 << 20
-SECONDS = 2.0
-"""That a point is tried for, unless something else is asked for."""
+SECONDS = 2.0  # of each point, by default
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileGrid:
-    """What is tried."""
-
     contexts: Sequence[int]
     loads: Sequence[int]
-    seconds: float
-    """Of each point, at least."""
+    seconds: float  # minimum per point
     again: bool = False
-    """Whether points that are known are measured anew; what was known of them is no guide then."""
+    """Whether known points are measured again; the earlier measurements then do not guide the campaign."""
 
 
 def grid_of(
     config: Config, contexts: Sequence[int], loads: Sequence[int], seconds: float, again: bool = False
 ) -> ProfileGrid:
-    """The grid that is asked for; what is not named follows from the recipe.
-
-    Raises:
-        EarlError: for a context that no episode of the recipe can have.
-    """
+    """The requested grid, completed from the recipe. Raises EarlError for a context or load that is impossible."""
     longest = longest_context(config, shape(config.model))
     for tokens in contexts:
         if not 2 <= tokens <= longest:
@@ -140,11 +119,7 @@ def grid_of(
 
 
 class Points:
-    """The points of a recipe that are not known yet.
-
-    Attributes:
-        expectation: of each; told what is measured, it says what is not worth trying.
-    """
+    """The unknown points of a recipe. `expectation` is updated with each measurement."""
 
     def __init__(self, config: Config, grid: ProfileGrid, profile: Profile) -> None:
         own = shape(config.model)
@@ -157,11 +132,10 @@ class Points:
 
     @property
     def first(self) -> dict[Stage, Choice]:
-        """What the recipe sets."""
         return {stage: choices[0] for stage, choices in self._offered.items()}
 
     def __iter__(self) -> Iterator[Point]:
-        """Those of a layout together; first the layout that is set, then those that promise most."""
+        """Points grouped by layout: first the recipe's layout, then by predicted time."""
         for choices in self._offered.values():
             for choice in [choices[0], *sorted(choices[1:], key=self._promise)]:
                 points = (Point(choice, own, load) for load in self._grid.loads for own in self._grid.contexts)

@@ -1,4 +1,4 @@
-"""The concurrent driver: every episode at its own pace, against a sampler that takes prompts one by one.
+"""Drivers: play episodes against a sampler, concurrently (single prompts) or in lockstep (one batch per turn).
 
 episode ─▶ complete(prompt) ─▶ simulated wait ─▶ environment, in a thread ─▶ complete(prompt) …
 """
@@ -14,24 +14,23 @@ from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion, Prompt
 from earl.trajectory import Trajectory
 
-THREADS = 32
-"""Environments that answer at once at most."""
+THREADS = 32  # environments that may answer at the same time
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """A sampler that completes single prompts while others are on their way."""
+    """A sampler that completes single prompts asynchronously."""
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """The completion of a prompt."""
+        """Complete one prompt."""
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes."""
+        """Drop the sampler's state of these episodes."""
 
 
 def play_concurrently(episodes: Sequence[Episode], sampler: Streams) -> list[Trajectory]:
-    """Run all episodes to their end; their trajectories come back in the same order."""
-    # In a thread of its own: the caller's may have a running event loop already.
+    """Run all episodes to their end; trajectories in the same order."""
+    # In a thread of its own: the caller's thread may already run an event loop.
     with ThreadPoolExecutor(1, "earl-rollout") as thread:
         return thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
 
@@ -52,39 +51,32 @@ async def play_one(episode: Episode, sampler: Streams, threads: ThreadPoolExecut
     return episode.trajectory()
 
 
-# The lockstep driver: many episodes against one sampler, one batch of completions per turn.
-
-
 class Completes(Protocol):
-    """The part of a sampler that a driver needs."""
+    """A sampler that completes batches of prompts."""
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order."""
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes."""
+        """Drop the sampler's state of these episodes."""
 
 
 class Greedy:
-    """A sampler that takes the most likely tokens: how strength is measured."""
+    """A sampler that takes the most likely tokens; used in evaluation."""
 
     def __init__(self, sampler: Completes) -> None:
         self._sampler = sampler
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """The most likely completion of each prompt."""
         return self._sampler.generate([replace(prompt, greedy=True) for prompt in prompts])
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes."""
         self._sampler.release(sessions)
 
 
 def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:
-    """Run all episodes to their end; their trajectories come back in the same order.
-
-    Each at its own pace where the sampler takes single prompts, else in lockstep.
-    """
+    """Run all episodes to their end; trajectories in the same order.
+    Concurrent if the sampler takes single prompts, else in lockstep."""
     if isinstance(sampler, Streams):
         return play_concurrently(episodes, sampler)
     waiting = [episode for episode in episodes if episode.stop is None]

@@ -1,4 +1,4 @@
-"""One episode, without I/O: it says which prompt it waits on, takes a completion, and goes on.
+"""The agent loop of one episode, without I/O: it gives a prompt, takes the completion, and continues.
 
 prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment ──▶ prompt() … ──▶ trajectory()
 """
@@ -20,79 +20,63 @@ from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 
-# An episode's tokens as they were given and sampled, and who wrote each: one flat list, nothing encoded twice.
-
 
 @dataclass(slots=True)
 class Transcript:
-    """Four columns of the same length, which only grow."""
+    """An episode's tokens as given and sampled, never encoded twice: four columns of equal length that only grow."""
 
     tokens: list[int] = field(default_factory=list)
-    authors: bytearray = field(default_factory=bytearray)
-    """Who wrote each token, see `earl.trajectory.Author`."""
-    logprobs: list[float] = field(default_factory=list)
-    """Those of the sampler; 0 where nothing was sampled."""
-    versions: list[int] = field(default_factory=list)
-    """The weight version that sampled each; -1 where nothing was sampled."""
+    authors: bytearray = field(default_factory=bytearray)  # who wrote each token, see `earl.trajectory.Author`
+    logprobs: list[float] = field(default_factory=list)  # of the sampler; 0 where nothing was sampled
+    versions: list[int] = field(default_factory=list)  # weight version that sampled each; -1 where nothing was sampled
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def give(self, piece: Piece) -> None:
-        """Add what the policy did not write."""
+        """Append tokens that the policy did not write."""
         self.tokens += piece.tokens
         self.authors += piece.authors
         self.logprobs += [0.0] * len(piece.tokens)
         self.versions += [-1] * len(piece.tokens)
 
     def write(self, completion: Completion, authors: bytes) -> None:
-        """Add what the policy wrote."""
+        """Append tokens that the policy sampled."""
         self.tokens += completion.tokens
         self.authors += authors
         self.logprobs += completion.logprobs
         self.versions += completion.versions
 
     def repeat(self, start: int, end: int) -> None:
-        """Give a stretch again: the same tokens by the same authors, though not sampled here."""
+        """Append earlier tokens again, with their authors, but not as sampled."""
         self.give(Piece(tuple(self.tokens[start:end]), bytes(self.authors[start:end])))
 
 
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
 LEAST_LONGEST, TOKEN_CHARACTERS = 4096, 16
-"""A text of an environment may have the larger of so many characters, and so many for each token of the context limit:
-longer ones cannot fit, and are refused before they are tokenised."""
+"""Longest text of an environment, in characters: the larger of LEAST_LONGEST and TOKEN_CHARACTERS per token of the
+context limit. A longer text cannot fit, and is refused before it is tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the agent plays: what the recipe's [agent] and [context] sections say."""
+    """How the agent plays, from the recipe's [agent] and [context] sections."""
 
-    history: str = "full"
-    """`full`, `last_turns:K`, `board_only` or `summary:K`; see history.py."""
-    retries: int = 0
-    """Replies that may break the rule before the episode is forfeited."""
+    history: str = "full"  # `full`, `last_turns:K`, `board_only` or `summary:K`; see history.py
+    retries: int = 0  # invalid replies allowed before the episode is forfeited
     thinking: bool = False
     instructions: bool = False
-    max_turns: int | None = None
-    """Replies per episode; None takes the environment's own bound plus the retries."""
+    max_turns: int | None = None  # replies per episode; None: the environment's own bound plus the retries
     max_turn_tokens: int = 8
-    summary_tokens: int = 64
-    """Of one summary, where the history policy asks for such."""
-    context_limit: int = 256
-    """Tokens of the longest context, the reply included."""
+    summary_tokens: int = 64  # of one summary, under a history policy with summaries
+    context_limit: int = 256  # tokens of the longest context, the reply included
     forfeit_reward: float = -1.0
 
 
 class Episode:
-    """The agent loop of one episode. It knows neither torch nor the sampler.
-
-    Args:
-        delay_seconds: median of the simulated waits before the environment's answers.
-
-    Raises:
-        EarlError: when already the first prompt leaves no room for a reply within the context limit.
-    """
+    """The agent loop of one episode; needs neither torch nor the sampler. `delay_seconds` is the median of simulated
+    waits. Raises EarlError when the first prompt leaves no room for a reply within the context limit."""
 
     def __init__(
         self,
@@ -116,23 +100,21 @@ class Episode:
         self._max_turns, self._instructions = rules.max_turns or 0, ""
         self._context_start = self._prompt_start = 0
         self._history = HistoryPolicy.of(rules.history)
-        self._rounds: list[PastTurn] = []  # of the context that is open, as far as the history policy keeps them
+        self._rounds: list[PastTurn] = []  # of the open context, as far as the history policy keeps them
         self._after_summary: Told | None = None
         self._begin()
 
     @property
     def tokens(self) -> Sequence[int]:
-        """All that was given and sampled so far, of every context."""
+        """All tokens given and sampled so far, of every context."""
         return self.transcript.tokens
 
     @property
     def observation(self) -> str:
-        """What the environment said last."""
         return self._observation
 
     @property
     def summarising(self) -> bool:
-        """Whether the prompt asks for a summary, not for an action."""
         return self._after_summary is not None
 
     def _begin(self) -> None:
@@ -156,25 +138,24 @@ class Episode:
 
     @property
     def reply_tokens(self) -> int:
-        """Tokens that the reply to this prompt may take, if the context has room for them."""
+        """Token limit of the reply to this prompt, if the context has room for it."""
         return self.rules.summary_tokens if self.summarising else self.rules.max_turn_tokens
 
     def prompt(self) -> Prompt:
-        """The prompt that the episode waits on."""
         context = self.transcript.tokens[self._context_start :] if self._context_start else self.transcript.tokens
-        # Keyed by the length so far: every turn draws its own noise, whatever its context looks like.
+        # Keyed by the length so far: every turn draws its own noise, whatever its context.
         seed = derive(self.seed, len(self.transcript))
         return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
 
     def delay(self) -> float:
-        """Seconds that a driver has to wait before the environment may answer this prompt's completion."""
+        """Seconds that the driver waits before the environment answers this prompt's completion."""
         if not self._delay_seconds:
             return 0.0
         rng = Random(derive(self.seed, "delay", len(self.transcript)))
         return self._delay_seconds * rng.lognormvariate(0.0, DELAY_SPREAD)
 
     def receive(self, completion: Completion) -> None:
-        """Take the reply and go on to the next prompt or to the end."""
+        """Take the reply and continue to the next prompt or to the end."""
         if completion.error is not None:
             return self._end(StopReason.SAMPLER_ERROR, error=completion.error)
         start = len(self.transcript)
@@ -191,11 +172,11 @@ class Episode:
         return self._cut(start)
 
     def fail(self, fault: str) -> None:
-        """End by a fault of code that is not ours."""
+        """End the episode by a fault of foreign code."""
         self._end(StopReason.ENV_ERROR, error=fault)
 
     def trajectory(self) -> Trajectory:
-        """What the episode leaves behind, once `stop` is set."""
+        """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
         return Trajectory(
             task=self.task,
@@ -234,7 +215,7 @@ class Episode:
         return self._continue(info, observation, closed=True)
 
     def _refuse(self, start: int, reason: StopReason, rule: str) -> None:
-        """Answer a reply that broke the rule with the rule, or forfeit when no retry is left."""
+        """Answer an invalid reply with the rule, or forfeit when no retry is left."""
         self.illegal += 1
         self._turn(start, None, 0.0, 0.0)
         if self.illegal > self.rules.retries:
@@ -242,7 +223,7 @@ class Episode:
         return self._continue({"role": "user"}, rule, closed=reason is StopReason.ILLEGAL_ACTION)
 
     def _cut(self, start: int) -> None:
-        """A reply without an end: the context is full, or the turn was longer than allowed."""
+        """Handle a reply without an end: the context is full, or the turn too long."""
         if self._room() <= 0:
             self._turn(start, None, 0.0, 0.0)
             return self._forfeit(StopReason.CONTEXT_LIMIT)
@@ -262,7 +243,8 @@ class Episode:
             self.transcript.give(self.chat.reply(told.role, told.text, closed))
         else:
             self._rounds = self._rounds[len(self._rounds) - (self._history.kept or 0) :]
-            refused = last.action is None and not self._rounds  # the refused reply is gone: what it answered comes back
+            # The refused reply is dropped from the context: repeat the observation that it answered.
+            refused = last.action is None and not self._rounds
             self._restart(Told(told.role, f"{self._observation}\n{told.text}") if refused else told)
         self._told = told
         if last.action is not None:
@@ -270,7 +252,7 @@ class Episode:
         return self._check_room()
 
     def _restart(self, told: Told) -> None:
-        """A new context: what the kept rounds were told, their replies as they were sampled, and what is new."""
+        """Begin a new context: the kept rounds, their replies as sampled, and the new message."""
         self._context_start = len(self.transcript)
         tellings = [*(kept.told for kept in self._rounds), told]
         head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
@@ -281,7 +263,7 @@ class Episode:
             self.transcript.give(self.chat.reply(telling.role, telling.text, kept.closed))
 
     def _take_summary(self, start: int, completion: Completion) -> None:
-        """The summary takes the place of all that was before; one that was cut is taken as far as it goes."""
+        """Replace the earlier context by the summary, even if the summary was cut off."""
         self.transcript.write(completion, self._policy_authors(completion.tokens, ""))
         self._turn(start, None, 0.0, 0.0, summary=True)
         if not completion.finished and self._room() <= 0:
@@ -298,7 +280,6 @@ class Episode:
             self._forfeit(StopReason.CONTEXT_LIMIT)
 
     def _room(self) -> int:
-        """Tokens that the context may still take."""
         return self.rules.context_limit - (len(self.transcript) - self._context_start)
 
     def _num_replies(self) -> int:
@@ -323,7 +304,7 @@ class Episode:
         self.turns.append(Turn(*places, action, reward, seconds, summary))
 
     def _forfeit(self, stop: StopReason) -> None:
-        """End without a result: the last turn is charged, so that being cut off never pays."""
+        """End without a result. The last turn is charged, so that being cut off never pays."""
         last = self.turns[-1]
         self.turns[-1] = replace(last, reward=last.reward + self.rules.forfeit_reward)
         self._end(stop)

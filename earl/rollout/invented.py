@@ -1,4 +1,4 @@
-"""Episodes that nobody plays: contexts of any length, shaped as real ones are, to measure what they take."""
+"""Synthetic episodes of any length, shaped like real ones, to measure time and memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,15 @@ from earl.seeds import derive
 
 @dataclass(frozen=True, slots=True)
 class Invention:
-    """How long an episode gets, and how it gets there.
-
-    Example:
-        Invention(tokens=100, turns=4, sampled=0.2)   # 4 turns of 20 tokens that are read and 5 that are sampled
-    """
+    """Shape of a synthetic episode: 100 tokens in 4 turns, 0.2 sampled, are 4 times 20 given and 5 sampled tokens."""
 
     tokens: int
     turns: int
-    sampled: float
-    """Share of the tokens that the policy samples."""
-    vocab: int
-    """Token ids are below."""
+    sampled: float  # share of sampled tokens
+    vocab: int  # token ids are below
 
     def ends(self) -> list[tuple[int, int]]:
-        """Where each turn's reply begins and ends. Every turn has a token that is read and one that is sampled."""
+        """Start and end of each turn's reply. Every turn has at least one given and one sampled token."""
         turns = max(1, min(self.turns, self.tokens // 2))
         bounds = [round(number * self.tokens / turns) for number in range(turns + 1)]
         replies = [min(max(1, round((b - a) * self.sampled)), b - a - 1) for a, b in pairwise(bounds)]
@@ -38,14 +32,14 @@ class Invention:
 
 
 def invention_of(episodes: Sequence[Played], tokens: int, vocab: int) -> Invention:
-    """Episodes as long as is asked for, with turns and shares as in those that were played."""
+    """Shape of an episode of `tokens` tokens with the mean turns and sampled share of `episodes`."""
     turns = round(sum(len(one.turns) for one in episodes) / len(episodes))
     sampled = sum(one.num_sampled for one in episodes) / sum(one.num_tokens for one in episodes)
     return Invention(tokens, max(1, turns), sampled, vocab)
 
 
 def rows_of(invention: Invention, numbers: Sequence[int], seed: int) -> Rows:
-    """One row for each number, no two alike: what is learned of are their replies."""
+    """One row per number, all different; the replies are in the loss."""
     ends, length, count = invention.ends(), invention.tokens, len(numbers)
     mask, value_mask, turns = np.zeros(length, bool), np.zeros(length, bool), np.full(length, -1, np.int32)
     for turn, (start, end) in enumerate(ends):
@@ -65,10 +59,8 @@ def rows_of(invention: Invention, numbers: Sequence[int], seed: int) -> Rows:
 
 
 def sample(invention: Invention, sampler: Completes, numbers: Sequence[int], group_size: int, seed: int) -> None:
-    """Sample the replies of an episode for each number, turn after turn; those of a group read the same.
-
-    A reply that ends early goes on until it is as long as is asked for.
-    """
+    """Sample the replies of one episode per number, turn by turn; members of a group have the same given tokens.
+    A reply that ends early is continued to its full length."""
     held = {number: list[int]() for number in numbers}
     read = {number: _tokens(invention, seed, number // group_size).tolist() for number in numbers}
     for turn, (start, end) in enumerate(invention.ends()):

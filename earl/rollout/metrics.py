@@ -1,4 +1,4 @@
-"""What a step's episodes say in numbers."""
+"""Metrics of a step's episodes, and match results."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ from earl.trajectory import StopReason, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
-    """Returns, stops and context lengths of a step."""
+    """Returns, stop reasons and context lengths of a step."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     replies = sum(len(trajectory.turns) for trajectory in trajectories)
     stops = {f"stop/{stop}": _share(t.stop is stop for t in trajectories) for stop in StopReason}
@@ -27,7 +27,7 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
 
 
 def staleness_metrics(groups: PlayedGroups, version: int) -> dict[str, float]:
-    """How many versions the weights that sampled the tokens lie behind `version`, which learns from them."""
+    """How many versions the weights that sampled the tokens lie behind `version`, which is trained on them."""
     sampled = [t for group in groups for t in group.trajectories if t.num_sampled]
     count = sum(trajectory.num_sampled for trajectory in sampled)
     total = version * count - sum(trajectory.version_sum for trajectory in sampled)
@@ -38,11 +38,7 @@ def staleness_metrics(groups: PlayedGroups, version: int) -> dict[str, float]:
 def match_results(
     trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False
 ) -> list[MatchResult]:
-    """Results by opponent and seat.
-
-    Args:
-        weights: probability of each episode within its cell, where episodes were enumerated; absent: all alike.
-    """
+    """Results by opponent and seat. `weights` are probabilities of enumerated episodes; None: all equal."""
     cells: dict[tuple[str, str, int], list[tuple[Trajectory, float]]] = {}
     played = list(trajectories)
     for trajectory, weight in zip(played, weights or [1.0] * len(played), strict=True):
@@ -60,14 +56,14 @@ def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, f
 
 
 def _shares(members: list[tuple[Trajectory, float]]) -> dict[str, float]:
-    """Wins, draws and losses add up to 1; a forfeit or a cut is a loss, and is shown apart as well."""
+    """Wins, draws and losses add up to 1; a forfeit or truncation is a loss, and is counted separately as well."""
     total = sum(weight for _, weight in members)
     shares = dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), 0.0)
     for trajectory, weight in members:
         shares[trajectory.outcome.value] += weight
         shares["illegal"] += weight * (trajectory.illegal > 0)
         shares["truncated"] += weight * trajectory.truncated
-    return {name: weight / total for name, weight in shares.items()}  # divided last: all of all is exactly 1
+    return {name: weight / total for name, weight in shares.items()}  # divided last, so that a full share is exactly 1
 
 
 def _share(flags: Iterable[bool]) -> float:

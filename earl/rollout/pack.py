@@ -1,4 +1,4 @@
-"""From trajectories to rows: what one forward pass sees, ragged and packed."""
+"""From trajectories to packed rows and batches, and back to training records."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +15,17 @@ from earl.trajectory import FAULTS, TrainingRecord, Trajectory, Turn
 P = TypeVar("P", bound=Played)
 
 Labels = Mapping[int, Sequence[int]]
-"""Turn (by its place in the trajectory) → the tokens that a teacher would have written."""
+"""Turn (by its index in the trajectory) → the tokens that a teacher would have written."""
 
 
 def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = None) -> Rows:
     """One row per context: the whole episode under full history, one row per turn where the context restarts.
 
     Args:
-        trajectories: N episodes; their turns are numbered through, 0 to K - 1.
-        labels: per trajectory, the teacher's tokens per turn. Without labels the policy's own tokens are learned
-            from. With them only the labels are: where a label departs from what was played, its first departing
-            token is the last one learned in that turn, since what follows was conditioned on the played token.
+        trajectories: N episodes; their turns are numbered consecutively, 0 to K - 1.
+        labels: per trajectory, the teacher's tokens per turn. Without labels the policy's own tokens are in the loss;
+            with labels, only those. Where a label departs from the played tokens, its first different token is the
+            last in the loss of that turn, since later tokens were conditioned on the played one.
     """
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _COLUMNS}
     first_turn = 0
@@ -59,19 +59,17 @@ def complete(
 
 
 def turn_values(rows: Rows, values: NDArray[np.float32], num_turns: int) -> NDArray[np.float32]:
-    """Per-token values [T] read off at each turn's prompt end: [K]."""
+    """Select per-token values [T] at each turn's prompt end: [K]."""
     result = np.zeros(num_turns, np.float32)
     result[rows.turns[rows.value_mask]] = values[rows.value_mask]
     return result
 
 
 def num_rows(trajectory: Trajectory) -> int:
-    """How many rows `pack` makes of a trajectory."""
     return len(contexts(trajectory))
 
 
 def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
-    """All trajectories, group after group."""
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
@@ -92,7 +90,7 @@ def _spread(rows: Rows, per_turn: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
-    """The turns of a trajectory, by the context that they share."""
+    """The turns of a trajectory, grouped by shared context."""
     numbered = enumerate(trajectory.turns)
     return [list(turns) for _, turns in groupby(numbered, key=lambda item: item[1].context_start)]
 
@@ -124,7 +122,7 @@ def _row(
 
 
 def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
-    """Write the label over the played tokens up to the first that differs; the mask of what was written."""
+    """Write the label over the played tokens up to the first that differs; returns the mask of what was written."""
     mask = np.zeros(len(played), np.bool_)
     for position, token in enumerate(label[: len(played)]):
         departs = played[position] != token
@@ -134,19 +132,13 @@ def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]
     return mask
 
 
-# From a step's groups to what is learned from, and back: which tokens of an episode were, and with which advantage.
-
 G = TypeVar("G", bound=GroupOf[Any])
 E = TypeVar("E", Trajectory, TrajectorySummary)
 
 
 def learned(groups: Sequence[G], truncated: bool) -> list[G]:
-    """The groups without the episodes that are not learned from; those are counted all the same.
-
-    Args:
-        truncated: whether episodes that a token limit cut off are learned from. Those that a fault in the
-            environment ended never are.
-    """
+    """The groups without the episodes that are not trained on: faults, and unless `truncated`, those that a token limit
+    ended. Metrics still count them."""
     kept = (
         replace(group, trajectories=tuple(t for t in group.trajectories if _learnable(t, truncated)))
         for group in groups
@@ -159,7 +151,7 @@ def _learnable(trajectory: Played, truncated: bool) -> bool:
 
 
 def charged(groups: Sequence[G], penalty: float) -> Sequence[G]:
-    """The groups with `penalty` taken off each turn's reward for every token that the model sampled in it."""
+    """The groups with `penalty` subtracted from each turn's reward per sampled token."""
     if not penalty:
         return groups
     return [
@@ -178,18 +170,15 @@ def _charge(trajectory: E, penalty: float) -> E:
 def experiences(
     groups: Sequence[Group], kept: Sequence[Group], batch: Batch, logprobs: NDArray[np.float32]
 ) -> list[TrainingRecord]:
-    """What was made of every trajectory of `groups`: read off the batch itself, which was packed of `kept`.
-
-    Args:
-        logprobs: the learner's after the update, [T] at batch.mask.
-    """
+    """The training record of every trajectory of `groups`, read from the batch that was packed from `kept`.
+    `logprobs` are the learner's after the update, [T] at batch.mask."""
     rows = iter(range(batch.num_rows))
     made = {id(own): _unpacked(own, rows, batch, logprobs) for own in trajectories_of(kept)}
     return [made.get(id(trajectory)) or _nothing(trajectory) for trajectory in trajectories_of(groups)]
 
 
 def unlearned(groups: Iterable[Group]) -> list[TrainingRecord]:
-    """The experience of trajectories of which nothing was learned."""
+    """Training records of trajectories that were not trained on."""
     return [_nothing(trajectory) for trajectory in trajectories_of(groups)]
 
 
@@ -208,6 +197,5 @@ def _unpacked(
 
 
 def _nothing(trajectory: Trajectory) -> TrainingRecord:
-    """The experience of a trajectory that was not learned from."""
     tokens, turns = len(trajectory.tokens), len(trajectory.turns)
     return TrainingRecord(np.zeros(tokens, np.bool_), np.zeros(turns, np.float32), np.zeros(tokens, np.float32))

@@ -1,4 +1,4 @@
-"""Which episodes a step plays: opponents and seats in their shares, every step alike up to chance."""
+"""Which episodes a step plays: tasks drawn by the shares of opponents and seats, their seeds and environments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,16 @@ from earl.seeds import derive
 from earl.trajectory import Task
 
 EVALUATION = "evaluation"
-"""Seeds derived under this word are held out: training never sees them."""
+"""Seeds derived from this word are held out: training never sees them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFactory:
-    """Everything an episode needs that is the same for all episodes of a run."""
-
     env: str
     options: Mapping[str, Any]
     chat: Chat
     rules: Rules
-    delay_seconds: float = 0.0
-    """Median of simulated waits before the environment's answers."""
+    delay_seconds: float = 0.0  # median of simulated waits before the environment's answers
 
     @property
     def seats(self) -> int:
@@ -36,7 +33,7 @@ class EpisodeFactory:
         return seats(self.env)
 
     def episode(self, task: Task, seed: int, session: int, opponent: object = None) -> Episode:
-        """A new episode of a task; `opponent` replaces the one that the task names."""
+        """A new episode of a task; `opponent` replaces the task's."""
         env: Any = None
         with boundary() as fault:
             env = self.make(task, opponent)
@@ -45,7 +42,6 @@ class EpisodeFactory:
         return Episode(env, self.chat, self.rules, task, seed, session, self.delay_seconds)
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
-        """The environment of a task."""
         if self.seats == 1:
             return registry.make(self.env, **self.options)
         met = opponent if opponent is not None else opponent_of(task.opponent, self.env)
@@ -53,54 +49,47 @@ class EpisodeFactory:
 
 
 class Unmade:
-    """Stands for an environment that could not be made: its episode ends by that fault."""
+    """Stands for an environment whose construction failed: its episode ends by that fault."""
 
     def __init__(self, fault: str) -> None:
         self._fault = fault
 
     def reset(self, **_: object) -> None:
-        """Raises EarlError."""
         raise EarlError(self._fault)
 
 
 @cache
 def seats(env: str) -> int:
-    """How many seats an environment has."""
     return registry.seats(env)
 
 
 @cache
 def opponent_of(name: str, env: str) -> object:
-    """The scripted player of that name; players keep no state between games."""
+    """The named scripted player; players keep no state between games."""
     return player(name, env)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The groups that a step learns from, before they are played."""
+    """The groups of a step, before they are played."""
 
     step: int
-    tasks: Sequence[Task]
-    """Of each group, in order."""
-    seed: int
-    """Gives every episode its own; see `episode_seed`."""
+    tasks: Sequence[Task]  # one per group
+    seed: int  # seeds the episodes, see `episode_seed`
 
 
 def draw(config: Config, step: int) -> Draw:
-    """What a step plays: it follows from the recipe and the step alone, so that it is known ahead of time."""
+    """The tasks of a step. They depend on the recipe and the step only, so that they are known ahead of time."""
     seed = derive(config.run.seed, "rollout", step)
     tasks = draw_tasks(config.env.name, config.env.opponents, config.rollout.prompts, seed)
     return Draw(step, tasks, seed)
 
 
 def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) -> list[Task]:
-    """`count` tasks whose opponents and seats stand in their shares, as near as whole numbers allow.
+    """`count` tasks whose opponents and seats match their shares, as nearly as whole numbers allow.
 
-    Systematic sampling: `count` evenly spaced points, shifted together by one random offset, fall on the cells
-    opponent × seat laid end to end by their shares. Over many steps every cell gets exactly its share.
-
-    Example:
-        shares {random: 1, perfect: 1}, 2 seats, 4 tasks -> each of the 4 cells once
+    Systematic sampling: `count` evenly spaced points, shifted by one random offset, select from the cells opponent ×
+    seat laid end to end by their shares. Over many steps every cell gets exactly its share.
     """
     cells = [
         (name, seat, share / seats(env))
@@ -122,10 +111,7 @@ def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) 
 
 def group_episodes(world: EpisodeFactory, tasks: Mapping[int, Task], size: int, seed: int) -> list[Episode]:
     """`size` episodes of every task, group after group.
-
-    Args:
-        tasks: by their number in the step, so that seeds do not depend on which process plays which.
-    """
+    `tasks` are keyed by their number in the step, so that seeds do not depend on the process that plays them."""
     return [
         world.episode(task, episode_seed(seed, number, member), number * size + member)
         for number, task in tasks.items()
@@ -134,5 +120,4 @@ def group_episodes(world: EpisodeFactory, tasks: Mapping[int, Task], size: int, 
 
 
 def episode_seed(seed: int, number: int, member: int) -> int:
-    """The seed of a group's member in the step of that seed."""
     return derive(seed, "episode", number, member)

@@ -1,4 +1,4 @@
-"""Episodes played by a scripted teacher: clean labels on games with noisy execution."""
+"""Demonstrations: episodes played by a scripted teacher, with clean labels under noisy execution."""
 
 from collections.abc import Sequence
 from random import Random
@@ -13,16 +13,11 @@ from earl.trajectory import Trajectory
 def demonstrate(
     episodes: Sequence[Episode], teacher: Agent, noisy: Agent, noise: float
 ) -> tuple[list[Trajectory], list[dict[int, list[int]]]]:
-    """Play all episodes by script.
+    """Play all episodes by script. Returns the trajectories, and for each the tokens of the teacher's reply by turn.
 
-    Every turn the teacher names its action, which becomes the label. With probability `noise` the action of
-    `noisy` is played in its place, so that the student also sees, rightly labelled, where mistakes lead.
-
-    Returns:
-        the trajectories, and for each the tokens of the teacher's reply by turn.
-
-    Raises:
-        EarlError: when the teacher's reply is longer than the student's may be.
+    Each turn's label is the teacher's action. With probability `noise` the action of `noisy` is played instead, so
+    that the student also sees, correctly labelled, the positions after mistakes. Raises EarlError when the teacher's
+    reply is longer than the student's may be.
     """
     labels: list[dict[int, list[int]]] = []
     for episode in episodes:
@@ -35,14 +30,14 @@ def demonstrate(
                 break
             own[len(episode.turns)] = _label(episode, clean)
             written = episode.chat.written(played)
-            tokens = written[: episode.prompt().max_tokens]  # as a sampler would be cut
+            tokens = written[: episode.prompt().max_tokens]  # cut as a sampler would
             episode.receive(Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), len(tokens) == len(written)))
         labels.append(own)
     return [episode.trajectory() for episode in episodes], labels
 
 
 def _actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: Random) -> tuple[str, str]:
-    """What the teacher would do, and what is done. Asked for a summary, the teacher repeats the observation."""
+    """The teacher's action and the played action. For a summary, both repeat the observation."""
     if episode.summarising:
         return episode.observation, episode.observation
     clean = teacher.act(episode.env, rng)

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder, its numbers (SQLite), its episodes (Parquet), its checkpoints."""
+"""The files of a run: its folder, its numbers (SQLite), its episodes (Parquet), its checkpoints."""

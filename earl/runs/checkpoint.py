@@ -1,11 +1,9 @@
-"""Checkpoints: a folder of files and a state.json that vouches for every byte of them.
+"""Checkpoints: a folder of the caller's files and a state.json with their checksums.
 
-    checkpoints/step-000010/  state.json   …whatever the caller wrote (safetensors, JSON; nothing pickled)
+    checkpoints/step-000010/  state.json   …the caller's files (safetensors, JSON; nothing pickled)
 
-A checkpoint is written under a hidden name, hashed, synced and renamed: a visible one is whole. One that was damaged
-later is put aside by the run that goes on from one before it, and counts no more:
-
-    checkpoints/damaged-step-000010/
+A checkpoint is written under a hidden name, hashed, synced and renamed, so a visible one is whole. If it is damaged
+later, a run that continues from an earlier one renames it to damaged-step-000010 and ignores it.
 """
 
 import hashlib
@@ -34,8 +32,7 @@ from earl.runs.storage import (
     temporary,
 )
 
-FORMAT = 1
-"""Version of state.json."""
+FORMAT = 1  # version of state.json
 
 STATE = "state.json"
 
@@ -47,27 +44,20 @@ class Checkpoint:
     """A checkpoint whose every byte has been verified."""
 
     step: int
-    state: dict[str, Any]
-    """What `save` was given, as JSON gives it back (tuples are lists)."""
-    path: Path
-    """The folder with the caller's files."""
+    state: dict[str, Any]  # the argument of `save` after JSON (tuples are lists)
+    path: Path  # the folder with the caller's files
     signed: signing.Signer
 
 
 class Damaged(EarlError):
-    """A checkpoint that is not as it was saved."""
-
     def __init__(self, path: Path, fault: str, cure: str = "") -> None:
         super().__init__(f"checkpoint {path} is damaged: {fault}{cure}")
         self.path, self.fault = path, fault
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, JSON]) -> Path:
-    """Let `write` put files into a folder, then make it the checkpoint of `step`, whole or not at all.
-
-    Only for who holds the run's lock: leftovers of a killed process are removed first. A checkpoint of the
-    same step is replaced. Raises EarlError when the disk refuses.
-    """
+    """Let `write` put files into a folder, then make it the checkpoint of `step` atomically. The caller holds the run's
+    lock: leftovers of killed processes are removed. Raises EarlError when the disk refuses."""
     path = folder / step_name(step)
     partial = temporary(path)
     with storage(path):
@@ -87,7 +77,7 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
 
 
 def _seal(folder: Path, step: int, state: Mapping[str, JSON]) -> None:
-    """Hash and sync what the caller wrote, then vouch for it in state.json."""
+    """Hash and sync the caller's files, then write state.json."""
     files = {name: _fingerprint(folder, name) for name in _names(folder)}
     assert STATE not in files, "state.json is written by save itself"
     document: dict[str, JSON] = {"format": FORMAT, "step": step, "state": state, "files": {**files}}
@@ -99,7 +89,7 @@ def _seal(folder: Path, step: int, state: Mapping[str, JSON]) -> None:
 
 
 def _statement(folder: Path, step: int, document: Mapping[str, JSON]) -> signing.Digests:
-    """What a signature vouches for: this state of this step of this run, which cannot pass for another's."""
+    """The digests that a signature covers; run and step are included, so a checkpoint cannot pass for another."""
     return {"run": folder.resolve().parent.parent.name, "step": str(step), STATE: _digest_of(document)}
 
 
@@ -119,7 +109,6 @@ def _digest_of(document: Mapping[str, JSON]) -> str:
 
 
 def all_steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, in order."""
     if not folder.is_dir():
         return []
     with storage(folder), folder_below(folder.parent, folder) as inside, os.scandir(inside) as entries:
@@ -128,18 +117,14 @@ def all_steps(folder: Path) -> list[int]:
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of the last step; None when there is none. Changes nothing, so readers may call it."""
+    """The checkpoint of the last step; None when there is none. Read-only."""
     steps = all_steps(folder)
     return folder / step_name(steps[-1]) if steps else None
 
 
 def load(path: Path) -> Checkpoint:
-    """Verify every file of a checkpoint, that there is no link in it, and its signature.
-
-    Raises:
-        Damaged: names the first bad file.
-        EarlError: when there is no checkpoint, one of another earl, or one whose signature is bad.
-    """
+    """Verify every file of a checkpoint, the absence of links, and its signature.
+    Raises Damaged with the first bad file; EarlError if it is missing, of another format, or has a bad signature."""
     if not path.is_dir():
         raise EarlError(f"no checkpoint at {path}: the folder is missing")
     with storage(path):
@@ -158,7 +143,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def signer(path: Path) -> signing.Signer:
-    """Who signed a checkpoint's state.json; its other files are not read. Raises EarlError for a bad signature."""
+    """The signer of a checkpoint's state.json; its other files are not read. Raises EarlError for a bad signature."""
     return _document(path)[1]
 
 
@@ -172,11 +157,8 @@ def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
 
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
-    """The last checkpoint that is not damaged, and what is wrong with those after it. Changes nothing.
-
-    Raises:
-        Damaged: when there are checkpoints and none is whole.
-    """
+    """The last checkpoint that is not damaged, and the errors of those after it. Read-only.
+    Raises Damaged when there are checkpoints and none is whole."""
     damaged: list[Damaged] = []
     for step in reversed(all_steps(folder)):
         try:
@@ -190,14 +172,8 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
 
 
 def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """What a run goes on from; damaged checkpoints after it are put aside. Only for who holds the run's lock.
-
-    Returns:
-        the last whole checkpoint, if there is any, and what was done, in words.
-
-    Raises:
-        Damaged: when there are checkpoints and none is whole; nothing is changed then.
-    """
+    """Rename damaged checkpoints after the last whole one, which is returned with messages. The caller holds the run's
+    lock. Raises Damaged when there are checkpoints and none is whole; nothing is changed then."""
     whole, damaged = newest_whole(folder)
     told = []
     if whole and damaged:
@@ -213,7 +189,7 @@ def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
-    """state.json, once its own checksum has been verified, and who signed it."""
+    """state.json, with its checksum verified, and its signer."""
     try:
         document = parse_json_object(read_below(path.parent.parent, path / STATE))
     except FileNotFoundError as error:
@@ -231,7 +207,7 @@ def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
     if document.pop("sha256", None) != _digest_of(document):
         raise Damaged(path, f"{STATE} has changed since it was saved (its SHA-256 differs)")
     signed = signing.checked(path, signature, lambda: _statement(path, step_of(path) or 0, document))
-    if document.get("step") != step_of(path):  # after the signature: a signed step that is renamed is refused
+    if document.get("step") != step_of(path):  # after the signature: a renamed signed step is refused
         raise Damaged(path, f"{STATE} is of another step")
     files = document.get("files")
     if not isinstance(document.get("state"), dict) or not isinstance(files, dict):
@@ -243,9 +219,7 @@ def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
 
 def prune(folder: Path, keep: int, also: set[int]) -> None:
     """Remove all but the last `keep` checkpoints, those that their states name as the best, and those in `also`.
-
-    Should the last one be damaged, the run goes on from the one before, and has to end with the best of then.
-    """
+    If the last one is damaged, the run continues from the one before, and needs the best of that time."""
     assert keep >= 1, "the last checkpoint is what a run resumes from"
     steps = all_steps(folder)
     for step in steps[-keep:]:

@@ -1,4 +1,4 @@
-"""A run's folder: what lies where, who may create it, and who may write in it.
+"""A run's folder: its layout, creation and lock.
 
 runs/<name>/  config.toml   run.db   trajectories/step-000012.parquet   checkpoints/step-000010/
               report.html   log.txt   lock
@@ -33,24 +33,16 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _WRITTEN = (
     *("run.db", "run.db-wal", "run.db-shm", "run.db-journal", "log.txt", "report.html", "trackers.json"),
     *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
-)
-"""What a process writes at the top of the run that it has created."""
+)  # files and folders that a process writes at the top of its run
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One run on disk.
-
-    Example:
-        RunFolder(Path("runs/tictactoe-1")).database   # runs/tictactoe-1/run.db
-    """
-
     path: Path
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.path.name
 
     @property
@@ -75,12 +67,10 @@ class RunFolder:
 
     @property
     def report(self) -> Path:
-        """The self-contained HTML report."""
         return self.path / "report.html"
 
     @property
     def log(self) -> Path:
-        """What was said while the run went on."""
         return self.path / "log.txt"
 
     @property
@@ -89,20 +79,18 @@ class RunFolder:
         return self.path / "lock"
 
     def recipe(self) -> dict[str, Any]:
-        """What config.toml says. Raises EarlError when it cannot be read or is not TOML."""
+        """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
         with storage(self.config):
             return recipe_of(read_below(self.path, self.config), self.config)
 
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:
-    """Make the folder of a new run with its resolved recipe (TOML text) in it, whole or not at all.
-
-    Raises EarlError when the name is taken or is no plain name, or when the disk refuses.
-    """
+    """Create the folder of a new run with its resolved recipe (TOML text) atomically.
+    Raises EarlError when the name is taken or invalid, or when the disk refuses."""
     folder = free(root, name)
     with storage(folder.path, then="start the run again"):
         root.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # what another user left stays
+        with suppress(OSError):  # leftovers of other users stay
             remove_abandoned(root)
         with new_folder(folder.path) as path:
             partial = RunFolder(path)
@@ -121,12 +109,12 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
 
 
 def rewrite(folder: RunFolder, config: str) -> None:
-    """Replace a run's resolved recipe (TOML text), whole or not at all; the caller holds the run's lock."""
+    """Replace a run's resolved recipe (TOML text) atomically; the caller holds the run's lock."""
     write_text(folder.config, config, folder.path)
 
 
 def free(root: Path, name: str) -> RunFolder:
-    """Where a new run of that name would lie. Raises EarlError when the name is taken or is no plain name."""
+    """The folder for a new run of that name. Raises EarlError when the name is taken or invalid."""
     if not _NAME.fullmatch(name):
         raise EarlError(
             f"run name {name!r} is not a plain name: use up to 100 letters, digits, '.', '_' and '-', "
@@ -147,10 +135,8 @@ def _taken(folder: RunFolder) -> EarlError:
 
 def discard(folder: RunFolder) -> bool:
     """Undo `create`, for the process that called it, before the first checkpoint. Returns whether the folder is gone.
-
-    Only what earl and its trackers write goes; what anybody else has put there stays, and the folder with it.
-    """
-    with suppress(OSError, EarlError):  # the error that ended the run is the one to tell
+    Removes only what earl and its trackers write; other files stay, and the folder with them."""
+    with suppress(OSError, EarlError):  # the error that ended the run is the one to report
         for inside in (folder.trajectories, folder.checkpoints, folder.path):
             sweep(folder.path, inside)
         with folder_below(folder.path, folder.path) as own:
@@ -196,11 +182,8 @@ def fresh_name(root: Path, prefix: str) -> str:
 
 @contextmanager
 def lock(folder: RunFolder) -> Iterator[None]:
-    """Be the only process that writes in this run; also removes what a killed predecessor left half-written.
-
-    The kernel drops the lock when the process ends in any way. Raises EarlError with the holder's process
-    id when the run is locked.
-    """
+    """Hold a run's write lock; also removes what a killed predecessor left half-written. The kernel drops the lock when
+    the process ends. Raises EarlError with the holder's process id when the run is locked."""
     with storage(folder.lock):
         descriptor = open_below(folder.path, folder.lock, os.O_RDWR | os.O_CREAT)
     try:
@@ -225,7 +208,7 @@ def lock(folder: RunFolder) -> Iterator[None]:
 
 
 def _release(descriptor: int) -> None:
-    if descriptor in _held:  # false in a forked child, which gave it up at birth
+    if descriptor in _held:  # false in a forked child, which gave it up after the fork
         _held.discard(descriptor)
         os.close(descriptor)
 

@@ -1,7 +1,7 @@
-"""Parquet files that somebody else may have made: what decoding them would take is known before it begins.
+"""Bounded reading of untrusted Parquet files: the memory that decoding takes is known before it begins.
 
-A page of a few bytes may stand for billions of values, and what the footer says of a page need not be true. So the
-header of every page is read first, and of text the dictionary whose entries the pages repeat.
+A page of a few bytes may stand for billions of values, and the footer may be wrong about pages. So the header of every
+page is read first, and for text the dictionary whose entries the pages repeat.
 """
 
 import os
@@ -12,31 +12,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 LEAST_ROOM, RATIO, MOST_ROOM = 256 << 20, 16, 8 << 30
-"""Bytes that a file may decode to: so many and so many times its own, and never more. A step of 384 episodes of
+"""Limit of the decoded bytes: LEAST_ROOM + RATIO times the file's size, at most MOST_ROOM. A step of 384 episodes of
 Tic-Tac-Toe, 50 KB, is counted as 98 times its size, one of long contexts as 13 times."""
-LONGEST_TEXT = 64 << 20
-"""Bytes of a text in the footer."""
-VALUE_BYTES, NUMBER_BYTES, PAGE_BYTES = 100, 16, 1000
-"""What a value that becomes a Python object, one in an array and a page may take."""
+LONGEST_TEXT = 64 << 20  # bytes of a text in the footer
+VALUE_BYTES, NUMBER_BYTES, PAGE_BYTES = 100, 16, 1000  # estimated bytes of a Python object, an array element and a page
 KINDS = ("BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARRAY")
 ENCODINGS = frozenset({0, 2, 3, 8})
-"""Plain, run lengths and dictionaries. Others repeat the beginning of a text without saying how long it is."""
-DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_2 = 5, 7, 8
-"""Fields of a page's header."""
+"""Plain, run lengths and dictionaries. Others repeat prefixes of text without stating the length."""
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_2 = 5, 7, 8  # fields of a page's header
 ZSTD = b"\x28\xb5\x2f\xfd"
 MOST_COLUMNS = 100
 LONGEST_HEADER = 1 << 14
 
 
 def read_table(data: BinaryIO, arrays: frozenset[str]) -> pa.Table:
-    """The table of an open file.
-
-    Args:
-        arrays: columns that become arrays of numbers; of the others every value becomes an object.
-
-    Raises:
-        pa.ArrowException, OSError, ValueError: when it cannot be read, or would take more than a file of its size may.
-    """
+    """Read the table of an open file. Columns in `arrays` become arrays of numbers; values of others become objects.
+    Raises pa.ArrowException, OSError or ValueError when it is unreadable or would take too much memory for its size."""
     limits = {"thrift_string_size_limit": LONGEST_TEXT, "thrift_container_size_limit": 1 << 20}
     with pq.ParquetFile(data, page_checksum_verification=True, **limits) as file:
         _examine(data, file.metadata, arrays, _Room(data.seek(0, os.SEEK_END)))
@@ -44,20 +35,19 @@ def read_table(data: BinaryIO, arrays: frozenset[str]) -> pa.Table:
 
 
 class _Room:
-    """What is left of the memory that a file may take."""
+    """Remaining memory allowance of a file."""
 
     def __init__(self, num_bytes: int) -> None:
         self._left = min(LEAST_ROOM + RATIO * num_bytes, MOST_ROOM)
 
     def take(self, num_bytes: int) -> None:
-        """Raises ValueError when it is used up."""
+        """Raises ValueError when the allowance is used up."""
         self._left -= num_bytes
         if self._left < 0:
             raise ValueError("it is small but would take far more memory than its size allows")
 
 
 def _examine(data: BinaryIO, footer: Any, arrays: frozenset[str], room: _Room) -> None:
-    """Take the room that decoding needs."""
     if footer.num_columns > MOST_COLUMNS:
         raise ValueError(f"it has {footer.num_columns} columns, at most {MOST_COLUMNS} are read")
     room.take(VALUE_BYTES * footer.num_rows)
@@ -73,7 +63,7 @@ def _examine(data: BinaryIO, footer: Any, arrays: frozenset[str], room: _Room) -
 
 
 def _pages(data: BinaryIO, column: Any, path: str, text: bool) -> Iterator[tuple[int, int]]:
-    """Values and decoded bytes of each page of a column, as its own header says."""
+    """Values and decoded bytes of each page of a column, from the page headers."""
     at = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0)
     end, longest = at + column.total_compressed_size, 0
     while at < end:
@@ -89,18 +79,15 @@ def _pages(data: BinaryIO, column: Any, path: str, text: bool) -> Iterator[tuple
         if min(values, decompressed, compressed) < 0 or encoding not in ENCODINGS:
             raise ValueError(f"a page of the column {path!r} is not as earl writes it")
         yield values, decompressed + values * longest
-        if text and kind == DICTIONARY_PAGE:  # each of the values that follow may be the longest of these
+        if text and kind == DICTIONARY_PAGE:  # each later value may be as long as the longest of these
             data.seek(at + length)
             longest = _longest(data.read(compressed), decompressed, values)
         at += length + compressed
 
 
 def _longest(page: bytes, size: int, count: int) -> int:
-    """The most bytes that one of a dictionary's texts may have.
-
-    Each is preceded by its length. That is looked up in pages that are packed as earl packs them; what the footer says
-    of the packing is not asked for, since Arrow aborts where that is unknown.
-    """
+    """Upper bound of the bytes of one text of a dictionary. Texts are preceded by their lengths, which are read if the
+    page is zstd, as earl packs it. The footer's codec is not used, since Arrow aborts on an unknown one."""
     if not page.startswith(ZSTD):
         return size
     page = pa.decompress(page, size, "zstd", asbytes=True)
@@ -114,7 +101,7 @@ def _longest(page: bytes, size: int, count: int) -> int:
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """The numbers in a struct of Thrift's compact protocol by their fields, structs within alike, and where it ends."""
+    """Decode a struct of Thrift's compact protocol: numbers and inner structs by field, and the end offset."""
     fields: dict[int, Any] = {}
     number = 0
     while head := data[at]:
@@ -131,7 +118,7 @@ def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
             at += length
         elif kind == 12 and at < LONGEST_HEADER and number:
             fields[number], at = _struct(data, at)
-        elif kind not in (1, 2):  # true and false have no bytes of their own
+        elif kind not in (1, 2):  # booleans have no bytes of their own
             raise LookupError(kind)
     return fields, at + 1
 

@@ -1,8 +1,8 @@
-"""Signatures of runs and checkpoints: ed25519 over the digests of what they hold.
+"""Signatures of runs and checkpoints: ed25519 over the digests of their contents.
 
     earl key ─▶ signing_key ─▶ earl train signs        trusted_keys ─▶ load, audit, eval and report check
 
-A checksum shows damage; a signature shows who vouches. Without a key runs are unsigned.
+A checksum shows damage; a signature shows who vouches for the contents. Without a key runs are unsigned.
 """
 
 import hashlib
@@ -24,38 +24,31 @@ from earl.runs.storage import storage, write_text
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-FILE = "signature.json"
-"""In a run's folder. A checkpoint's signature stands in its state.json."""
-DEMAND = "EARL_REQUIRE_SIGNED"
-"""Environment variable; 1: refuse what no trusted key has signed."""
+FILE = "signature.json"  # in a run's folder; a checkpoint's signature is in its state.json
+DEMAND = "EARL_REQUIRE_SIGNED"  # environment variable; 1: refuse what no trusted key has signed
 _DOMAIN = b"earl signature 1\n"
 _LIMIT_BYTES = 16 << 20
 _KEY = re.compile("[0-9a-f]{64}")
 _INSTALL = "pip install 'earl[sign]'"
 
-Digests = Mapping[str, str]
-"""What is signed: a name, such as a file's, and its SHA-256 or value."""
+Digests = Mapping[str, str]  # signed entries: a name, such as a file's, and its SHA-256 or value
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Who signed something."""
-
-    said: str
-    """In words, such as "signed by anna"."""
-    trusted: bool
-    """Whether the user trusts the key."""
+    said: str  # in words, such as "signed by anna"
+    trusted: bool  # whether the user trusts the key
 
 
 UNSIGNED = Signer("unsigned", False)
 
 
 class SignatureError(EarlError):
-    """A signature that does not fit, or one that is demanded and missing."""
+    """An invalid signature, or a required one that is missing."""
 
 
 def key_path(name: str = "signing_key") -> Path:
-    """The user's private key, or another file beside it. Runs are signed where the key exists."""
+    """The user's private key, or another file beside it. Runs are signed if the key exists."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "earl" / name
 
 
@@ -65,7 +58,7 @@ def trusted_path() -> Path:
 
 
 def new_key(name: str) -> str:
-    """Make a key pair, trust it under `name`, return its public line. Raises EarlError when there is one already."""
+    """Make a key pair, trust it under `name`, return its public line. Raises EarlError when a key exists already."""
     with _library("making a key"):
         from cryptography.hazmat.primitives import serialization as form
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -93,7 +86,7 @@ def _public(key: "Ed25519PrivateKey") -> str:
 
 
 def _own_key() -> "Ed25519PrivateKey | None":
-    """The user's private key; None when there is none. Raises EarlError when others can read it, or it is no key."""
+    """The user's private key; None when there is none. Raises EarlError when others can read it, or it is invalid."""
     path = key_path()
     with storage(path, then="try again"):
         secret = _read(path, private=True)
@@ -106,7 +99,7 @@ def _own_key() -> "Ed25519PrivateKey | None":
     try:
         key = load_pem_private_key(secret, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None  # the cause is not told: it may quote the file
+        key = None  # the cause is not shown: it may quote the file
     if not isinstance(key, Ed25519PrivateKey):
         raise EarlError(f"{path} is no ed25519 key in PEM without a password: move it away and run `earl key`")
     return key
@@ -121,7 +114,7 @@ def _library(what: str) -> Iterator[None]:
 
 
 def _trusted_keys() -> dict[str, str]:
-    """Names of the keys that the user trusts, by public key. Raises EarlError for a line that is none."""
+    """Names of the trusted keys, by public key. Raises EarlError for an invalid line."""
     path, names = trusted_path(), {}
     with storage(path, then="try again"):
         text = (_read(path) or b"").decode(errors="replace")
@@ -136,7 +129,7 @@ def _trusted_keys() -> dict[str, str]:
 
 
 def signature(found: Callable[[], Digests]) -> dict[str, Any] | None:
-    """What `checked` takes, ready for JSON; None when the user has no key."""
+    """Sign the digests that `found` computes, as JSON for `checked`; None when the user has no key."""
     key = _own_key()
     if key is None:
         return None
@@ -150,15 +143,8 @@ def _message(digests: Digests) -> bytes:
 
 
 def checked(folder: Path, signature: object, found: Callable[[], Digests]) -> Signer:
-    """Who signed what lies in `folder`.
-
-    Args:
-        signature: what `signature` gave, as JSON gives it back, or whatever stands in its place.
-        found: the digests of what lies there now.
-
-    Raises:
-        SignatureError: when a signature does not fit, or EARL_REQUIRE_SIGNED is set and no trusted key has signed.
-    """
+    """The signer of the contents of `folder`, whose present digests `found` computes; `signature` may be any JSON
+    value. Raises SignatureError if it is invalid, or not of a trusted key although EARL_REQUIRE_SIGNED is set."""
     signer = _checked(folder, signature, found)
     if not signer.trusted and os.environ.get(DEMAND, "") not in ("", "0"):
         raise SignatureError(
@@ -190,7 +176,6 @@ def _checked(folder: Path, signature: object, found: Callable[[], Digests]) -> S
 
 
 def _is_signature(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a value has the shape of what `signature` gives."""
     if not isinstance(value, dict) or set(value) != {"signed", "key", "proof"} or not isinstance(value["signed"], dict):
         return False
     texts = [value["key"], value["proof"], *value["signed"].values()]
@@ -211,7 +196,7 @@ def _bad(folder: Path, fault: str) -> SignatureError:
 
 
 def _read(path: Path, private: bool = False) -> bytes | None:
-    """A small regular file, never a link; None when there is none."""
+    """Read a small regular file, never a link; None when it is missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a FIFO would wait for its writer
     except FileNotFoundError:
@@ -231,8 +216,8 @@ def _read(path: Path, private: bool = False) -> bytes | None:
 
 @contextmanager
 def signed_run(folder: RunFolder) -> Iterator[None]:
-    """Sign a run as a whole once the block is through; until then it is not. The caller holds the run's lock."""
-    _own_key()  # a key that cannot be used is told now, not after the training
+    """Sign a run as a whole after the block; until then it is unsigned. The caller holds the run's lock."""
+    _own_key()  # an unusable key is reported now, not after the training
     with storage(folder.path):
         (folder.path / FILE).unlink(missing_ok=True)
     yield
@@ -245,7 +230,7 @@ def signed_run(folder: RunFolder) -> Iterator[None]:
 
 
 def signer(folder: RunFolder) -> Signer:
-    """Who signed a run as a whole, when it last ended or stopped. Raises as `checked`."""
+    """The signer of a run as a whole, when it last ended or stopped. Raises as `checked`."""
     try:
         with storage(folder.path):
             text = _read(folder.path / FILE)
@@ -256,7 +241,7 @@ def signer(folder: RunFolder) -> Signer:
 
 
 def _digests_of(folder: RunFolder) -> Digests:
-    """Of the recipe, the database, the episodes, and each checkpoint's state.json, which vouches for the rest."""
+    """Digests of recipe, database, episodes, and each checkpoint's state.json, which holds those of its other files."""
     log = folder.database.with_name(f"{folder.database.name}-wal")
     kept = [*folder.trajectories.glob("step-*.parquet"), *folder.checkpoints.glob("step-*/state.json")]
     paths = [folder.config, folder.database, *kept, *([log] if log.exists() and log.stat().st_size else [])]

@@ -1,13 +1,9 @@
-"""The disk under a run: faults as errors a user can mend, files that appear whole or not at all, and no way out of it.
+"""Disk access of a run: disk faults as EarlError, atomic writes, and no link followed inside the run's folder.
 
-Everything is first written under a hidden, random name (`.0123456789abcdef.tmp`) beside its final place, synced, and
-renamed. What a killed process leaves is therefore either whole or hidden, and `sweep` removes the hidden.
-
-A run may come from somebody else. Its folder may be reached through links, since users put runs on other disks; below
-it every folder is opened from the one above it, and neither folder nor file may be a link:
-
-    folder_below ─▶ open_below ─▶ opened, read_below     by descriptor
-                  └▶ checked                             for libraries that take a path
+Files are written under a hidden, random name (`.0123456789abcdef.tmp`), synced, and renamed; so what a killed process
+leaves is whole or hidden, and `sweep` removes the hidden. A run may come from an untrusted source: links are allowed on
+the way to its folder; below it every folder is opened from its parent, and no folder or file may be a link:
+    folder_below ─▶ open_below ─▶ opened, read_below by descriptor; `checked` for libraries that take a path
 """
 
 import errno
@@ -30,20 +26,19 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST})
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
-"""What opening a link (without following it), a socket or FIFO, or a folder to write answers."""
+"""Errors of opening a link (without following it), a socket or FIFO, or a folder for writing."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # without waiting for the other end of a FIFO
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO does not wait for the other end
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _IN_WORDS = re.compile(r"\(os error ([0-9]+)\)|: Input/output error \(([0-9]+)\)$")
-"""How the libraries in Rust (safetensors, tokenizers) and torch say an errno."""
-MOST_BYTES = 32 << 20
-"""Of a file that is read whole: recipes, states, descriptions, locks."""
+"""How Rust libraries (safetensors, tokenizers) and torch name an errno."""
+MOST_BYTES = 32 << 20  # of a file that is read whole: recipes, states, descriptions, locks
 _SQLITE = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
     sqlite3.SQLITE_CANTOPEN: errno.EACCES,
     sqlite3.SQLITE_PERM: errno.EACCES,
-    sqlite3.SQLITE_IOERR: errno.EIO,  # also what a full tmpfs answers for the shared-memory file
+    sqlite3.SQLITE_IOERR: errno.EIO,  # also what a full tmpfs returns for the shared-memory file
     sqlite3.SQLITE_CORRUPT: errno.EILSEQ,
     sqlite3.SQLITE_NOTADB: errno.EILSEQ,
     sqlite3.SQLITE_BUSY: errno.EBUSY,
@@ -53,12 +48,10 @@ _SQLITE = {
 @contextmanager
 def storage(path: Path, then: str = "continue with --resume") -> Iterator[None]:
     """Turn faults of the disk at `path` (full, read-only, refused, damaged database) into EarlError.
-
-    `then` is what the user does once there is space again.
-    """
+    `then` is what the user does once the fault is fixed."""
     try:
         yield
-    except Exception as error:  # tokenizers raise bare ones
+    except Exception as error:  # tokenizers raises bare Exceptions
         mendable = _mendable(path, _code(error), then)
         if mendable is None:
             raise
@@ -66,7 +59,6 @@ def storage(path: Path, then: str = "continue with --resume") -> Iterator[None]:
 
 
 def _code(error: Exception) -> int | None:
-    """The errno that says the same as the error."""
     if isinstance(error, FileNotFoundError):
         return errno.ENOENT  # safetensors leaves the number out
     if isinstance(error, OSError):
@@ -78,7 +70,7 @@ def _code(error: Exception) -> int | None:
 
 
 def _mendable(path: Path, code: int | None, then: str) -> EarlError | None:
-    """The error with rule and cure for one errno; None for a fault that is not the user's to mend."""
+    """The error with rule and cure for an errno; None for a fault that the user cannot fix."""
     if code in _FULL:
         return EarlError(f"no space left at {path}: free space, then {then}")
     if code in _REFUSED:
@@ -102,7 +94,7 @@ def _mendable(path: Path, code: int | None, then: str) -> EarlError | None:
 
 
 class OddFile(EarlError):
-    """A run holds a link, a FIFO or the like where it has a file or folder of its own."""
+    """A link, a FIFO or the like where a run has a file or folder of its own."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(
@@ -113,11 +105,8 @@ class OddFile(EarlError):
 
 @contextmanager
 def folder_below(root: Path, path: Path) -> Iterator[int]:
-    """The descriptor of `root`, or of a folder below it that is reached without a link.
-
-    Raises:
-        OddFile: where a folder on the way is a link or no folder.
-    """
+    """The descriptor of `root`, or of a folder below it. Raises OddFile where a folder on the way is a link or no
+    folder."""
     descriptor = os.open(root, _FOLDER)
     try:
         for name in path.relative_to(root).parts:
@@ -135,11 +124,8 @@ def folder_below(root: Path, path: Path) -> Iterator[int]:
 
 
 def open_below(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file below `root`, reached without a link; to write, only one that has no second name.
-
-    Raises:
-        OddFile: for anything else that stands there, at once: nothing is waited for.
-    """
+    """Open a regular file below `root` without following links; for writing, only a file with one hard link.
+    Raises OddFile for anything else, without blocking."""
     with folder_below(root, path.parent) as folder:
         try:
             descriptor = os.open(path.name, flags | _FILE, 0o666, dir_fd=folder)
@@ -156,12 +142,11 @@ def open_below(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def opened(root: Path, path: Path) -> BufferedReader:
-    """A file below `root` to read, as `open_below` opens it."""
     return os.fdopen(open_below(root, path), "rb")
 
 
 def read_below(root: Path, path: Path) -> bytes:
-    """What a file below `root` holds. Raises OddFile for more than `MOST_BYTES`."""
+    """Read a file below `root` whole. Raises OddFile for more than `MOST_BYTES`."""
     with opened(root, path) as file, storage(path):
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -170,12 +155,10 @@ def read_below(root: Path, path: Path) -> bytes:
 
 
 def checked(root: Path, path: Path, single: bool = False) -> Path:
-    """`path`, once it is known to be a plain file below `root`, or missing; for libraries that take no descriptor.
+    """Check that `path` is a plain file below `root`, or missing; for libraries that take no descriptor.
 
-    It is looked at and not opened: closing a database would drop the locks that this process has on it.
-
-    Args:
-        single: whether it may have no second name, because it is written where it stands.
+    `single` refuses a file with more than one hard link, for files that are written in place. The file is not opened:
+    closing a database would drop the locks that this process has on it.
     """
     with folder_below(root, path.parent) as folder, suppress(FileNotFoundError):
         _check(os.stat(path.name, dir_fd=folder, follow_symlinks=False), path, single)
@@ -183,7 +166,7 @@ def checked(root: Path, path: Path, single: bool = False) -> Path:
 
 
 def checked_database(path: Path, read_only: bool = False) -> Path:
-    """The SQLite database at the top of a run, once it and the files beside it are checked."""
+    """Check the SQLite database of a run and the files beside it."""
     checked(path.parent, path, single=not read_only)
     for end in ("wal", "shm", "journal"):  # readers write these as well
         checked(path.parent, path.with_name(f"{path.name}-{end}"), single=True)
@@ -198,21 +181,20 @@ def _check(status: os.stat_result, path: Path, single: bool) -> None:
 
 
 def _named(error: OSError, path: Path) -> OSError:
-    """The error with the whole path: one of a call by descriptor names the last part of it."""
+    """The error with the whole path: calls by descriptor name only its last part."""
     return OSError(error.errno, error.strerror, str(path))
 
 
 def temporary(path: Path) -> Path:
-    """A hidden, random name beside `path`, under which it is written before it is renamed."""
+    """A hidden, random name beside `path`, for writing before the rename."""
     return path.with_name(f".{secrets.token_hex(8)}.tmp")
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object], root: Path | None = None) -> None:
-    """Let `write` fill a new file, then put it in the place of `path` in one stroke.
+    """Let `write` fill a new file, then replace `path` by it atomically.
 
-    A link at `path` is replaced, never written through. Folders on the way may be links, but for those below `root`.
-
-    Raises EarlError when the disk refuses; `path` is then as it was before.
+    A link at `path` is replaced, never written through. Folders on the way may be links, except below `root`.
+    Raises EarlError when the disk refuses; `path` is then unchanged.
     """
     with storage(path), folder_below(root or path.parent, path.parent) as folder:
         name, file = _new_file(path, folder)
@@ -229,7 +211,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object], root: Path | N
 
 
 def _new_file(path: Path, folder: int) -> tuple[str, BinaryIO]:
-    """A new temporary file; its lock tells `sweep` that somebody writes it, and the kernel drops it with the writer."""
+    """A new temporary file. Its lock tells `sweep` that it is in use; the kernel drops the lock with the process."""
     while True:
         name = temporary(path).name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
@@ -242,10 +224,8 @@ def _new_file(path: Path, folder: int) -> tuple[str, BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A new folder under a temporary name beside `path`, removed at the end unless it was renamed.
-
-    Its lock tells `remove_abandoned` that somebody fills it, as that of `_new_file`.
-    """
+    """A new folder under a temporary name beside `path`, removed at the end unless it was renamed. Locked against
+    `remove_abandoned` as the file of `_new_file` is against `sweep`."""
     while True:
         partial = temporary(path)
         partial.mkdir()
@@ -263,7 +243,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove from a folder what killed processes left of theirs of `new_folder`."""
+    """Remove the folders that killed processes left from `new_folder`."""
     with folder_below(folder, folder) as inside, os.scandir(inside) as entries:
         for entry in [*entries]:
             if _TEMPORARY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
@@ -271,7 +251,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str, root: Path | None = None) -> None:
-    """Write a text file whole or not at all, as `replace_file` does."""
+    """Write a text file atomically, as `replace_file` does."""
     replace_file(path, lambda file: file.write(text.encode()), root)
 
 
@@ -280,7 +260,7 @@ def void(_: object) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until the file or folder itself is on the disk, so that a rename never outruns its contents."""
+    """Wait until the file or folder itself is on disk, so that a rename never precedes its contents."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
@@ -289,10 +269,8 @@ def sync(path: Path) -> None:
 
 
 def remove(name: str, folder: int) -> None:
-    """Remove what has that name in an open folder, if anything has; of a link the link.
-
-    A folder first loses its name, so that nobody sees it half removed.
-    """
+    """Remove a file, link or folder of that name in an open folder, if it exists; links are not followed.
+    A folder is renamed first, so that no process sees it half removed."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -307,10 +285,8 @@ def remove(name: str, folder: int) -> None:
 
 
 def sweep(root: Path, folder: Path) -> None:
-    """Remove what killed processes left under temporary names. Only for who holds the run's lock.
-
-    A file stays while another process, such as one that writes a report, has it open.
-    """
+    """Remove temporary files that killed processes left. The caller holds the run's lock.
+    A file stays while another process, such as one that writes a report, has it locked."""
     if not folder.is_dir():
         return
     with storage(folder), folder_below(root, folder) as inside:
@@ -323,7 +299,7 @@ def sweep(root: Path, folder: Path) -> None:
 def _remove_unless_written(name: str, folder: int) -> None:
     try:
         descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
-    except OSError:  # a link, a socket: nothing that earl writes; or gone
+    except OSError:  # a link or a socket, which earl never writes; or gone
         remove(name, folder)
         return
     try:
@@ -336,11 +312,10 @@ def _remove_unless_written(name: str, folder: int) -> None:
 
 
 def step_name(step: int) -> str:
-    """The name of a step's file or folder: step-000012."""
     return f"step-{step:06d}"
 
 
 def step_of(path: Path) -> int | None:
-    """The step that a name made by `step_name` stands for; None for any other name."""
+    """The step in a name made by `step_name`; None for any other name."""
     head, _, digits = path.name.partition(".")[0].partition("step-")
     return int(digits) if not head and digits.isascii() and digits.isdigit() else None

@@ -1,6 +1,6 @@
 """A run's numbers in SQLite: one transaction per step, so that a killed run holds whole steps only.
 
-Readers (`earl report`, `earl watch`) open it while the run is being written: WAL lets them.
+WAL lets readers (`earl report`, `earl watch`) open it while the run is being written.
 """
 
 import os
@@ -36,20 +36,18 @@ from earl.runs.tables import (
 from earl.trajectory import ContextTokens
 
 LONGEST, SHORT = 1 << 20, 1 << 13
-"""Most bytes of a text that tells something, and of any other value."""
+"""Most bytes of a text column such as messages, and of any other value."""
 CHUNK_BYTES = 1 << 25
 WORK, MOST_WORK = 1_000_000, 300
-"""Instructions of SQLite's machine after which it asks, and how often it may in one query: a row takes about 10."""
+"""Progress check every WORK instructions of SQLite, at most MOST_WORK times per query: a row takes about 10."""
 
 
 class Store:
     """The open database of one run. Use it as a context manager, or close it."""
 
     def __init__(self, path: Path, read_only: bool = False):
-        """Open the database; a writer makes it when it is missing.
-
-        Raises EarlError when it is missing (reader), damaged, from a newer earl, or the disk refuses.
-        """
+        """Open the database; a writer creates it when it is missing.
+        Raises EarlError when it is missing (reader), damaged, from a newer earl, or the disk refuses."""
         self._path = path
         if read_only and not path.is_file():
             raise _nothing_at(path)
@@ -68,7 +66,7 @@ class Store:
         if read_only:
             self._connection.execute("PRAGMA query_only = ON")
         self._connection.execute("PRAGMA busy_timeout = 10000")
-        self._connection.execute("BEGIN")  # a writer may be about to make the tables: both of one moment
+        self._connection.execute("BEGIN")  # a writer may be creating the tables: read both in one transaction
         version = self._format = self._connection.execute("PRAGMA user_version").fetchone()[0]
         found = self._connection.execute("SELECT name, type, sql FROM sqlite_schema").fetchmany(100)
         self._connection.execute("COMMIT")
@@ -94,7 +92,7 @@ class Store:
         self._format = FORMAT
 
     def _distrust(self) -> None:
-        """Let a file that somebody else made neither run code of its own nor take memory or time without end."""
+        """Settings against untrusted files: no code of theirs runs, and memory and time are bounded."""
         connection = self._connection
         connection.set_progress_handler(self._worked, WORK)
         for limit in (sqlite3.SQLITE_LIMIT_ATTACHED, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH):
@@ -113,13 +111,13 @@ class Store:
             raise self._foreign(f"the table {name!r} is missing")
 
     def _worked(self) -> bool:
-        """Whether a query has taken more than any honest database could need; SQLite then interrupts it."""
+        """Whether a query exceeds the work that a valid database can need; SQLite then interrupts it."""
         self._work += 1
         return self._work > MOST_WORK
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Faults of the disk or the file as EarlError; each block has its own measure of work."""
+        """Raise faults of the disk or the file as EarlError; each block has its own work limit."""
         self._work = 0
         try:
             with storage(self._path):
@@ -137,7 +135,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing: what the block writes is committed together, or not at all when it raises."""
+        """Commit the block's writes together, or none when it raises."""
         with self._guarded():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -156,11 +154,8 @@ class Store:
         phase: str = "train",
         contexts: Sequence[ContextTokens] = (),
     ) -> None:
-        """Keep the numbers of one step, all or none; those recorded before are replaced.
-
-        Timings are seconds by stage; `phase` says in which part of the run the matches were played; `contexts` are
-        the tokens by turn and author.
-        """
+        """Record the numbers of one step atomically, replacing earlier ones.
+        Timings are seconds by stage; `phase` is that of the matches; `contexts` are the tokens by turn and author."""
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)",
@@ -177,7 +172,6 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?, ?)", map(astuple, contexts))
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Note that something happened now."""
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO events (step, time, kind, message) VALUES (?, ?, ?, ?)",
@@ -185,7 +179,7 @@ class Store:
             )
 
     def decision(self, decision: RecordedDecision) -> None:
-        """Note what a stage runs in; a step that was begun again has several."""
+        """Record a stage's choice; a repeated step has several."""
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO decisions (step, stage, choice, before, reason, why, inputs) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -193,13 +187,13 @@ class Store:
             )
 
     def forget_after(self, step: int) -> None:
-        """Drop every row of a later step: a run resumed from `step` does them again, identically."""
+        """Delete every row of a later step: a run resumed from `step` repeats them identically."""
         with self._transaction() as connection:
             for table in ("metrics", "timings", "events", "matches", "contexts", "decisions"):
                 connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
 
     def metrics(self, names: Sequence[str] | None = None, since: int = 0) -> Series:
-        """The metrics with these names (all when None) from step `since` on, in order of step."""
+        """The named metrics (all when None) from step `since` on, in order of step."""
         if names is None:
             return self._series("SELECT name, step, value FROM metrics WHERE step >= ? ORDER BY step, name", (since,))
         places = ", ".join("?" * len(names))
@@ -213,7 +207,6 @@ class Store:
         return self._series("SELECT stage, step, seconds FROM timings WHERE step >= ? ORDER BY step, stage", (since,))
 
     def matches(self) -> list[RecordedMatch]:
-        """Every match result, in order of step."""
         rows = self._rows("SELECT * FROM matches ORDER BY step, phase, opponent, seat, exact")
         return [recorded_match(*row) for row in rows]
 
@@ -224,11 +217,10 @@ class Store:
         return [ContextTokens(*row) for row in self._rows("SELECT * FROM contexts ORDER BY step, turn, author")]
 
     def events(self) -> list[Event]:
-        """Every event, in the order in which they happened."""
         return [Event(*row) for row in self._rows("SELECT step, time, kind, message FROM events ORDER BY id")]
 
     def decisions(self) -> list[RecordedDecision]:
-        """Every decision, in the order in which they were made; empty for a run of an earl that made none."""
+        """Every decision, in order; empty for a run of an earl that made none."""
         if self._format < ADDED["decisions"]:
             return []
         columns = "step, stage, choice, before, reason, why, inputs"
@@ -246,9 +238,9 @@ class Store:
         return dict(series)
 
     def _rows(self, query: str, parameters: Sequence[str | int] = ()) -> list[tuple[Any, ...]]:
-        """What a query gives, once its values have been checked."""
+        """The rows of a query, with their values checked."""
         rows: list[tuple[Any, ...]] = []
-        if self._format == 0:  # made, and killed before the first commit
+        if self._format == 0:  # created, but killed before the first commit
             return rows
         longest = LONGEST if "message" in query or "inputs" in query else SHORT
         with self._guarded():
@@ -263,14 +255,14 @@ class Store:
                 if taken > self._bytes():  # pages may be shared: a small file could hold rows without end
                     raise self._foreign("it has more rows than there is room for")
                 rows += some
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)  # a writer may have more to say
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)  # a writer may store longer values
         return rows
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in files_of(self._path) if path.exists())
 
     def close(self) -> None:
-        """Close the database; the write-ahead log is folded into it."""
+        """Close the database; the write-ahead log is merged into it."""
         with storage(self._path):
             self._connection.close()
 
@@ -287,17 +279,16 @@ def files_of(path: Path) -> tuple[Path, Path]:
 
 
 def _address(path: Path, read_only: bool) -> str:
-    """The URI that SQLite opens."""
     uri = path.absolute().as_uri()
     if not read_only:
         return uri + "?mode=rwc"
-    # A reader of a closed database would still make the log's files; on a read-only medium it need not.
+    # A reader of a closed database would still create the log's files; on a read-only medium it need not.
     settled = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
     return uri + ("?immutable=1" if settled else "?mode=rw" if _interrupted(path) else "?mode=ro")
 
 
 def _interrupted(path: Path) -> bool:
-    """Whether a process was killed while it made the database: what it began has to be rolled back before a read."""
+    """Whether a process was killed while it created the database: the transaction is rolled back before a read."""
     return path.with_name(f"{path.name}-journal").exists()
 
 
@@ -305,15 +296,13 @@ def _nothing_at(path: Path) -> EarlError:
     return EarlError(f"no numbers at {path}: the run has not recorded a step yet; wait for its first")
 
 
-# All the numbers of a run in one value, read while the run goes on and read again where there is more.
-
 BEGINNINGS = ("start", "resume")
-"""Kinds of the events after which steps are done again: what was read of them no longer holds."""
+"""Kinds of events after which steps are repeated: earlier reads of them no longer hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a run's database holds by step; the tokens by turn and author are read apart."""
+    """A snapshot of a run's numbers; the tokens by turn and author are read separately."""
 
     metrics: Series = field(default_factory=dict)
     timings: Series = field(default_factory=dict)
@@ -323,14 +312,8 @@ class Numbers:
 
 
 def read_numbers(database: Path, before: Numbers | None = None) -> Numbers:
-    """Read a run's database.
-
-    Args:
-        before: what was read of it earlier. Then only what came since is read, or everything when steps were dropped.
-
-    Raises:
-        EarlError: when it is missing, damaged, or from a newer earl.
-    """
+    """Read a run's database. With `before`, an earlier result, only new rows are read, unless steps were dropped.
+    Raises EarlError when it is missing, damaged, or from a newer earl."""
     with Store(database, read_only=True) as store:
         events, last = store.events(), store.last_step()
         since = 0 if before is None or _begun_anew(before, events, last) else before.last_step or 0
@@ -352,7 +335,7 @@ def _begun_anew(before: Numbers, events: list[Event], last: int | None) -> bool:
 
 
 def _continued(known: Series, new: Series, since: int) -> Series:
-    """What is known of the steps before `since`, and what was read from there on."""
+    """Points of `known` before step `since`, followed by those of `new`."""
     kept = {name: points[: bisect_left(points, since, key=itemgetter(0))] for name, points in known.items()}
     joined = {name: kept.get(name, []) + new.get(name, []) for name in sorted({*kept, *new})}
     return {name: points for name, points in joined.items() if points}

@@ -1,4 +1,4 @@
-"""Where a run stands, read from its folder without disturbing it."""
+"""A run's state, read from its folder without disturbing it."""
 
 import os
 from collections.abc import Sequence
@@ -17,34 +17,20 @@ from earl.runs.store import Store, files_of
 from earl.runs.tables import RecordedMatch
 
 FINAL = "final"
-"""The phase of the matches that end a run: a run that has recorded them is finished."""
+"""Phase of the matches that end a run: a run that has recorded them is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run in a few words.
-
-    Example:
-        Summary(config, step=40, state="stopped", matches=(…two seats…), changed=1760000000.0)
-    """
-
     config: Config
-    step: int
-    """The last step with numbers."""
-    state: str
-    """"finished", "running" or "stopped"; a run that was killed is stopped."""
-    matches: tuple[RecordedMatch, ...]
-    """The last evaluation; that of the best weights once the run is finished."""
-    changed: float
-    """When the numbers were last written, or the recipe; seconds since the epoch."""
+    step: int  # the last step with numbers
+    state: str  # "finished", "running" or "stopped"; a killed run is stopped
+    matches: tuple[RecordedMatch, ...]  # the last evaluation; that of the best weights once the run is finished
+    changed: float  # last change of the numbers or the recipe; seconds since the epoch
 
 
 def summarize(folder: RunFolder) -> Summary:
-    """Read a run's recipe and numbers.
-
-    Raises:
-        EarlError: when one of them is damaged.
-    """
+    """Read a run's recipe and numbers. Raises EarlError when one of them is damaged."""
     config = build(folder.recipe())
     step, matches = 0, []
     if folder.database.is_file():
@@ -54,33 +40,26 @@ def summarize(folder: RunFolder) -> Summary:
 
 
 def last_evaluation(matches: Sequence[RecordedMatch]) -> list[RecordedMatch]:
-    """The latest of a run's matches, given in order of step; those of the best weights once it is finished."""
+    """The latest matches of a list in order of step; those of the best weights once the run is finished."""
     chosen = [match for match in matches if match.phase == FINAL] or matches
     return [match for match in chosen if (match.step, match.phase) == (chosen[-1].step, chosen[-1].phase)]
 
 
 def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:
-    """ "finished", "running" or "stopped"."""
     if any(match.phase == FINAL for match in matches):
         return "finished"
     return "running" if _held(folder) else "stopped"
 
 
 def changed(folder: RunFolder) -> float:
-    """When the numbers were last written, or the recipe; seconds since the epoch."""
+    """Last change of the numbers or the recipe; seconds since the epoch."""
     written = [path for path in files_of(folder.database) if path.is_file()]
     return max(path.stat().st_mtime for path in [folder.config, *written])
 
 
 def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
-    """A run's verified checkpoint.
-
-    Args:
-        which: "best" (the one that played best), "last", or a step.
-
-    Raises:
-        EarlError: when there is none, or it is damaged.
-    """
+    """A run's verified checkpoint: `which` is "best" (by evaluation), "last", or a step.
+    Raises EarlError when it is missing or damaged."""
     steps = checkpoint.all_steps(folder.checkpoints)
     if not steps:
         raise EarlError(f"run {folder.name!r} has no checkpoint yet; train it with --resume {folder.name}")
@@ -106,7 +85,6 @@ def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
 
 
 def _another(folder: RunFolder, damaged: Path) -> str:
-    """What to do without a checkpoint."""
     others = [step for step in checkpoint.all_steps(folder.checkpoints) if step_name(step) != damaged.name]
     for step in reversed(others):
         with suppress(EarlError):
@@ -116,7 +94,7 @@ def _another(folder: RunFolder, damaged: Path) -> str:
 
 
 def context_limit(saved: Checkpoint) -> int | None:
-    """The context limit in tokens that a run had come to; None in the checkpoint of an earl that kept none."""
+    """The context limit in tokens at a checkpoint; None in checkpoints of an earl that kept none."""
     context = saved.state.get("context")
     limit = context.get("limit") if isinstance(context, dict) else None
     if context is not None and (type(limit) is not int or not 1 <= limit <= MOST):
@@ -125,10 +103,7 @@ def context_limit(saved: Checkpoint) -> int | None:
 
 
 def _held(folder: RunFolder) -> bool:
-    """Whether the process that wrote its number into the lock is alive.
-
-    The lock itself is not tried: a run that starts at that moment would find it taken.
-    """
+    """Whether the process named in the lock file is alive. The lock is not tried: that would disturb a starting run."""
     if not folder.lock.exists():
         return False
     with storage(folder.lock):
@@ -138,7 +113,7 @@ def _held(folder: RunFolder) -> bool:
     try:
         os.kill(int(holder), 0)
     except PermissionError:
-        return True  # somebody else's process, but alive
+        return True  # another user's process, but alive
     except (ProcessLookupError, OverflowError):
         return False
     return True

@@ -1,4 +1,4 @@
-"""The tables of a run's database, and how a row becomes a value and back."""
+"""The tables of a run's database, and the conversion between rows and values."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,7 @@ from typing import Any
 from earl.matches import BOTH_SEATS, MatchResult
 from earl.trajectory import Author
 
-FORMAT = 3
-"""Version of the tables, in the database's `user_version`."""
+FORMAT = 3  # version of the tables, in the database's `user_version`
 
 TABLES = {
     "metrics": "CREATE TABLE metrics (step INTEGER, name TEXT, value REAL, PRIMARY KEY (step, name)) WITHOUT ROWID",
@@ -27,8 +26,7 @@ TABLES = {
         id INTEGER PRIMARY KEY, step INTEGER, stage TEXT, choice TEXT, before TEXT, reason TEXT, why TEXT, inputs TEXT
     )""",
 }
-ADDED = {"contexts": 2, "decisions": 3}
-"""The format that a table came with; a writer adds it to older databases."""
+ADDED = {"contexts": 2, "decisions": 3}  # format that introduced a table; a writer adds it to older databases
 
 _COUNT, _SHARE, _NAME, _TEXT = (int, 0, 1 << 53), (float, -1e-6, 1 + 1e-6), (str, 0, 1000), (str, 0, 1 << 20)
 _BOUNDS: dict[str, tuple[type, float, float]] = {
@@ -45,23 +43,20 @@ _BOUNDS: dict[str, tuple[type, float, float]] = {
     **dict.fromkeys(("name", "stage", "kind", "phase", "env", "opponent", "choice", "before", "reason"), _NAME),
     **dict.fromkeys(("message", "why", "inputs"), _TEXT),
 }
-"""Type and range of each column's values, of text its length: SQLite keeps to neither."""
+"""Type and range of each column's values, or the length of text: SQLite enforces neither."""
 _ABSENT = {"before", "value", "seconds", "win", "draw", "loss", "illegal", "truncated"}
-"""Columns that may hold NULL: a NaN, or nothing before."""
+"""Columns that may hold NULL: a NaN, or no earlier choice."""
 LEAST_ROW_BYTES = 4
 
 
 def schema(form: int) -> dict[str, str]:
-    """The tables of a database of a format, and what made each, as SQLite keeps it but for white space."""
+    """The CREATE statements of a format's tables, as SQLite keeps them except for white space."""
     return {name: " ".join(made.split()) for name, made in TABLES.items() if ADDED.get(name, 1) <= form}
 
 
 def checked_bytes(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
-    """The fewest bytes that some rows take in a file, once their values have been checked, column by column.
-
-    Raises:
-        ValueError: that names the first fault.
-    """
+    """Check the values of some rows, column by column; return the fewest bytes that they take in a file.
+    Raises ValueError that names the first fault."""
     least = LEAST_ROW_BYTES * len(rows)
     for name, values in zip(columns, zip(*rows, strict=True), strict=True):
         kind, low, high = _BOUNDS[name]
@@ -81,56 +76,43 @@ Series = dict[str, list[tuple[int, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at a step."""
-
     step: int
-    time: float
-    """Seconds since the epoch."""
+    time: float  # seconds since the epoch
     kind: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """What a stage ran in at a step, and what that was decided from: whoever decides knows how to read it."""
+    """The selector's choice for a stage at a step, and its inputs."""
 
     step: int
     stage: str
     choice: str
-    """In words."""
-    before: str | None
-    """What the stage ran in until then; None at its first decision."""
-    reason: str
-    """One word."""
-    why: str
-    """The reason with its numbers."""
-    inputs: str
-    """As JSON."""
+    before: str | None  # the earlier choice; None at the first decision
+    reason: str  # one word
+    why: str  # the reason with its numbers
+    inputs: str  # JSON
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedMatch:
-    """A match result and when it was played."""
-
     step: int
-    phase: str
-    """Part of the run, such as "train" or "eval"."""
+    phase: str  # part of the run, such as "train" or "final"
     result: MatchResult
 
 
 def to_real(value: float) -> float | None:
-    """SQLite keeps infinities but turns NaN into NULL; so NULL is how a NaN is written here."""
+    """SQLite keeps infinities but turns NaN into NULL, so NaN is written as NULL."""
     value = float(value)
     return None if math.isnan(value) else value
 
 
 def from_real(value: float | None) -> float:
-    """What `to_real` took."""
     return math.nan if value is None else value
 
 
 def match_row(step: int, phase: str, result: MatchResult) -> tuple[object, ...]:
-    """A row of the table `matches`."""
     fractions = (result.win, result.draw, result.loss, result.illegal, result.truncated)
     head = (step, phase, result.env, result.opponent, result.seat, int(result.exact), result.episodes)
     return (*head, *map(to_real, fractions))
@@ -146,7 +128,7 @@ def recorded_match(
     episodes: int,
     *fractions: float | None,
 ) -> RecordedMatch:
-    """What `match_row` took."""
+    """Inverse of `match_row`."""
     win, draw, loss, illegal, truncated = map(from_real, fractions)
     result = MatchResult(env, opponent, seat, bool(exact), episodes, win, draw, loss, illegal, truncated)
     return RecordedMatch(step, phase, result)

@@ -1,8 +1,8 @@
 """Trajectories as columns: list[Group] <-> one Arrow table <-> Parquet file or bytes for another rank.
 
-One row per trajectory; its tokens, authors, log-probabilities, versions and turns are list columns, made from
-concatenated numpy arrays and offsets, never token by token. What the learner made of them stands beside them in
-nullable columns: which tokens it learned from, with which advantages, and its own log-probabilities afterwards.
+One row per trajectory; tokens, authors, log-probabilities, versions and turns are list columns, made from concatenated
+numpy arrays and offsets. Nullable columns hold the training records: mask, advantages, log-probabilities after the
+update. Also here: upgrades of older formats, column checksums, and match results as JSON.
 """
 
 import hashlib
@@ -25,14 +25,10 @@ from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
 from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
 
-# Trajectories that an earlier earl stored, brought to the columns of this one.
-
 
 def upgraded(table: pa.Table, schema: pa.Schema, form: bytes) -> pa.Table:
-    """A table of format 1 with the columns of `schema` and marked as format `form`; any other as it is.
-
-    Format 1 knew neither summaries, so no turn is one, nor what the learner made of a trajectory, which stays unknown.
-    """
+    """Convert a table of format 1 to `schema` and format `form`; any other is unchanged.
+    Format 1 had no summaries, so no turn is one, and no training records, which stay unknown."""
     metadata = table.schema.metadata or {}
     if metadata.get(b"earl.format") != b"1" or not {*table.column_names} < {*schema.names}:
         return table
@@ -47,19 +43,17 @@ def upgraded(table: pa.Table, schema: pa.Schema, form: bytes) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema.with_metadata({**metadata, b"earl.format": form}))
 
 
-# Checksums of a stored table's numbers, so that a change behind earl's back shows, and in which column.
-
 _KEY = b"earl.seal"
 
 
 def sealed(table: pa.Table) -> pa.Table:
-    """The table with a checksum of each column of lists of numbers in its metadata."""
+    """The table with a checksum of each numeric list column in its metadata, so that later changes are detected."""
     digests = {field.name: _digest(table[field.name]) for field in table.schema if _numeric(field.type)}
     return table.replace_schema_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(digests).encode()})
 
 
 def changed(table: pa.Table) -> list[str]:
-    """Columns of a stored table that are not as they were sealed; none for a table without a seal."""
+    """Columns of a stored table that differ from their checksums; none for a table without checksums."""
     try:
         digests = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
     except ValueError:
@@ -73,7 +67,7 @@ def _numeric(kind: Any) -> bool:
 
 
 def _digest(column: Any) -> str:
-    """Of lengths and values, however the column is cut into chunks; a missing list differs from an empty one."""
+    """Checksum of lengths and values, independent of chunks; a missing list differs from an empty one."""
     lists = column.combine_chunks()
     lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False).astype("<i8")
     values = lists.flatten().to_numpy(zero_copy_only=False)
@@ -82,23 +76,18 @@ def _digest(column: Any) -> str:
     return digest.hexdigest()
 
 
-# Match results between processes: JSON, so that nothing is unpickled.
-
-
 def matches_to_bytes(results: Sequence[MatchResult]) -> bytes:
-    """Match results as JSON; floats survive to the bit."""
+    """Match results as JSON (nothing is unpickled); floats survive to the bit."""
     return json.dumps([asdict(result) for result in results]).encode()
 
 
 def matches_from_bytes(data: bytes) -> list[MatchResult]:
-    """What `matches_to_bytes` wrote."""
     return [MatchResult(**{**fields, "faults": tuple(fields["faults"])}) for fields in json.loads(data)]
 
 
 T = TypeVar("T")
 
-FORMAT = b"2"
-"""Version of the columns, in the table's metadata."""
+FORMAT = b"2"  # version of the columns, in the table's metadata
 
 _TURN = pa.struct(
     [
@@ -133,18 +122,13 @@ _LISTS |= {name: pa.list_(pa.field("element", kind, nullable=False)) for name, k
 _NULLABLE = {"error", *_LEARNED}
 SCHEMA = pa.schema([pa.field(name, kind, name in _NULLABLE) for name, kind in {**_SCALARS, **_LISTS}.items()])
 """The columns, in order. Seeds are 64-bit signed."""
-_LONGEST = {"env": 1000, "opponent": 1000, "error": 1 << 20}
-"""Bytes of a text."""
-ACTION_BYTES = 1000
-"""Of an action, for each token of its reply and one more."""
+_LONGEST = {"env": 1000, "opponent": 1000, "error": 1 << 20}  # bytes of a text
+ACTION_BYTES = 1000  # of an action, for each token of its reply and one more
 
 
 def to_table(groups: Sequence[Group], step: int, experiences: Sequence[TrainingRecord] | None = None) -> pa.Table:
     """The groups of one step as a table. A group has at least one trajectory.
-
-    Args:
-        experiences: what the learner made of each trajectory, group after group; absent: nothing is known of it.
-    """
+    `experiences` are the training records of all trajectories, group after group; None: unknown."""
     rows = [trajectory for group in groups for trajectory in group.trajectories]
     sizes = [len(group.trajectories) for group in groups]
     assert all(sizes), "a group without trajectories has no task"
@@ -199,13 +183,10 @@ def _turn_values(rows: Sequence[Trajectory]) -> Any:
 
 
 def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
-    """The groups that `to_table` took, equal in every bit. Arrays are views into one copy of their column.
+    """Inverse of `to_table`, equal in every bit. Arrays are views into one copy of their column.
 
-    Args:
-        strict: whether tokens, turns and what was learned have to agree; not for an audit, which says where they fail.
-
-    Raises:
-        ValueError: for a table that no episodes can have made.
+    `strict` requires tokens, turns and training records to agree; an audit turns it off, to report where they do not.
+    Raises ValueError for a table that no episodes can have made.
     """
     _check(table, strict)
     scalars = {name: table[name].to_pylist() for name in _SCALARS}
@@ -226,7 +207,7 @@ def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
 
 
 def _check(table: pa.Table, strict: bool) -> None:
-    """Raises ValueError for values that no episode has, and when `strict` for lists and places that do not agree."""
+    """Raises ValueError for impossible values, and when `strict` for lists and offsets that do not agree."""
     turns = _values(table["turns"])
     whole = [*_SCALARS.keys() - _NULLABLE, *_ARRAYS, "turns"]
     inner = [_values(table[name]) for name in _LISTS]
@@ -247,7 +228,7 @@ def _check(table: pa.Table, strict: bool) -> None:
 
 
 def _check_places(table: pa.Table, turns: Any) -> None:
-    """Lists that belong together are equally long; a turn's places are in order, and behind the turn before."""
+    """Lists that belong together have equal lengths; a turn's offsets are in order, and after the turn before."""
     lengths = {name: _lengths(table[name].combine_chunks()) for name in _LISTS}
     told = np.all([lengths[name] >= 0 for name in _LEARNED], 0)
     for name in (*_ARRAYS, *_LEARNED):
@@ -264,9 +245,9 @@ def _check_places(table: pa.Table, turns: Any) -> None:
         raise ValueError("turns holds places that are out of order or outside of the tokens")
 
 
-# From the buffers themselves: pyarrow.compute, which has functions for these, takes longer to import than all else.
+# Read from the buffers: pyarrow.compute, which has functions for these, takes longer to import than all else.
 def _values(column: Any) -> Any:
-    """What the lists of a column hold, one after another."""
+    """The concatenated lists of a column."""
     lists = column.combine_chunks()
     bounds = lists.offsets
     first = bounds[0].as_py()
@@ -274,13 +255,13 @@ def _values(column: Any) -> Any:
 
 
 def _text_bytes(texts: Any) -> Any:
-    """Bytes of each text; 0 of a missing one."""
+    """Bytes of each text; 0 for a missing one."""
     offsets = np.frombuffer(texts.buffers()[1] or bytes(4), np.int32)
     return np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
 
 
 def _lengths(lists: Any) -> Any:
-    """Of each list; -1 of a missing one."""
+    """Length of each list; -1 for a missing one."""
     lengths = np.diff(lists.offsets.to_numpy())
     if lists.null_count:
         bits = np.unpackbits(np.frombuffer(lists.buffers()[0], np.uint8), bitorder="little")
@@ -293,7 +274,6 @@ def _numbers(turns: Any, name: str) -> Any:
 
 
 def _split(column: Any) -> list[Any]:
-    """One numpy view per row."""
     lists = column.combine_chunks()
     bounds = lists.offsets.to_numpy().tolist()
     values = lists.values.to_numpy(
@@ -311,7 +291,7 @@ def _split_turns(column: Any) -> list[tuple[Turn, ...]]:
 
 
 def to_bytes(groups: Sequence[Group], step: int) -> bytes:
-    """The groups as an Arrow IPC stream, to send them to another process without pickle."""
+    """The groups as an Arrow IPC stream, for another process, without pickle."""
     table, sink = to_table(groups, step), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -319,20 +299,18 @@ def to_bytes(groups: Sequence[Group], step: int) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[int, list[Group]]:
-    """The step and the groups that `to_bytes` took."""
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all()
-    table.validate(full=True)  # of a stream nothing else has looked at the offsets
+    table.validate(full=True)  # a stream's offsets are not validated elsewhere
     return int(table.schema.metadata[b"earl.step"]), from_table(table)
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the trajectories of a step lie."""
     return folder / f"{step_name(step)}.parquet"
 
 
 def write(path: Path, table: pa.Table) -> None:
-    """Write the table as a Parquet file, whole or not at all. Raises EarlError when the disk refuses."""
+    """Write a Parquet file atomically. Raises EarlError when the disk refuses."""
     replace_file(path, lambda file: _write_parquet(file, table), path.parent.parent)
 
 
@@ -346,17 +324,16 @@ def read(path: Path) -> tuple[int, list[Group]]:
 
 
 def read_whole(path: Path, strict: bool = True) -> tuple[int, list[Group], list[TrainingRecord]]:
-    """The same, and what the learner made of each trajectory; nothing when the file does not say."""
+    """As `read`, with the training records; none if the file has none."""
     return _parsed(path, lambda table: (_checked_step(table), from_table(table, strict), experiences_of(table)))
 
 
 def read_experiences(path: Path) -> list[TrainingRecord]:
-    """What the learner made of each trajectory alone."""
     return read_whole(path)[2]
 
 
 def experiences_of(table: pa.Table) -> list[TrainingRecord]:
-    """What `to_table` took beside the groups; empty when it took nothing."""
+    """The training records in a table; empty if it has none."""
     _checked_step(table)
     if any(table[name].null_count for name in _LEARNED):
         return []
@@ -378,13 +355,13 @@ def _parsed(path: Path, parse: Callable[[pa.Table], T]) -> T:
 
 
 def stored(path: Path) -> pa.Table:
-    """A file's table as it is. Raises pa.ArrowException, OSError or ValueError when it cannot be read."""
+    """A file's table without conversion. Raises pa.ArrowException, OSError or ValueError when it cannot be read."""
     with opened(path.parent.parent, path) as file:
         return read_table(file, frozenset({*_ARRAYS, *_LEARNED}))
 
 
 def _checked_step(table: pa.Table) -> int:
-    """The step that a file's metadata and all its rows agree on."""
+    """The step, on which metadata and all rows must agree."""
     metadata = table.schema.metadata or {}
     if not table.schema.equals(SCHEMA) or metadata.get(b"earl.format") != FORMAT:
         raise ValueError("its columns are not those of this version of earl")

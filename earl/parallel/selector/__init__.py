@@ -1,1 +1,1 @@
-"""Which layout each stage of a step runs in, and why: a state machine without side effects, and what it remembers."""
+"""The Parallelism Selector: chooses the layout of each stage by a pure decision, and remembers what that depends on."""

@@ -1,10 +1,10 @@
-"""The decision of one stage at one step: a pure function of what is remembered and what is expected.
+"""The decision of one stage at one step: a pure function of state and inputs.
 
-    what does not fit, is barred, or soon will not fit   is out
-    the present choice is out                            -> the cheapest of the others, now: forced
-    otherwise                                            -> the cheapest, if it saves more than the switch costs
+    a choice that does not fit, soon will not, or is barred   is excluded
+    the present choice is excluded                            -> the cheapest of the others, now: forced
+    otherwise                                                 -> the cheapest, if it saves more than the switch costs
 
-"Cheapest" is the whole time until the advantage is expected to end, later switches included (outlook.py).
+"Cheapest" counts the time until the advantage is expected to end, later switches included (`totals`).
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,12 @@ from earl.errors import EarlError
 from earl.parallel.layout import Choice
 from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs, Left, Settings, StageState
 
-# The cheapest sequence of choices over what is forecast: dynamic programming from the far end to now.
-
 Floats = NDArray[np.float64]
 
 
 def weights(dwell_steps: float, remaining: int | None) -> Floats:
-    """How many steps each look-ahead stands for, when an advantage ends at each step with probability 1 / dwell. [P]
-
-    Example:
-        Without an end: 1, 1, 2, 4, 8, 16, 32 and 64 steps; each step counts less than the one before.
-    """
+    """Steps that each look-ahead stands for, when an advantage ends at each step with probability 1 / dwell. [P]
+    Without an end: 1, 1, 2, 4, 8, 16, 32 and 64 steps; each step counts less than the one before."""
     ends = np.array([*AHEAD[1:], 2 * AHEAD[-1]], np.float64)
     if remaining is not None:
         ends = np.minimum(ends, remaining + 1)
@@ -37,15 +32,10 @@ def weights(dwell_steps: float, remaining: int | None) -> Floats:
 
 
 def totals(candidates: Sequence[Candidate], counts: Floats, costs: Floats) -> Floats:
-    """Expected seconds until the end of what is looked at, when a candidate is taken now and changed where that pays.
+    """Expected seconds over the look-aheads for each candidate [C], if taken now; inf: does not fit now.
 
-    The mean over the futures: in each a candidate fits for another while.
-
-    Args:
-        costs: what a switch to each is weighed with. [C]
-
-    Returns:
-        of each candidate [C], inf: it does not fit now.
+    Dynamic programming backwards from the last look-ahead, with switches where they pay off, averaged over the
+    futures, in each of which a candidate fits for a different time. `costs` are those of a switch to each [C].
     """
     seconds = np.array([one.seconds for one in candidates])  # [C, P]
     fits = np.array([one.futures for one in candidates]).T  # [F, C]
@@ -54,35 +44,30 @@ def totals(candidates: Sequence[Candidate], counts: Floats, costs: Floats) -> Fl
         there = fits > place
         onward = np.minimum(total, (total + costs).min(axis=1, keepdims=True))
         taken = np.where(there, seconds[:, place] * max(counts[place], 1e-9), np.inf) + onward
-        total = np.where(there.any(axis=1, keepdims=True), taken, total)  # where nothing fits, that says nothing
+        total = np.where(there.any(axis=1, keepdims=True), taken, total)  # no information where nothing fits
     expected: Floats = np.where(fits > 0, total, np.inf).mean(axis=0)
     return expected
 
 
-# What was left, and what speaks against going back to it: a load that turns again finds the run where it cannot leave.
-#
-# Of `back_steps` steps at most one switches back freely. Who goes back has used it up: where the load turns once more,
-# the choice loses again what it lost when it was left, until the next may be taken. So that is weighed beside the
-# switch.
+# Switching back: at most one switch back is free per `back_steps`. If the load reverses again after it, the earlier
+# loss recurs until the next is allowed; this risk is weighed together with the switch.
 
-LASTING = 16
-"""Steps for which a choice has to fit to be gone back to."""
+LASTING = 16  # steps for which a choice must fit before a switch back to it
 
 FALLEN = 0.9
-"""What memory forced out is gone back to once the longest contexts of those steps are so much of what did not fit."""
+"""After a memory-forced switch, going back requires the longest contexts to fall to this share of what did not fit."""
 
 
 def recent(state: StageState, inputs: Inputs) -> set[Choice]:
-    """What was left lately: to take it again is a switch back."""
+    """Choices left recently: to take one again is a switch back."""
     return {one.choice for one in state.left if one.step > inputs.step - inputs.settings.back_steps}
 
 
 def risks(state: StageState, inputs: Inputs, dwell_steps: float) -> Floats:
-    """Seconds that a switch to each is expected to lose while it cannot be left, should the load turn. [C]
+    """Expected loss of a switch to each, in seconds, while it cannot be left, if the load reverses. [C]
 
-    Example:
-        After a switch back no other is free for 100 steps. Where an advantage lasts 100 on average, the load has turned
-        for 100 - 100 * (1 - 0.99 ** 100) = 36.6 of them: what lost 0.5 s a step has to save 18 s more.
+    If an advantage lasts 100 steps on average, and no other switch is free for 100, the load has reversed for
+    100 - 100 * (1 - 0.99 ** 100) = 36.6 of them: a choice that lost 0.5 s a step has to save 18 s more.
     """
     settings, kept, known = inputs.settings, 1 - 1 / max(dwell_steps, 2.0), recent(state, inputs)
     spent = settings.back_steps - (inputs.step - state.backs[-1]) if state.backs else 0
@@ -95,14 +80,10 @@ def risks(state: StageState, inputs: Inputs, dwell_steps: float) -> Floats:
 
 
 def hindrance(state: StageState, inputs: Inputs, wanted: int, saved_seconds: float, cost_seconds: float) -> str:
-    """Why a choice may not be taken freely, though it pays; empty when it may.
+    """Why a choice may not be taken now although it pays; empty when it may.
 
-    Soon after a switch another one waits, unless the wait would lose more than it costs. What was left lately is gone
-    back to once, and only if it fits for LASTING steps: else it would soon have to be left again.
-
-    Args:
-        saved_seconds: of a step, now.
-        cost_seconds: what the switch is weighed with.
+    Soon after a switch the next has to wait, unless the wait would lose more than the switch costs. A switch back is
+    allowed once, and only if the choice fits for LASTING steps.
     """
     one, settings = inputs.candidates[wanted], inputs.settings
     wait = 0 if state.since is None else state.since + settings.rest_steps - inputs.step
@@ -122,7 +103,7 @@ def hindrance(state: StageState, inputs: Inputs, wanted: int, saved_seconds: flo
 
 
 def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[Left, ...]:
-    """What was left once the present choice is: each once, with what it lost when it was left last."""
+    """The left choices once the present one is left too: each once, with its loss at the last time."""
     own = next((one for one in inputs.candidates if one.choice == state.current), None)
     if state.current is None:
         return state.left
@@ -132,14 +113,12 @@ def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[L
     return (*before, Left(state.current, inputs.step, max(0.0, lost), unfit))
 
 
-# How the load goes, as far as choices tell: which is the fastest, and how often one became it again.
-
 CLEARLY = 0.02
-"""A choice is clearly the fastest when it takes so much less than the one that was."""
+"""A choice is clearly the fastest when it is faster than the last fastest by this share."""
 
 
 def watched(state: StageState, inputs: Inputs) -> StageState:
-    """Count the decision, forget what lies too far back, and note whether the fastest choice is another now."""
+    """Count the decision, drop old records, and note whether another choice is now the fastest."""
     since = inputs.step - inputs.settings.back_steps
     state = replace(
         state,
@@ -159,19 +138,12 @@ def watched(state: StageState, inputs: Inputs) -> StageState:
 
 
 def dwell_steps(state: StageState, settings: Settings) -> float:
-    """How many steps an advantage is expected to last: the more often it came back, the fewer.
-
-    Example:
-        100 before anything is known; 200 steps later with 4 reversals (200 + 100) / (4 + 1) = 60
-    """
+    """Steps that an advantage is expected to last: fewer, the more often it reversed."""
     return (state.steps + settings.dwell_steps) / (state.reversals + 1)
 
 
 def decide(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
-    """What the stage runs in at this step, and the state after.
-
-    Raises EarlError when no candidate fits.
-    """
+    """The stage's choice at this step, and the next state. Raises EarlError when no candidate fits."""
     after, decision = _decided(watched(state, inputs), inputs)
     return after, replace(decision, state=state)
 
@@ -199,10 +171,8 @@ def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
 def _weighed(
     state: StageState, inputs: Inputs, total: Floats, costs: Floats, present: int, safe: int
 ) -> tuple[StageState, Decision]:
-    """The choice where the present one may stay; `safe` is the cheapest with what its risks cost.
-
-    Where the cheapest cannot be taken, none that is only nearly as good is taken for it.
-    """
+    """The choice if the present one may stay; `safe` is the cheapest with the cost of its risks.
+    If the cheapest cannot be taken, the second best is not taken instead."""
     wanted = _cheapest(total, costs, present)
     if wanted == present:
         return _taken(state, inputs, present, "stays", "no other choice saves more than the switch to it costs")
@@ -240,7 +210,7 @@ def _compelled(state: StageState, inputs: Inputs) -> str:
 
 
 def _allowed(inputs: Inputs) -> NDArray[np.bool_]:
-    """What fits for as long as a switch takes to come; where nothing does, what fits longest. [C]"""
+    """What fits until a switch can complete; if nothing does, what fits longest. [C]"""
     ahead = (
         inputs.settings.guard_steps if inputs.remaining is None else min(inputs.settings.guard_steps, inputs.remaining)
     )
@@ -250,7 +220,7 @@ def _allowed(inputs: Inputs) -> NDArray[np.bool_]:
 
 
 def _cornered(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
-    """Where nothing fits what may come: the present choice if contexts as they were fit, else the fastest of these."""
+    """If nothing fits what may come: the present choice if the last contexts fit, else the fastest that fits them."""
     left = [number for number, one in enumerate(inputs.candidates) if one.fits_seen]
     reasons = "; ".join(f"{one.choice}: {one.why_not}" for one in inputs.candidates)
     nothing = f"nothing fits contexts of {inputs.longest_tokens[0]} tokens ({reasons})"

@@ -1,4 +1,4 @@
-"""What a decision is made from, and what it is: values that JSON holds, so that it can be made again from a record."""
+"""Settings, state, inputs and result of a decision: JSON values, so that a recorded decision can be repeated."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,69 +6,51 @@ from typing import Any
 from earl.parallel.layout import Choice, Stage
 from earl.parallel.memory import Origin
 
-# How readily layouts are switched.
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of the decision; the same for all stages."""
+    """How readily layouts are switched; the same for all stages."""
 
-    margin: float = 0.5
-    """A switch has to save its cost and this share of it beside."""
-    dwell_steps: int = 100
-    """How long an advantage is expected to last before anything is known: loads change their direction that often."""
-    rest_steps: int = 5
-    """Fewest steps from one switch to the next that nothing forces."""
+    margin: float = 0.5  # a switch has to save its cost and this share more
+    dwell_steps: int = 100  # assumed duration of an advantage before the first reversals
+    rest_steps: int = 5  # fewest steps between two unforced switches
     back_steps: int = 100
-    """Of so many steps at most one switches back to what was left within them, unless memory forces it."""
+    """At most one unforced switch per so many steps goes back to a choice left within them."""
     guard_steps: int = 2
-    """A choice has to fit the contexts expected so many steps ahead, so that a switch comes in time."""
-    longest_quantile: float = 0.95
-    """Of the forecast of the longest context, which has to fit."""
-    longest_margin: float = 1.05
-    """Times that quantile."""
-
-
-# What a stage's decisions remember: a value that a checkpoint holds, so that a resumed run decides alike.
+    """Look-ahead for memory, so that a forced switch comes in time."""
+    longest_quantile: float = 0.95  # of the forecast of the longest context, which has to fit
+    longest_margin: float = 1.05  # factor on that quantile
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A choice that was left."""
-
     choice: Choice
     step: int
     lost_seconds: float = 0.0
-    """Of a step: what it took more than what it was left for, as expected then; 0 where memory forced it."""
+    """Expected loss per step against its successor at that time; 0 if memory forced the switch."""
     unfit_tokens: int | None = None
-    """Where memory forced it: the longest context expected soon, which it did not fit."""
+    """The longest context expected soon that did not fit, if memory forced the switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """Where one stage stands."""
+    """State of one stage; checkpoints hold it, so that a resumed run decides alike."""
 
     current: Choice | None = None
-    since: int | None = None
-    """The step of the last switch; None: there was none."""
-    left: tuple[Left, ...] = ()
-    """What was left, each once, the latest last."""
-    backs: tuple[int, ...] = ()
-    """Steps of switches back."""
-    steps: int = 0
-    """Decisions so far."""
+    since: int | None = None  # step of the last switch; None: there was none
+    left: tuple[Left, ...] = ()  # choices that were left, each once, the latest last
+    backs: tuple[int, ...] = ()  # steps of switches back
+    steps: int = 0  # decisions so far
     fastest: tuple[Choice, ...] = ()
-    """The choices that were clearly the fastest, one after the other, each once; the last is so now."""
-    reversals: int = 0
-    """How often one became the fastest again that had been before."""
+    """The choices that were clearly the fastest, in order, each once; the last is so now."""
+    reversals: int = 0  # how often an earlier fastest choice became it again
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON holds it."""
         return asdict(self)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "StageState":
-        """What `as_object` made, also after JSON turned tuples into lists."""
+        """Inverse of `as_object`, also after JSON turned tuples into lists."""
         return cls(
             current=fields["current"] and Choice.of(fields["current"]),
             since=fields["since"],
@@ -80,77 +62,59 @@ class StageState:
         )
 
 
-AHEAD = (0, 1, 2, 4, 8, 16, 32, 64)
-"""Steps after the present one for which candidates are compared."""
+AHEAD = (0, 1, 2, 4, 8, 16, 32, 64)  # steps after the present one for which candidates are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One choice, and what is expected of it at each look-ahead."""
+    """One choice, and its expectation at each look-ahead."""
 
     choice: Choice
     seconds: tuple[float, ...]
-    """Of a whole step of the stage. All candidates share the stage's GPUs, so the fewest seconds are the most tokens
-    per GPU and second."""
-    origin: Origin
-    """Of the seconds."""
+    """Of the stage in a step. Candidates share its GPUs, so fewer seconds are more tokens per GPU and second."""
+    origin: Origin  # of the seconds
     fits: int
-    """At how many look-aheads, from now on, it fits: 0 means that it may not be taken now."""
-    futures: tuple[int, ...]
-    """The same in each of the futures that are equally likely (room.py)."""
+    """Number of look-aheads, from now on, at which it fits; 0: it may not be taken now."""
+    futures: tuple[int, ...]  # the same in each of the equally likely futures
     fits_seen: bool
-    """Whether it fits what was seen last, without any room for growth: what is left where nothing else fits."""
+    """Whether it fits the last seen contexts, without a margin for growth."""
     why_not: str
-    """What is in the way at the first look-ahead at which it does not fit; empty when there is none."""
-    cost_seconds: float
-    """To switch to it from any other choice."""
+    """The obstacle at the first look-ahead at which it does not fit; empty if it always fits."""
+    cost_seconds: float  # of a switch to it from any other choice
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """All that one decision is made from, apart from the state."""
+    """Everything that a decision depends on, apart from the state."""
 
     step: int
     stage: Stage
     sequences: int
-    mean_tokens: tuple[float, ...]
-    """Mean context expected at each look-ahead."""
-    longest_tokens: tuple[int, ...]
-    """Longest context to be prepared for at each look-ahead."""
-    remaining: int | None
-    """Steps of the run after this one; None: not known."""
+    mean_tokens: tuple[float, ...]  # expected mean context by look-ahead
+    longest_tokens: tuple[int, ...]  # longest context to prepare for, by look-ahead
+    remaining: int | None  # steps of the run after this one; None: unknown
     candidates: tuple[Candidate, ...]
     settings: Settings
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON holds it."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a stage runs in at a step, and why.
-
-    Example:
-        Decision(112, "update", dp2 tp2, before=dp4 tp1, reason="faster", why="dp2 tp2 saves …", inputs, state)
-    """
+    """The choice for a stage at a step, and why."""
 
     step: int
     stage: Stage
     choice: Choice
-    before: Choice | None
-    """What it ran in until now; None at the first decision."""
-    reason: str
-    """One of REASONS."""
-    why: str
-    """The reason with its numbers."""
+    before: Choice | None  # the earlier choice; None at the first decision
+    reason: str  # one of REASONS
+    why: str  # the reason with its numbers
     inputs: Inputs
-    state: StageState
-    """What was remembered when it was made."""
+    state: StageState  # before the decision
 
     @property
     def switched(self) -> bool:
-        """Whether the stage has to be laid out anew."""
         return self.before is not None and self.choice != self.before
 
 

@@ -1,4 +1,4 @@
-"""Decisions as a run keeps them, and made again from what was kept."""
+"""Recorded decisions, and their repetition from the record."""
 
 import json
 from collections.abc import Sequence
@@ -17,28 +17,26 @@ _STATE, _INPUTS = TypeAdapter(StageState), TypeAdapter(Inputs)
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A decision that was recorded, and what is decided from the same inputs now."""
+    """A recorded decision, and the decision from the same inputs now."""
 
     step: int
     stage: Stage
-    recorded: str
-    """The choice in words."""
+    recorded: str  # the choice in words
     again: Decision
 
     @property
     def same(self) -> bool:
-        """Whether it is the same choice."""
         return str(self.again.choice) == self.recorded
 
 
 def text_of(decision: Decision) -> str:
-    """What a decision was made from, as JSON: every number comes back to the bit."""
+    """The inputs of a decision as JSON; numbers survive to the bit."""
     made_from = {"inputs": decision.inputs.as_object(), "state": decision.state.as_object()}
     return json.dumps(made_from, separators=(",", ":"))
 
 
 def made_from(text: str) -> tuple[StageState, Inputs]:
-    """What `text_of` wrote. Raises EarlError when it is something else."""
+    """Inverse of `text_of`. Raises EarlError for invalid text."""
     try:
         fields = parse_json_object(text.encode())
         return _STATE.validate_python(fields["state"]), _INPUTS.validate_python(fields["inputs"])
@@ -52,14 +50,10 @@ def _unreadable(error: Exception) -> EarlError:
 
 
 def replayed(recorded: Sequence[tuple[str, str]], **other: float) -> list[Replayed]:
-    """Make recorded decisions again, each stage's one after the other.
+    """Repeat recorded decisions, given as (choice in words, inputs as JSON) in order; `other` replaces settings.
 
-    Other settings lead elsewhere, and from there on what is decided follows its own past, not the recorded one. What
-    was measured is what was measured: of choices that the run never took it is still predicted.
-
-    Args:
-        recorded: (choice in words, inputs as JSON) in the order in which they were made.
-        other: settings to take in place of those that held.
+    After a different choice, later decisions follow the replay's own state. Measurements stay as recorded: times of
+    choices that the run never took are still predictions.
     """
     states: dict[Stage, StageState] = {}
     result = []
@@ -77,7 +71,7 @@ def replayed(recorded: Sequence[tuple[str, str]], **other: float) -> list[Replay
 
 
 def expected_seconds(decisions: Sequence[Decision]) -> float:
-    """What decisions come to, switches included, by what was expected of each step when it began."""
+    """Expected total seconds of decisions, switches included, by the expectation when each step began."""
     total = 0.0
     for decision in decisions:
         taken = next(one for one in decision.inputs.candidates if one.choice == decision.choice)

@@ -1,9 +1,9 @@
-"""The Parallelism Selector of a run: told what happens, it says before each stage what that runs in.
+"""The Parallelism Selector of a run: records events, and chooses each stage's layout before it begins.
 
 saw(step, load)            -> contexts, forecast
-measured(choice, …)        -> what is predicted of all choices moves
+measured(choice, …)        -> predictions of all choices are corrected
 out_of_memory(choice, …)   -> the choice is barred
-switched(choice, …)        -> what a switch costs
+switched(choice, …)        -> cost of a switch
 decide(stage, step)        -> Inputs, a value ─▶ the pure decision (decide.py) ─▶ Decision
 """
 
@@ -22,36 +22,24 @@ from earl.parallel.profile import Cells, Correction, as_objects, cells_of, corre
 from earl.parallel.selector.decide import Floats, decide
 from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs, Settings, StageState
 
-# What a selector asks of whoever knows the model and the machines.
-
 
 class Costs(Protocol):
-    """What choices take, as predicted. Both depend on nothing but their arguments."""
+    """Predicted costs of choices, which depend only on the arguments."""
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        """Of a step's stage with contexts of so many tokens on average; it changes smoothly with them.
-
-        Only ratios between choices need be right: measurements move the rest.
-        """
+        """Time of a stage in a step with this mean context; smooth in `tokens`.
+        Only ratios between choices need to be right: measurements correct the rest."""
 
     def obstacle(self, choice: Choice, load: Load) -> str:
-        """What stands against it, with its numbers; empty when it fits. What fits also fits with shorter contexts.
-
-        Example:
-            "30.2 GiB of 24.0 GiB"
-        """
+        """Why it does not fit, such as "30.2 GiB of 24.0 GiB"; empty if it fits. Shorter contexts fit as well."""
 
 
-# What choices are predicted to take at any context, from predictions at contexts an eighth of a doubling apart.
-
-NODES = 8
-"""Contexts per doubling."""
-KEPT = 5_000
-"""Choices by number of sequences; then it begins anew."""
+NODES = 8  # contexts per doubling
+KEPT = 5_000  # cached choices by number of sequences; then the cache is cleared
 
 
 class CostTable:
-    """Predicted seconds, read between the contexts that were asked for."""
+    """Predicted seconds, interpolated between cached contexts."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -78,40 +66,34 @@ class CostTable:
         return [known[node] for node in nodes]
 
 
-# What a selector remembers of a run: contexts, what stages took, what ran out of memory, and what switches cost.
-
-KEPT_STEPS = 200
-"""Steps of contexts that forecasts are given."""
+KEPT_STEPS = 200  # steps of contexts that forecasts use
 
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """A choice that ran out of memory: it is not taken again for this bucket, nor for any above."""
+    """A choice that ran out of memory: excluded for this bucket and all above."""
 
     choice: Choice
     load: Load
     step: int
 
     def covers(self, choice: Choice, load: Load) -> bool:
-        """Whether the choice may not be taken for a load."""
         bucket, own = longest_bucket(load), longest_bucket(self.load)
         return choice == self.choice and bucket.context >= own.context and bucket.load >= own.load
 
 
 @dataclass(slots=True)
 class Memory:
-    """All that decisions follow from, besides what is predicted."""
+    """Everything that decisions depend on, besides predictions."""
 
-    loads: list[tuple[int, Load]] = field(default_factory=list)
-    """What steps showed, in order of step."""
+    loads: list[tuple[int, Load]] = field(default_factory=list)  # in order of step
     cells: dict[Stage, Cells] = field(default_factory=lambda: {stage: {} for stage in STAGES})
     barred: list[Barred] = field(default_factory=list)
     switches: dict[Choice, tuple[int, float]] = field(default_factory=dict)
-    """How often each was switched to, and the seconds that all of that took."""
+    """Number of switches to each, and their total seconds."""
     stages: dict[Stage, StageState] = field(default_factory=lambda: {stage: StageState() for stage in STAGES})
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON holds it."""
         return {
             "loads": [(step, asdict(load)) for step, load in self.loads],
             "cells": {stage: as_objects(cells) for stage, cells in self.cells.items()},
@@ -122,7 +104,7 @@ class Memory:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Memory":
-        """What `as_object` made, also after JSON turned tuples into lists."""
+        """Inverse of `as_object`, also after JSON turned tuples into lists."""
         return cls(
             loads=[(step, Load(**load)) for step, load in fields["loads"]],
             cells={stage: cells_of(fields["cells"][stage]) for stage in STAGES},
@@ -132,27 +114,17 @@ class Memory:
         )
 
 
-# How long contexts may become: what layouts have to hold soon, and what they are weighed with further ahead.
-#
-# longest contexts of the steps so far ─▶ forecast ─▶ its upper end soon, and several futures from there on
-#
-# The upper end far ahead is what hardly any run comes to. Who stays away from a layout because of it gives away what
-# the layout saves in all the others; so each future counts as much as it is likely, and the layout is left when it
-# must be.
-
 FUTURES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Quantiles of the forecast, each the middle of a fifth of all that may come; the longer the contexts, the later."""
+"""Quantiles of the forecast, each the middle of a fifth of the futures."""
 
 
 def room(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: Settings) -> Floats:
-    """Tokens of the longest context, by look-ahead: those to be prepared for, and in each of FUTURES. [1 + F, P]
+    """Tokens of the longest context, by look-ahead: those to prepare for, and in each of FUTURES. [1 + F, P]
 
-    For `guard_steps` all are the same. After that a future has the distance between what is prepared for and the
-    median as it is then: a layout has to be left when the one reaches its end, not the other.
-
-    Args:
-        history: (step, longest context) in order of step.
-        ahead: steps after the last of these, for each of AHEAD. [P]
+    The far upper end is rarely reached, so excluding a layout because of it would waste its advantage in most
+    futures. Up to `guard_steps` all rows are equal; from there on a future is scaled by the ratio of upper end to
+    median at that point. `history` is (step, longest context); `ahead` are steps after its last, for each of AHEAD
+    [P].
     """
     median, upper, *futures = outlook(history, ahead, (0.5, settings.longest_quantile, *FUTURES)).T
     upper = upper * np.where(np.array(ahead) > 0, settings.longest_margin, 1.0)
@@ -163,19 +135,11 @@ def room(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: S
 
 
 def guarded(settings: Settings) -> int:
-    """Of AHEAD how many are looked at where a choice has to fit all that may come."""
+    """Number of look-aheads at which a choice has to fit the upper end."""
     return sum(steps <= settings.guard_steps for steps in AHEAD)
 
 
 class Selector:
-    """Decides for every stage that has candidates.
-
-    Example:
-        selector = Selector({"update": [small, large]}, costs, {"update": 2.5})
-        selector.saw(0, Load(sequences=384, mean_tokens=60.0, longest_tokens=100, limit_tokens=512))
-        selector.decide("update", step=1).choice
-    """
-
     def __init__(
         self,
         candidates: Mapping[Stage, Sequence[Choice]],
@@ -184,14 +148,8 @@ class Selector:
         settings: Settings | None = None,
         steps: int | None = None,
     ) -> None:
-        """Begin with nothing seen.
-
-        Args:
-            candidates: what each stage may run in.
-            switch_seconds: what a switch is taken to cost until one is measured; it weighs as much as one.
-            settings: how readily layouts are switched.
-            steps: the last step of the run, where it is known.
-        """
+        """`candidates` are the choices of each stage; `steps` is the last step of the run, if known.
+        `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement."""
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
         self._table, self._soon = CostTable(costs), guarded(self._settings)
@@ -199,37 +157,32 @@ class Selector:
         self._memory = Memory()
 
     def saw(self, step: int, load: Load) -> None:
-        """Take in the contexts of a step, or before the first what is expected of it; `limit_tokens` as it is now."""
+        """Record the contexts of a step, or before the first the expected ones; `limit_tokens` is the present limit."""
         before = [(own, known) for own, known in self._memory.loads if own < step]
         self._memory.loads = [*before, (step, load)][-KEPT_STEPS:]
 
     def measured(self, choice: Choice, load: Load, seconds: float) -> None:
-        """Take in what a step's stage took."""
         stage = choice.stage
         predicted = exp(self._table.logarithms([choice], [load.mean_tokens], load.sequences)[0, 0])
         self._memory.cells[stage] = measured(self._memory.cells[stage], choice, load, seconds, predicted)
         self._corrections.pop(stage, None)
 
     def out_of_memory(self, choice: Choice, load: Load, step: int) -> None:
-        """Bar a choice for contexts and loads like these and above; at this step they are expected again."""
+        """Bar a choice for such contexts and loads and above; a repetition of this step expects them again."""
         self._memory.barred.append(Barred(choice, load, step))
 
     def switched(self, choice: Choice, seconds: float) -> None:
-        """Take in what a switch to a choice took."""
         count, total = self._memory.switches.get(choice, (0, 0.0))
         self._memory.switches[choice] = count + 1, total + seconds
 
     def decide(self, stage: Stage, step: int) -> Decision:
-        """What the stage runs in at this step.
-
-        Raises EarlError when no candidate fits.
-        """
+        """The stage's choice at this step. Raises EarlError when no candidate fits."""
         state, decision = decide(self._memory.stages[stage], self.inputs(stage, step))
         self._memory.stages[stage] = state
         return decision
 
     def inputs(self, stage: Stage, step: int) -> Inputs:
-        """What the next decision of a stage is made from. Something has to have been seen."""
+        """The inputs of a stage's next decision. `saw` must have been called."""
         loads, *futures = self._loads(step)
         choices = self._candidates[stage]
         tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
@@ -252,16 +205,14 @@ class Selector:
         )
 
     def state(self) -> dict[str, Any]:
-        """All that it remembers, as JSON holds it."""
         return self._memory.as_object()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` said."""
         self._memory = Memory.of(state)
         self._corrections.clear()
 
     def _loads(self, step: int) -> list[list[Load]]:
-        """What is expected at each look-ahead: the median of the mean; of the longest, each row of `room`."""
+        """Expected loads by look-ahead: the median of the mean; of the longest, each row of `room`."""
         last, load = self._memory.loads[-1][0], self._met(step)
         ahead = [step - last + steps for steps in AHEAD]
         means = outlook([(own, known.mean_tokens) for own, known in self._memory.loads], ahead, (0.5,))[:, 0]
@@ -277,7 +228,7 @@ class Selector:
         ]
 
     def _met(self, step: int) -> Load:
-        """What was seen last, and what ran out of memory at this very step: it is to be done again."""
+        """The last load, and those that ran out of memory at this step, which is to be repeated."""
         load = self._memory.loads[-1][1]
         for failed in self._failed(step):
             most = max(load.longest_tokens, failed.longest_tokens)
@@ -290,9 +241,9 @@ class Selector:
     def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Sequence[Load]], met: Load) -> Candidate:
         fits, why_not = self._fits(choice, loads[0])
         futures = [fits] * (len(loads) - 1)
-        if fits >= self._soon:  # until then all futures are alike
+        if fits >= self._soon:  # until then all futures are equal
             least = self._soon
-            for number in reversed(range(len(futures))):  # with shorter contexts it fits no less
+            for number in reversed(range(len(futures))):  # shorter contexts fit at least as long
                 futures[number] = least = self._fits(choice, loads[1 + number], least)[0]
         count, total = self._memory.switches.get(choice, (0, 0.0))
         cost = (self._switch_seconds[choice.stage] + total) / (1 + count)
@@ -301,9 +252,9 @@ class Selector:
         return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost)
 
     def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
-        """At how many look-aheads it fits, `low` or more, and what stands against the next: found by halving."""
+        """Number of look-aheads, at least `low`, at which it fits, and the obstacle at the next: found by bisection."""
         high, why_not = len(loads), ""
-        middle = high - 1  # most fit always
+        middle = high - 1  # most choices fit always
         while low < high:
             obstacle = self._obstacle(choice, loads[middle])
             low, high, why_not = (low, middle, obstacle) if obstacle else (middle + 1, high, why_not)
@@ -324,6 +275,6 @@ class Selector:
 
 
 def _never_shrinking(loads: Sequence[Load]) -> list[Load]:
-    """With the largest mean so far, as memory is prepared for it."""
+    """Replace means by their running maximum, as memory is prepared for it."""
     largest = np.maximum.accumulate([load.mean_tokens for load in loads]).tolist()
     return [replace(load, mean_tokens=mean) for load, mean in zip(loads, largest, strict=True)]

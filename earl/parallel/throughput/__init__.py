@@ -1,7 +1,7 @@
-"""How many tokens a second a layout is expected to make: rooflines, fitted to published measurements.
+"""Expected tokens per second of a layout: rooflines, fitted to published measurements.
 
 Precision ─┐
-Engine ────┼─▶ KV room ─▶ how many responses run at once, in how many waves ─┐
+Engine ────┼─▶ KV cache ─▶ how many responses run at once, in how many waves ┐
 Workload ──┘                                                                 ├─▶ step time ─▶ Rollout
 coefficients (fitted by `earl bench calibration`, see benchmarks/published) ┘
 """

@@ -1,4 +1,4 @@
-"""How fast a rollout runs on one copy of a serving engine: how many responses at once, in how many waves, and why."""
+"""Speed of a rollout on one copy of a serving engine: responses at once, waves, and the reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,27 +10,18 @@ from earl.parallel.hardware import GIB
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, StepSeconds, Values, average_step, fitted
 
-INTERVAL = 1.2816
-"""Standard deviations to either side that hold 80 %."""
-NUDGE = 5e-3
-"""Of a coefficient's logarithm, for derivatives."""
+INTERVAL = 1.2816  # standard deviations to either side that hold 80 %
+NUDGE = 5e-3  # step of a coefficient's logarithm, for derivatives
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one copy of an engine is given at once.
+    """The responses given to one copy of an engine at once."""
 
-    Example:
-        Workload(prompt_tokens=512, reply_tokens=7680, responses=32)
-    """
-
-    prompt_tokens: float
-    """Of a response; what is read, not written. 0: the decode phase alone."""
-    reply_tokens: float
-    """On average."""
+    prompt_tokens: float  # read per response; 0: the decode phase alone
+    reply_tokens: float  # on average
     responses: int
-    longest_reply_tokens: float | None = None
-    """None: all replies are equally long."""
+    longest_reply_tokens: float | None = None  # None: all replies are equally long
 
     @property
     def context(self) -> float:
@@ -40,39 +31,27 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What is expected of a workload on an engine.
+    """Prediction of a workload on an engine."""
 
-    Example:
-        Rollout(fits=True, why="459,000 tokens of context fit: 14 of 32 responses at once", waves=3, …)
-    """
-
-    fits: bool
-    """Whether one response fits beside the weights."""
+    fits: bool  # whether one response fits beside the weights
     why: str
-    kv_tokens_capacity: int
-    """Tokens of context that one copy holds."""
-    running: int
-    """Responses at once."""
-    waves: int
-    """In which the responses run; 0: they cannot."""
-    weight_bytes: int
-    """Of each device, as are the others."""
+    kv_tokens_capacity: int  # of context, in one copy
+    running: int  # responses at once
+    waves: int  # in which the responses run; 0: they cannot
+    weight_bytes: int  # of each device, as are the others
     reserve_bytes: int
-    kv_bytes: int
-    """Keys and values of the responses that run at once, at their end."""
-    tokens_per_gpu_s: Estimate | None
-    """Written tokens, of each device and second; None: it does not fit."""
-    step: StepSeconds | None
-    """Of an average step of a full wave, by cause."""
+    kv_bytes: int  # keys and values at the end of the responses that run at once
+    tokens_per_gpu_s: Estimate | None  # written tokens, of each device and second; None: it does not fit
+    step: StepSeconds | None  # of an average step of a full wave, by cause
 
     @property
     def memory_bytes(self) -> int:
-        """Of each device, at most."""
+        """Peak of each device."""
         return self.weight_bytes + self.reserve_bytes + self.kv_bytes
 
 
 def rollout(engine: Engine, workload: Workload, coefficients: Coefficients | None = None) -> Rollout:
-    """Predict a rollout; unless others are given, with the stored coefficients."""
+    """Predict a rollout, with the stored coefficients by default."""
     known = coefficients or fitted()
     own = known.values
     capacity = engine.kv_tokens(own)
@@ -95,16 +74,15 @@ def rollout(engine: Engine, workload: Workload, coefficients: Coefficients | Non
 
 
 def running(engine: Engine, workload: Workload, own: Values) -> float:
-    """Responses at once: those whose keys and values fit until their end; not yet a whole number."""
+    """Responses whose keys and values fit until their end; a fractional number."""
     return min(workload.responses, engine.software.max_sequences, engine.kv_tokens(own) / workload.context)
 
 
 def tokens_per_second(engine: Engine, workload: Workload, own: Values) -> float:
-    """Written tokens of one copy: whole waves one after another, then what is left.
+    """Written tokens per second of one copy: whole waves one after another, then the rest.
 
-    A step reads as many tokens of prompts as in the long run belong to the tokens that it writes. Where these are more
-    than a step takes, fewer sequences are written at a time. Replies of unlike length end one by one, and others take
-    their places, until at last the longest run alone.
+    Prompts are read in proportion to written tokens; if a step cannot take as many, fewer sequences are written at a
+    time. Replies of unequal length end one by one and are replaced, until the longest run alone.
     """
     slots = max(1.0, running(engine, workload, own))
     full = int(workload.responses / slots)
@@ -121,13 +99,13 @@ def tokens_per_second(engine: Engine, workload: Workload, own: Values) -> float:
 
 
 def _seconds(engine: Engine, workload: Workload, count: float, steps: float, own: Values) -> float:
-    """Of so many steps with `count` responses at once, or more steps with fewer where their prompts are too long."""
+    """Time of `steps` steps with `count` responses at once, or of more steps with fewer if prompts are too long."""
     per_step = min(count, engine.software.step_tokens * workload.reply_tokens / workload.context)
     return steps * count / per_step * mean_step(engine, workload, per_step, own).total
 
 
 def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> StepSeconds:
-    """Of `count` responses half-way through their replies, with the prompts of those that follow."""
+    """A step of `count` responses half-way through their replies, with the prompts of later ones."""
     prompts = count * workload.prompt_tokens / workload.reply_tokens
     context = workload.prompt_tokens + workload.reply_tokens / 2
     batch = StepLoad(count, context, prompts, workload.prompt_tokens / 2)
@@ -135,7 +113,7 @@ def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> 
 
 
 def interval(value: Callable[[Values], float], known: Coefficients) -> tuple[float, float]:
-    """The 80 % interval of a prediction: how unsure the coefficients are, and how far measurements lie about it."""
+    """The 80 % interval of a prediction: uncertainty of the coefficients, and spread of measurements around it."""
     best = value(known.values)
     slopes = [
         log(value({**known.values, name: own * exp(NUDGE)}) / value({**known.values, name: own * exp(-NUDGE)}))
@@ -154,7 +132,7 @@ def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estima
 
 
 def _why(engine: Engine, workload: Workload, own: Values, at_once: int) -> str:
-    """In words, what decides how many run at once."""
+    """What limits the number of concurrent responses, in words."""
     room = engine.room_bytes(own)
     if room <= 0:
         need = (engine.weight_bytes + engine.reserve_bytes(own)) / GIB

@@ -1,4 +1,7 @@
-"""How long a step of a serving engine takes: it adds a token to every sequence and reads some of the next prompts."""
+"""The serving engine model: coefficients, precisions, parameters, memory of an engine, and the time of a step.
+
+A step adds a token to every sequence and reads some tokens of the next prompts.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -14,23 +17,17 @@ from earl.errors import unknown
 from earl.parallel.hardware import GIB, Device
 from earl.parallel.memory import ModelShape
 
-# What rooflines leave open: a few efficiencies and overheads, each with what is believed before it is fitted.
-#
-# All are positive, and believed and fitted as logarithms. `earl bench calibration --write` stores the fitted ones with
-# their covariance in coefficients.toml.
+# Coefficients: efficiencies and overheads that rooflines leave open, with priors. All are positive, and fitted as
+# logarithms. `earl bench calibration --write` stores them with their covariance in coefficients.toml.
 
 FILE = "coefficients.toml"
 Values = Mapping[str, float]
-"""A value of every coefficient by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is believed of a coefficient before it is fitted."""
-
     value: float
-    spread: float
-    """Standard deviation of its logarithm."""
+    spread: float  # standard deviation of its logarithm
     meaning: str
 
 
@@ -60,46 +57,35 @@ PRIORS: dict[str, Prior] = {
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Fitted values and how sure they are."""
+    """Fitted coefficients with their uncertainty."""
 
     values: Values
-    covariance: NDArray[np.float64]
-    """Of the logarithms, in the order of `values`. [C, C]"""
+    covariance: NDArray[np.float64]  # of the logarithms, in the order of `values`. [C, C]
     spread: float
-    """Standard deviation of the logarithm of what was measured about what is predicted, where it was not fitted to."""
+    """Standard deviation of log(measured / predicted) on data that was not used in the fit."""
 
 
 def prior_values() -> Values:
-    """Every coefficient as it is believed before it is fitted."""
     return {name: prior.value for name, prior in PRIORS.items()}
 
 
 @cache
 def fitted() -> Coefficients:
-    """The stored coefficients."""
     stored = tomllib.loads(files("earl.parallel.throughput").joinpath(FILE).read_text(encoding="utf-8"))
     return Coefficients(stored["values"], np.array(stored["covariance"]), stored["spread"])
 
 
-# How many bits a number has in weights and in keys and values, and how fast a device multiplies such weights.
-
 BITS: dict[str, float] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4.5}
-"""Of a number; a scale of eight bits for 16 numbers of four is counted with them."""
-FULL_BITS = 16
-"""Of a number whose multiplications a device's table tells."""
+"""Of a number; fp4 includes an 8-bit scale per 16 numbers."""
+FULL_BITS = 16  # of the numbers that a device's listed speed refers to
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Kinds of numbers that an engine keeps.
-
-    Example:
-        Precision("fp8")   # weights in 8 bits; keys and values in 16, as vLLM keeps them unless told otherwise
-    """
+    """Number formats of an engine; Precision("fp8") has 8-bit weights, and 16-bit keys and values, as in vLLM."""
 
     weights: str = "bf16"
-    kv: str = "auto"
-    """"auto": as the weights, but of at least 16 bits."""
+    kv: str = "auto"  # "auto": as the weights, but of at least 16 bits
 
     def __post_init__(self) -> None:
         if self.weights not in BITS:
@@ -123,11 +109,11 @@ class Precision:
         return self.word_bytes if self.kv == "auto" else BITS[self.kv] / 8
 
     def flops(self, device: Device) -> float:
-        """Of products with weights, in a second."""
+        """Of products with weights, per second."""
         return _flops(BITS[self.weights], device)
 
     def kv_flops(self, device: Device) -> float:
-        """Of attention, in a second."""
+        """Of attention, per second."""
         return _flops(8 * self.kv_bytes, device)
 
     def narrow(self, device: Device) -> bool:
@@ -136,31 +122,19 @@ class Precision:
 
 
 def _flops(bits: float, device: Device) -> float:
-    """Half as many bits, twice as fast; what the device has no arithmetic for is widened first."""
+    """Half as many bits, twice as fast; formats without native arithmetic are widened first."""
     return device.bf16_flops * FULL_BITS / max(int(bits), device.fewest_bits)
-
-
-# Parameters of a model by what happens to them in a step: read once a batch, multiplied once a token, or looked up.
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Counts of parameters.
+    """Counts of parameters by their use in a step: looked up, multiplied once per token, or per sampled token."""
 
-    Example:
-        Llama-3.1-8B: words 0.5 billion, head 0.5 billion, dense 7.0 billion, experts 0
-    """
-
-    words: int
-    """Embeddings: a token looks up one row."""
-    head: int
-    """The output layer: multiplied for tokens that are sampled."""
-    dense: int
-    """Multiplied for every token."""
-    experts: int
-    """Feed-forward networks of a mixture, all of them; a token is multiplied with its share."""
-    share: float
-    """Of the experts that one token passes."""
+    words: int  # embeddings: a token looks up one row
+    head: int  # output layer: multiplied for sampled tokens
+    dense: int  # multiplied for every token
+    experts: int  # feed-forward networks of a mixture, all of them
+    share: float  # of the experts that one token passes
 
     @property
     def per_token(self) -> float:
@@ -168,17 +142,14 @@ class Parts:
         return self.dense + self.experts * self.share
 
     def read(self, tokens: float) -> float:
-        """Parameters of linear layers that a batch of so many tokens reads: experts that nobody hits are not.
-
-        Each token hits its share of the experts at random, so that one is missed by all with (1 − share)^tokens.
-        """
+        """Parameters of linear layers that a batch of `tokens` reads; experts without a token are not read.
+        Each token selects its share of experts at random, so all miss one with probability (1 − share)^tokens."""
         hit = 1.0 if self.share == 1.0 else 1.0 - (1.0 - self.share) ** tokens
         return self.dense + self.experts * hit
 
 
 @cache
 def parts(shape: ModelShape) -> Parts:
-    """The parts of a model."""
     words = shape.vocab * shape.hidden
     width = shape.intermediate // shape.experts_per_token
     experts = 3 * shape.layers * shape.hidden * width * shape.experts if shape.experts > 1 else 0
@@ -192,26 +163,16 @@ def weight_bytes(shape: ModelShape, precision: Precision) -> float:
     return (part.words + part.head) * precision.word_bytes + (part.dense + part.experts) * precision.weight_bytes
 
 
-# What serving engines do alike and apart: how much memory they take, how many sequences they run at once.
-
-
 @dataclass(frozen=True, slots=True)
 class Software:
-    """A serving engine, by its defaults.
-
-    Example:
-        VLLM   # 0.9 of a device's memory, at most 1,024 sequences, at most 8,192 tokens a step
-    """
+    """A serving engine, by its defaults."""
 
     name: str
-    overhead: str | None
-    """The coefficient that its time between steps is multiplied by; None: the others are relative to it."""
-    utilization: float
-    """Share of memory that it takes: of all, or of what weights leave free."""
+    overhead: str | None  # coefficient that scales its time between steps; None: the reference
+    utilization: float  # share of memory that it takes: of all, or of what weights leave free
     of_free: bool
     max_sequences: int
-    step_tokens: int
-    """At most, prompts and replies together."""
+    step_tokens: int  # at most, prompts and replies together
 
 
 VLLM = Software("vLLM", "vllm_overhead", 0.9, False, 1024, 8192)
@@ -220,33 +181,23 @@ TENSORRT_LLM = Software("TensorRT-LLM", None, 0.95, True, 2048, 8192)
 TRITON = Software("TensorRT-LLM behind Triton", "triton_overhead", 0.9, True, 512, 8192)
 
 
-# How many tokens of context one copy of a serving engine holds: what weights and workspace leave of each device.
-
-CONTEXT_BYTES = int(0.6 * GIB)
-"""That a driver and libraries of kernels keep of a device."""
-COLLECTIVE_BYTES = int(0.6 * GIB)
-"""That buffers of collectives take besides where a copy has several devices."""
+CONTEXT_BYTES = int(0.6 * GIB)  # kept by driver and kernel libraries on a device
+COLLECTIVE_BYTES = int(0.6 * GIB)  # of collective buffers, if a copy has several devices
 WORKSPACE_TOKENS = 8192
-"""Whose activations an engine makes room for at most: the tokens of its largest step."""
-HEAD_SEQUENCES = 256
-"""Whose logits an engine makes room for."""
+"""Most tokens whose activations an engine reserves memory for: those of its largest step."""
+HEAD_SEQUENCES = 256  # whose logits an engine reserves memory for
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One copy of a serving engine over `tp` devices of one host.
-
-    Example:
-        Engine(known("Qwen2.5-72B").shape, devices()["H100"], tp=4)
-    """
+    """One copy of a serving engine over `tp` devices of one host."""
 
     shape: ModelShape
     device: Device
     tp: int
     precision: Precision = field(default_factory=Precision)
     software: Software = VLLM
-    utilization: float | None = None
-    """Share of memory that it takes; None: the software's default."""
+    utilization: float | None = None  # share of memory that it takes; None: the software's default
 
     @property
     def weight_bytes(self) -> int:
@@ -255,12 +206,12 @@ class Engine:
 
     @property
     def token_bytes(self) -> float:
-        """Keys and values of one token, of one device: heads are split; fewer than devices are copied."""
+        """Keys and values of one token on one device. Heads are split; fewer heads than devices are copied."""
         heads = ceil(self.shape.kv_heads / self.tp)
         return 2 * self.shape.layers * heads * self.shape.head_dim * self.precision.kv_bytes
 
     def reserve_bytes(self, coefficients: Values) -> int:
-        """What one device keeps beside weights, keys and values: driver, activations of the largest step, logits."""
+        """Memory of one device beside weights, keys and values: driver, activations of the largest step, logits."""
         tokens = min(self.software.step_tokens, WORKSPACE_TOKENS)
         narrow = min(2.0, self.precision.weight_bytes)
         width = self.shape.hidden * (4 + 2 * narrow) + self.shape.intermediate / self.tp * (4 + narrow)
@@ -269,7 +220,7 @@ class Engine:
         return ceil(fixed + coefficients["reserve"] * (tokens * width + logits))
 
     def room_bytes(self, coefficients: Values) -> int:
-        """For keys and values, of one device; negative: not even weights and workspace fit."""
+        """Memory for keys and values on one device; negative: weights and workspace do not fit."""
         share = self.software.utilization if self.utilization is None else self.utilization
         own = self.weight_bytes + self.reserve_bytes(coefficients)
         if self.software.of_free:
@@ -277,65 +228,50 @@ class Engine:
         return int(share * self.device.memory_bytes) - own
 
     def kv_tokens(self, coefficients: Values) -> int:
-        """Tokens of context that all devices together hold."""
+        """Tokens of context in all devices together."""
         return max(0, int(self.room_bytes(coefficients) / self.token_bytes))
 
     def over(self, tp: int) -> "Engine":
-        """The same over another number of devices."""
         return replace(self, tp=tp)
 
 
 SHARPNESS = 3.0
-"""How sharply the roofline bends where reading weights and multiplying them take equally long: 1 adds the two, infinity
-takes the larger. Per-layer times of matrix products near the bend lie 1.2 times above either (2^(1/3.5))."""
+"""Sharpness of the roofline's bend where reading weights and multiplying them take equally long: 1 adds the two,
+infinity takes the larger. Measured per-layer times near the bend are 1.2 times above either (2^(1/3.5))."""
 ACTIVATION_BYTES = 2
-EXPERT_TILE_ROWS = 64
-"""Tokens of a tile in the products of experts, which are given few each."""
-MANY_HEADS = 8
-"""Of keys and values on a device: as many as are read at full speed."""
-LARGE_BYTES = 1 << 20
-"""Of an all-reduce that is neither small nor large."""
-TILE_ROWS = 256
-"""Tokens of a tile; with fewer it is smaller."""
+EXPERT_TILE_ROWS = 64  # tokens of a tile in the products of experts
+MANY_HEADS = 8  # key-value heads on a device that are read at full speed
+LARGE_BYTES = 1 << 20  # of an all-reduce between small and large
+TILE_ROWS = 256  # tokens of a tile; smaller with fewer tokens
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """What a step works on."""
+    """The work of a step."""
 
-    sequences: float
-    """That are given one token each."""
-    context: float
-    """Tokens of a sequence, on average."""
-    prompt_tokens: float = 0.0
-    """That are read beside."""
-    prompt_context: float = 0.0
-    """Tokens that each of these attends to, on average."""
+    sequences: float  # that are given one token each
+    context: float  # tokens of a sequence, on average
+    prompt_tokens: float = 0.0  # read in the same step
+    prompt_context: float = 0.0  # tokens that each of these attends to, on average
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """By cause."""
+    """Time of a step by cause."""
 
-    weights: float
-    """Reading and multiplying them."""
-    contexts: float
-    """Reading keys and values."""
-    prompts: float
-    """Attention of prompts."""
+    weights: float  # reading and multiplying
+    contexts: float  # reading keys and values
+    prompts: float  # attention of prompts
     all_reduce: float
-    activations: float
-    """Norms, gates, residual streams."""
-    overhead: float
-    """Between kernels and between steps."""
+    activations: float  # norms, gates, residual streams
+    overhead: float  # between kernels and between steps
 
     @property
     def total(self) -> float:
-        """All of them."""
         return self.weights + self.contexts + self.prompts + self.all_reduce + self.activations + self.overhead
 
     def mixed(self, other: "StepSeconds", share: float) -> "StepSeconds":
-        """The mean of such steps and others, of which there is this share."""
+        """The mean of these steps and a `share` of others."""
         own = 1.0 - share
         return StepSeconds(
             self.weights * own + other.weights * share,
@@ -348,11 +284,8 @@ class StepSeconds:
 
 
 def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) -> StepSeconds:
-    """The mean of steps that read `batch.prompt_tokens` on average: a prompt at once in some, and none in the others.
-
-    Example:
-        27 sequences, of each 2,048 tokens read and 128 written: 432 tokens of prompts a step, in 0.21 of the steps
-    """
+    """The mean of steps that read `batch.prompt_tokens` on average: whole prompts in some, and none in the others.
+    27 sequences, of each 2,048 tokens read and 128 written: 432 tokens of prompts a step, in 0.21 of the steps."""
     whole = min(max(prompt, batch.prompt_tokens), engine.software.step_tokens - batch.sequences)
     if whole <= batch.prompt_tokens:
         return step_seconds(engine, batch, own)
@@ -363,7 +296,6 @@ def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) ->
 
 
 def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> StepSeconds:
-    """How long a step takes."""
     shape, device, tp = engine.shape, engine.device, engine.tp
     tokens = batch.sequences + batch.prompt_tokens
     queries = shape.heads * shape.head_dim
@@ -382,13 +314,13 @@ def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> StepSeconds:
 
 
 def _token_seconds(engine: Engine, own: Values) -> float:
-    """To read one token's keys and values: the fewer heads a device has, the further from its bandwidth."""
+    """Time to read one token's keys and values; with few heads a device is further from its bandwidth."""
     halvings = max(0.0, log2(MANY_HEADS / max(1.0, engine.shape.kv_heads / engine.tp)))
     return engine.token_bytes * (1 + own["heads"] * halvings) / (engine.device.memory_bandwidth * own["kv"])
 
 
 def all_reduce_seconds(engine: Engine, size_bytes: float, own: Values) -> float:
-    """One sum of so many bytes over the devices of a copy: each sends and takes 2 (tp − 1) / tp of them."""
+    """One all-reduce over the devices of a copy: each sends and receives 2 (tp − 1) / tp of the bytes."""
     if engine.tp == 1:
         return 0.0
     sent = size_bytes * 2 * (engine.tp - 1) / engine.tp
@@ -397,7 +329,7 @@ def all_reduce_seconds(engine: Engine, size_bytes: float, own: Values) -> float:
 
 
 def _weights(engine: Engine, batch: StepLoad, own: Values) -> float:
-    """Whatever is longer of reading and multiplying, with a bend between."""
+    """The longer of reading and multiplying, with a smooth bend."""
     part, precision, device = parts(engine.shape), engine.precision, engine.device
     tokens = batch.sequences + batch.prompt_tokens
     size = part.read(tokens) * precision.weight_bytes + part.head * precision.word_bytes
@@ -410,7 +342,7 @@ def _weights(engine: Engine, batch: StepLoad, own: Values) -> float:
 
 
 def _expert_products(engine: Engine, tokens: float) -> float:
-    """Of a mixture: each expert that is hit has a product of its own, whose last tile of tokens is half empty."""
+    """Of a mixture: each selected expert has a product of its own, whose last tile is half empty on average."""
     part = parts(engine.shape)
     if not part.experts:
         return 0.0
@@ -420,11 +352,8 @@ def _expert_products(engine: Engine, tokens: float) -> float:
 
 
 def _idle_products(engine: Engine, tokens: float, own: Values) -> float:
-    """Products that could have been made while multipliers waited for the last tiles of each matrix product.
-
-    An output is cut into tiles, and as many as there are multipliers are worked on at once: of the last round some have
-    none. How long that takes depends on the inner dimension alone, so it weighs more the more devices share the rest.
-    """
+    """Products that could be made while multipliers idle in the last round of tiles of each matrix product.
+    A round's duration depends only on the inner dimension, so it weighs more as more devices share the rest."""
     shape = engine.shape
     inner = 2 * shape.hidden + (shape.heads * shape.head_dim + shape.intermediate) / engine.tp
     return shape.layers * inner * own["tile"] * min(1.0, tokens / TILE_ROWS)

@@ -36,8 +36,6 @@ from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 # learner = sharded_learner(config, mesh)
 # …                                    # every process calls the same methods with the same arguments
 
-__all__ = ["join", "sharded_learner"]
-
 
 def sharded_learner(
     config: Config, mesh: Mesh, model: Path | None = None, carried: TensorSource | None = None
