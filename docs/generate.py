@@ -124,7 +124,7 @@ RECIPES = """# Recipes
 
 A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless
 `--config` names another file; `--set section.key=value` changes one value. A key that is not listed here is
-refused. Written by `make docs` from `earl/config/`.
+refused. Written by `make docs` from `earl/config.py`.
 """
 
 

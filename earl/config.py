@@ -424,26 +424,6 @@ class RolloutConfig(Section):
         return self
 
 
-__all__ = [
-    "MOST",
-    "AgentConfig",
-    "AlgorithmConfig",
-    "Config",
-    "ContextConfig",
-    "EnvConfig",
-    "EvaluateConfig",
-    "LearnerConfig",
-    "ModelConfig",
-    "PlacementConfig",
-    "RolloutConfig",
-    "RunConfig",
-    "SamplerConfig",
-    "SelectorConfig",
-    "TrackConfig",
-    "WarmStartConfig",
-]
-
-
 class Config(Section):
     """A whole recipe."""
 
