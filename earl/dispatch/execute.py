@@ -1,6 +1,7 @@
-"""A plan carried out in one process, over any transport: nothing is applied before all of it has come.
+"""Carries out a row transfer plan in one process, over any transport.
 
-pack what each destination lacks ─▶ exchange ─▶ unpack         once across hosts, and once more inside them
+For each hop: pack what each destination lacks, exchange, unpack. Hop 0 goes across hosts, hop 1 inside them. With
+checksums, nothing is applied before all messages of a hop have arrived intact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,24 +14,20 @@ from earl.dispatch.rows import Axis, Numbers, Shard, empty
 from earl.dispatch.transports.base import CHECKSUM_BYTES, Bytes, Corrupted, Transport, intact, pack, seal, unpack
 
 TRIES = 3
-"""How often a damaged exchange is made, at most."""
 
 
 def execute(
     plan: TransferPlan, process: int, held: Sequence[Shard], transport: Transport, checksums: bool = False
 ) -> dict[Axis, Shard]:
-    """Give what the plan takes from a process, and take what it gives.
+    """Send what the plan takes from this process; return its rows of the target, by axis, with the columns of all legs.
 
     Args:
-        held: what the process holds of each leg; a shard without rows where it holds nothing.
-        checksums: whether every message is checked; all processes repeat an exchange in which one was damaged.
-
-    Returns:
-        the process's rows of the plan's target, with the columns of all legs, by axis.
+        held: the rows the process holds for each leg; an empty shard where it holds none.
+        checksums: verify every message; all processes repeat an exchange in which one was damaged.
 
     Raises:
-        Corrupted: on every process, when messages are damaged again and again.
-        Lost, Late: on every process, when another one fails.
+        Corrupted: on every process, when messages arrive damaged `TRIES` times.
+        ProcessLost, Late: on every process, when another one fails.
     """
     target = room(plan, process)
     for hop in plan.hops:
@@ -50,8 +47,6 @@ def execute(
 
 
 class Packer(Mapping[int, Bytes]):
-    """Messages by destination, each packed when it is asked for."""
-
     def __init__(self, pieces: Mapping[int, Pieces], legs: Sequence[Leg], source: Sequence[Shard]) -> None:
         self._pieces, self._legs, self._source = pieces, legs, source
 
@@ -66,7 +61,6 @@ class Packer(Mapping[int, Bytes]):
 
 
 def room(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
-    """Empty shards for all that a process gets, by axis."""
     axes: dict[Axis, list[Leg]] = {}
     for leg in plan.legs:
         axes.setdefault(leg.axis, []).append(leg)
@@ -79,13 +73,12 @@ def room(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
 def keep(
     pieces: Pieces, process: int, legs: Sequence[Leg], source: Sequence[Shard], target: Mapping[Axis, Shard]
 ) -> None:
-    """Put what a process has itself into its target."""
+    """Copy the rows that stay on this process into its target."""
     kept = pieces.where((pieces.source == process) & (pieces.destination == process))
     unpack(pack(kept, legs, source), kept, legs, target)
 
 
 def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> list[tuple[int, Pieces]]:
-    """The pieces that go to, or come from, each other process."""
     elsewhere = np.unique(others[others != process]).tolist()
     return [(other, pieces.where(others == other)) for other in elsewhere]
 
@@ -93,12 +86,12 @@ def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> list[tuple[i
 def _checked(
     plan: TransferPlan, process: int, transport: Transport, outgoing: Mapping[int, Bytes], sizes: Numbers
 ) -> Mapping[int, Bytes]:
-    """Exchange until no process has got anything damaged."""
+    """Exchange until no process has received damaged messages, at most `TRIES` times."""
     sealed = {other: seal(message) for other, message in outgoing.items()}
     for _ in range(TRIES):
         came = transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0))
         damaged = [source for source, message in came.items() if not intact(message)]
-        # Who sent and who got it, as one number that all can agree on.
+        # Encode sender and receiver as one number, so that all processes agree on one pair.
         worst = transport.most(1 + damaged[0] * len(plan.hosts) + process if damaged else 0)
         if not worst:
             return {source: message[:-CHECKSUM_BYTES] for source, message in came.items()}

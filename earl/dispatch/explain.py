@@ -1,4 +1,4 @@
-"""A plan in words: what it moves over which link, what it has to move, and what a controller would."""
+"""A plan's bytes explained: what it moves over which link, the lower bound, and what a controller would move."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,10 @@ from earl.dispatch.predicted_cost import detour
 
 MIB = 1 << 20
 BUSIEST = 3
-"""Hosts that are told by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """What a host's link carries, in bytes."""
-
     host: int
     sent: int
     received: int
@@ -23,36 +20,23 @@ class LinkLoad:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Bytes of a transfer.
-
-    Example:
-        needed = kept + inside + across   # every process's own copy: had already, from a neighbour, over a link
-    """
+    """Bytes of a transfer; needed = kept (already in place) + inside (from the same host) + across (over a link)."""
 
     rows: int
     tokens: int
-    total: int
-    """All that is needed, every byte once."""
-    needed: int
-    """All that is needed, each process its own copy."""
+    total: int  # needed bytes, each counted once
+    needed: int  # one copy per process
     kept: int
-    """Of `needed`: it lies already where it is needed."""
     inside: int
-    """Of `needed`: from another process of the same host."""
     across: int
-    """Of `needed`: over links between hosts."""
     busiest: int
-    """The most that one link carries in one direction."""
     bound: int
-    """What the busiest link carries at least, whatever the plan."""
-    controller: int
-    """What a controller's link would carry."""
+    """Lower bound of `busiest` under any plan."""
+    controller: int  # bytes on the link of a central controller
     links: tuple[LinkLoad, ...]
-    """Of the busiest hosts, the busiest first."""
 
     @property
     def lines(self) -> list[str]:
-        """The same for people."""
         shares = ", ".join(
             f"{_share(part, self.needed)} {words}"
             for part, words in (
@@ -75,7 +59,6 @@ class Explanation:
 
 
 def explain(plan: TransferPlan) -> Explanation:
-    """What a plan does."""
     moved = volume(plan)
     inside = int(moved.inside.sum())
     most = np.maximum(moved.sent, moved.received)

@@ -1,11 +1,11 @@
-"""Which rows there are, where they lie, what of them is ready, who has taken which, and who gets which next. Pure.
+"""The ledger of the episode store: which rows exist, where they lie, which are ready, and who has taken which. Pure.
 
-    open ─▶ begin ─▶ waiting ─▶ (all rows of the group have all columns that a consumer needs) ─▶ taken ─▶ done
-              ▲         │ lost     ▲                                                                │
-              └─────────┘          └──────────────────────────── back ◀─────────────────────────────┘
+open ─▶ begin ─▶ waiting ─▶ (all rows of the group have all columns that a consumer needs) ─▶ taken ─▶ done
+          ▲         │ lost     ▲                                                                │
+          └─────────┘          └──────────────────────────── back ◀─────────────────────────────┘
 
-A group's room is reserved for all of its rows when it is opened: a dock that is full of halves would never move again.
-Its rows go when every consumer is done with them.
+Capacity for all rows of a group is reserved when the group is opened; a store full of incomplete groups would deadlock.
+Rows are freed when every consumer is done with them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,17 +21,11 @@ from earl.dispatch.rows import Column, Numbers, Spread, Work, balance, ranges, s
 from earl.errors import EarlError, unknown
 from earl.parallel.layout import Layout
 
-# Records in ascending order of their number: they come at the end, change anywhere, and go from anywhere.
-
 FIRST_ROOM = 64
 
 
 class RecordTable:
-    """Plain arrays behind one another: no object for each record.
-
-    Args:
-        kind: a structured type with an integer field "number".
-    """
+    """Records in plain numpy columns, ascending by number. kind: a structured dtype with an integer field "number"."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._room = np.zeros(FIRST_ROOM, kind)
@@ -42,19 +36,14 @@ class RecordTable:
 
     @property
     def nbytes(self) -> int:
-        """Of all records, and of the room for more."""
         return self._room.nbytes
 
     def __getitem__(self, field: str) -> NDArray[Any]:
-        """A field of all records, which may be changed in place."""
+        """A field of all records; may be changed in place."""
         return self._room[field][: self._count]
 
     def append(self, **fields: Any) -> None:
-        """Add records. Each number is larger than all that there are.
-
-        Args:
-            fields: values of every field, one for each record or one for all of them.
-        """
+        """Add records with larger numbers than all present; a field has one value per record, or one for all."""
         more = len(fields["number"])
         if self._count + more > len(self._room):
             grown = np.zeros(max(self._count + more, 2 * self._count), self._room.dtype)
@@ -66,30 +55,22 @@ class RecordTable:
         self._count += more
 
     def keep(self, chosen: NDArray[np.bool_]) -> None:
-        """Only these records remain."""
         kept = self._room[: self._count][chosen]
         self._room[: len(kept)] = kept
         self._count = len(kept)
 
     def find(self, numbers: Numbers) -> Numbers:
-        """Where records stand, -1 for one that is not there."""
+        """Index of each record, -1 where missing."""
         own = self["number"]
         at = np.minimum(np.searchsorted(own, numbers), max(len(own) - 1, 0))
         return np.where(own[at] == numbers, at, -1) if len(own) else np.full(len(numbers), -1)
 
 
-# Rows by number: how long each is, and on which process each of its columns lies. A column that lies nowhere is not
-# ready.
-
 NOWHERE = -1
 
 
 class Places:
-    """The rows of a ledger, R of them; `at` are places among them, not numbers.
-
-    Args:
-        columns: all that a row may have.
-    """
+    """The R rows of a ledger: length, and the process of each column. A column that lies nowhere is not ready."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._names = [column.name for column in columns]
@@ -97,11 +78,9 @@ class Places:
         self.table = RecordTable(np.dtype([("number", np.int64), ("length", np.int64), where]))
 
     def append(self, numbers: Numbers) -> None:
-        """Rows of which nothing is ready."""
         self.table.append(number=numbers, length=0, where=NOWHERE)
 
     def ready(self, numbers: Numbers, lengths: Numbers, process: int, columns: Sequence[str]) -> None:
-        """Columns of some rows lie on a process. See `Ledger.ready`."""
         at, own = self._at(numbers), self.columns(columns)
         where, length = self.table["where"], self.table["length"]
         if (where[at][:, own] != NOWHERE).any() or len(np.unique(at)) < len(at):
@@ -116,11 +95,7 @@ class Places:
         where[at[:, None], own] = process
 
     def lost(self, process: int) -> Numbers:
-        """Forget all columns of every row of which one lay on a process: made again it is another row.
-
-        Returns:
-            the numbers of these rows, ascending.
-        """
+        """Forget all columns of each row with a column on `process`: remade, it is a new row. Returns the numbers."""
         where = self.table["where"]
         struck = (where == process).any(axis=1)
         where[struck] = NOWHERE
@@ -128,14 +103,13 @@ class Places:
         return numbers
 
     def complete(self, columns: Sequence[int]) -> NDArray[np.bool_]:
-        """Whether each row has all of these columns, [R]."""
         there = np.ones(len(self.table), np.bool_)
         for column in columns:
             there &= self.table["where"][:, column] != NOWHERE
         return there
 
     def columns(self, names: Iterable[str]) -> list[int]:
-        """Columns as numbers. Raises EarlError for one that no row has."""
+        """Indices of columns. Raises EarlError for an unknown one."""
         found = []
         for name in names:
             if name not in self._names:
@@ -151,24 +125,16 @@ class Places:
 
 
 def few(numbers: Numbers) -> str:
-    """The first of them, in words."""
     return ", ".join(map(str, numbers[:5].tolist())) + (", …" if len(numbers) > 5 else "")
 
 
-# Groups in the order in which they were opened: how many rows, who makes them, and what each is to every consumer.
-
 WAITING, TAKEN, DONE = 0, 1, 2
-"""What a group is to a consumer."""
 NOBODY = -1
-"""Who makes a group that nobody has begun."""
+"""Maker of a group that no process has begun."""
 
 
 class Groups:
-    """The groups of a ledger, G of them, each named by the number of its first row.
-
-    Args:
-        consumers: their names.
-    """
+    """The G groups of a ledger in the order they were opened, each identified by the number of its first row."""
 
     def __init__(self, consumers: Sequence[str]) -> None:
         self._consumers = consumers
@@ -177,21 +143,18 @@ class Groups:
 
     @property
     def sizes(self) -> Numbers:
-        """[G], in rows."""
         sizes: Numbers = self.table["size"]
         return sizes
 
     @property
     def starts(self) -> Numbers:
-        """[G], where the rows of each begin."""
         return offsets_of(self.sizes)[:-1]
 
     def append(self, number: int, size: int) -> None:
-        """A group that everybody waits for, and nobody makes."""
         self.table.append(number=[number], size=size, maker=NOBODY, state=WAITING)
 
     def begin(self, number: int, process: int) -> None:
-        """A process makes a group. Raises EarlError when it is not there, or another one does."""
+        """Record that a process makes a group. Raises EarlError when the group is missing or already begun."""
         at = self.table.find(np.array([number]))
         if at[0] < 0 or self.table["maker"][at[0]] != NOBODY:
             raise EarlError(
@@ -200,12 +163,11 @@ class Groups:
         self.table["maker"][at] = process
 
     def makers(self, numbers: Numbers) -> NDArray[np.int32]:
-        """The process that makes, or made, each of some groups."""
         makers: NDArray[np.int32] = self.table["maker"][self.table.find(numbers)]
         return makers
 
     def lost(self, process: int, rows: Numbers) -> Numbers:
-        """The groups that a process makes, or made, and those of some rows, each once: nobody makes them now."""
+        """Groups made by a process, and groups of the given rows, each once; their maker is reset."""
         number, maker = self.table["number"], self.table["maker"]
         struck = maker == process
         struck[np.searchsorted(number, rows, side="right") - 1] = True
@@ -214,16 +176,14 @@ class Groups:
         return found
 
     def waiting(self, consumer: str) -> NDArray[np.bool_]:
-        """Whether each still waits for a consumer, [G]."""
         waits: NDArray[np.bool_] = self._state(consumer) == WAITING
         return waits
 
     def take(self, consumer: str, at: Numbers) -> None:
-        """Groups, by their place, are a consumer's."""
         self._state(consumer)[at] = TAKEN
 
     def settle(self, consumer: str, numbers: Numbers, to: int) -> None:
-        """What became of groups that a consumer had taken. Raises EarlError when it had not."""
+        """Set the state of groups that a consumer had taken. Raises EarlError when it had not."""
         at, state = self.table.find(numbers), self._state(consumer)
         if (at < 0).any() or (state[at] != TAKEN).any():
             raise EarlError(
@@ -233,12 +193,11 @@ class Groups:
         state[at] = to
 
     def over(self) -> NDArray[np.bool_]:
-        """Whether every consumer is done with each, [G]."""
         over: NDArray[np.bool_] = (self.table["state"] == DONE).all(axis=1)
         return over
 
     def idle(self, number: int) -> NDArray[np.bool_]:
-        """True for one group alone, [G]. Raises EarlError when it is not there, or on its way to a consumer."""
+        """A mask that selects one group, [G]. Raises EarlError when the group is missing or taken by a consumer."""
         at = self.table.find(np.array([number]))
         if at[0] < 0 or (self.table["state"][at] == TAKEN).any():
             raise EarlError(f"group {number} is not in the dock, or is taken; give up one that waits for its rows")
@@ -253,42 +212,30 @@ class Groups:
         return state
 
 
-# Who reads from the dock, and what it is given at once: lengths and places, from which its transfer is planned.
+# Consumers and what they are handed: lengths and places, from which the transfer is planned.
 
 EVEN = Work()
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A stage that reads every row once.
-
-    Example:
-        Consumer("update", columns(["tokens", "advantages"]), np.arange(4).reshape(2, 1, 2))   # dp 2 x tp 2
-    """
+    """A stage that reads every row once. It gets a group when all rows of the group have all columns that it needs."""
 
     name: str
     columns: tuple[Column, ...]
-    """That it needs of a row; it is given a group when all rows of the group have all of them."""
-    processes: Numbers
-    """[dp, cp, tp], the process of each of its ranks."""
+    processes: Numbers  # [dp, cp, tp], the process of each rank
     in_order: bool = False
-    """Whether it takes exactly as many groups as it asks for, in the order in which they were opened: a learner's step.
-    Else it takes those that are ready, at most as many: if it waited for a number, it could be waiting for the room of
-    the very group that all others wait for."""
+    """Takes exactly the number of groups it asks for, in the order they were opened: a learner's step. Otherwise it
+    takes ready groups, at most that many; waiting for a fixed number could deadlock when the store is full."""
     work: Work = EVEN
-    """By which its ranks are given equally much."""
 
     def parts(self, lengths: Numbers, where: NDArray[np.int32]) -> Numbers:
-        """The part of each row, [N]: equal work, and rows stay where most of their bytes lie if that costs nothing.
-
-        Args:
-            where: the process that has each column of each row, [N, C].
-        """
+        """The part of each row, [N]: balanced work; a row stays where most of its bytes lie if that costs nothing."""
         dp = len(self.processes)
         own = np.full(int(max(where.max(initial=0), self.processes.max())) + 1, -1)
         for part in range(dp):
             own[self.processes[part]] = part
-        held = np.zeros((len(lengths), dp + 1))  # the last one: elsewhere
+        held = np.zeros((len(lengths), dp + 1))  # the last column: held elsewhere
         for number, column in enumerate(self.columns):
             size = column.size_bytes * (lengths if column.axis == "token" else np.ones_like(lengths))
             np.add.at(held, (np.arange(len(lengths)), own[where[:, number]]), size)
@@ -299,38 +246,25 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """Whole groups for one consumer, N rows. It is for this consumer alone until it says `done`, or gives it back.
-
-    Example:
-        rows = [6, 7, 8, 9], groups = [6, 8], parts = [0, 1, 1, 0]   # two groups of two, over two parts
-    """
+    """Whole groups for one consumer, N rows; reserved for it until it calls `done` or `back`."""
 
     consumer: Consumer
-    groups: Numbers
-    """By the number of their first row, in the order in which they were opened."""
-    rows: Numbers
-    """[N], their numbers, ascending."""
+    groups: Numbers  # by first row, in the order they were opened
+    rows: Numbers  # [N], ascending
     lengths: Numbers
-    """[N], in tokens."""
-    where: NDArray[np.int32]
-    """[N, C], the process that has each column."""
-    parts: Numbers
-    """[N], the part of the consumer that each row goes to."""
+    where: NDArray[np.int32]  # [N, C], the process that holds each column
+    parts: Numbers  # [N], the consumer's part that each row goes to
 
     @property
     def legs(self) -> tuple[Leg, ...]:
-        """The columns that lie alike, together. Rows are counted from 0 here, as plans do."""
+        """Columns grouped by axis and location. Rows are counted from 0, as in plans."""
         alike: dict[tuple[str, bytes], list[int]] = {}
         for number, column in enumerate(self.consumer.columns):
             alike.setdefault((column.axis, self.where[:, number].tobytes()), []).append(number)
         return tuple(self._leg(numbers) for numbers in alike.values())
 
     def transfer(self, hosts: Numbers) -> TransferPlan:
-        """The way of the rows from those that made them to the consumer.
-
-        Args:
-            hosts: the host of each process, [P].
-        """
+        """Plan the transfer of the rows from their makers to the consumer. hosts: [P], the host of each process."""
         return plan(self.lengths, self.legs, Spread(self.consumer.processes, self.parts), hosts)
 
     def _leg(self, numbers: list[int]) -> Leg:
@@ -340,16 +274,8 @@ class Handout:
 
 
 class Ledger:
-    """Numbers only: of a row its length and the process of each column, of a group its size and its consumers.
-
-    Args:
-        columns: all that a row may have.
-        consumers: all that read; a row is kept until each of them is done with it.
-        capacity: rows that the dock holds at most.
-
-    Raises:
-        EarlError: when a consumer needs a column that no row has.
-    """
+    """Metadata of rows (length, process of each column) and of groups (size, maker, state for each consumer). A row is
+    kept until every consumer is done with it. Raises EarlError when a consumer needs an unknown column."""
 
     def __init__(self, columns: Sequence[Column], consumers: Sequence[Consumer], capacity: int) -> None:
         self.capacity, self.closed = capacity, False
@@ -361,20 +287,14 @@ class Ledger:
 
     @property
     def free(self) -> int:
-        """Rows that there is room for."""
         return self.capacity - len(self._places.table)
 
     @property
     def nbytes(self) -> int:
-        """Of all that is known."""
         return self._places.table.nbytes + self._groups.table.nbytes
 
     def open(self, size: int) -> Numbers | None:
-        """The numbers of a new group's rows, consecutive; None while there is no room for all of them.
-
-        Raises:
-            EarlError: when there never will be.
-        """
+        """Consecutive numbers of a new group; None while capacity is short. Raises EarlError if it can never fit."""
         if self.closed:
             raise EarlError("the dock is closed: no group may be opened any more; open them before `close`")
         if not 0 < size <= self.capacity:
@@ -391,36 +311,18 @@ class Ledger:
         return numbers
 
     def begin(self, group: int, process: int) -> None:
-        """A process makes the rows of a group from now on: it is lost with this process.
-
-        Args:
-            group: the number of its first row.
-
-        Raises:
-            EarlError: when there is none, or it was begun and not lost since.
-        """
+        """Record that a process makes a group's rows; if the process is lost, so is the group. Raises EarlError when
+        the group is missing, or was begun and not lost since."""
         self._groups.begin(group, process)
 
     def ready(self, numbers: Numbers, lengths: Numbers, process: int, columns: Sequence[str]) -> None:
-        """Columns of some rows lie in the store of a process.
-
-        Args:
-            numbers: of rows that `open` gave and that have none of these columns yet, each once.
-            lengths: their tokens, the same for every column of a row.
-
-        Raises:
-            EarlError: when one of this is not so; nothing is changed then.
-        """
+        """Record that columns of some rows lie in the store of a process. Raises EarlError, and changes nothing,
+        unless the rows are open and have none of these columns yet, with equal lengths for all columns of a row."""
         self._places.ready(numbers, lengths, process, columns)
 
     def take(self, consumer: str, groups: int) -> Handout | None:
-        """The next groups of a consumer, at most `groups`, the oldest that are ready.
-
-        In order it is given exactly so many; after `close` the fewer that are left.
-
-        Returns:
-            None while there are not enough, and when there will be none any more: see `finished`.
-        """
+        """The next groups of a consumer: at most `groups`, the oldest ready ones. None while there are not enough. An
+        in-order consumer gets exactly `groups`; after `close`, the remaining ones. See `finished`."""
         waiting = np.flatnonzero(self._groups.waiting(consumer))
         whole, least = self._whole(consumer)[waiting], 1
         if self._consumers[consumer].in_order:
@@ -433,63 +335,44 @@ class Ledger:
         return self._handout(consumer, chosen)
 
     def done(self, handout: Handout) -> None:
-        """The consumer has what it took. Rows that nobody waits for any more are gone.
-
-        Raises:
-            EarlError: when it has not taken them, or has said so before.
-        """
+        """Settle a received handout; rows that no consumer waits for are removed. Raises EarlError if not taken."""
         self._groups.settle(handout.consumer.name, handout.groups, DONE)
         self._keep(~self._groups.over())
 
     def back(self, handout: Handout) -> None:
-        """The consumer did not get what it took: it is there as before, in its old order. Raises as `done` does."""
+        """The consumer did not receive the groups; they wait again, in their old order. Raises as `done` does."""
         self._groups.settle(handout.consumer.name, handout.groups, WAITING)
 
     def lost(self, process: int) -> Numbers:
-        """Rows of which a part lay on a process are not ready any more, and what it was making will not be.
-
-        Returns:
-            their groups, by the number of the first row, also those that are taken: to be begun again, or to be given
-            up.
-        """
+        """Rows with a part on a lost process become not ready, and groups it was making lose their maker. Returns the
+        affected groups by first row, also taken ones: begin each again, or give it up."""
         return self._groups.lost(process, self._places.lost(process))
 
     def give_up(self, group: int) -> None:
-        """A group that will not be whole: its room is free again.
-
-        Args:
-            group: the number of its first row.
-
-        Raises:
-            EarlError: when there is none, or a consumer has taken it and is not done.
-        """
+        """Remove an incomplete group. Raises EarlError when it is missing, or taken and not done."""
         self._keep(~self._groups.idle(group))
 
     def gone(self, numbers: Numbers) -> Numbers:
-        """Of these rows those that nobody waits for any more: their stores may free them."""
+        """Those of these rows that have been removed; the stores may free them."""
         gone: Numbers = numbers[self._places.table.find(numbers) < 0]
         return gone
 
     def finished(self, consumer: str) -> bool:
-        """Whether there is nothing left for a consumer to take."""
         return self.closed and not self._groups.waiting(consumer).any()
 
     def close(self) -> None:
-        """No more groups are opened."""
         self.closed = True
 
     def waiting(self, consumer: str) -> tuple[Numbers, Numbers]:
-        """Groups that are ready for a consumer, and those that are not yet, by the number of the first row."""
+        """Groups that are ready for a consumer, and those that are not yet, by first row."""
         waits, whole = self._groups.waiting(consumer), self._whole(consumer)
         number = self._groups.table["number"]
         return number[waits & whole], number[waits & ~whole]
 
     def makers(self, groups: Numbers) -> NDArray[np.int32]:
-        """The process that each of some groups was begun by, `NOBODY` where none was or it was lost."""
         return self._groups.makers(groups)
 
     def _whole(self, consumer: str) -> NDArray[np.bool_]:
-        """Of each group whether all rows have all columns that a consumer needs."""
         there = self._places.complete(self._needs[consumer])
         return np.logical_and.reduceat(there, self._groups.starts) if len(there) else there
 

@@ -1,10 +1,11 @@
-"""What a transfer would take on given links: predicted from bytes alone, nothing measured.
+"""Predicts the time of a transfer from bytes and link rates; nothing is measured.
 
-    direct       the busiest link between hosts, then what is handed on inside the busiest host
-    centralised  one process gathers every row once, then sends each process its own copy: all over its host's link
-    bound        no plan takes less: see `Volume.bound`
+direct       the busiest link between hosts, then the hand-on inside the busiest host
+centralised  one process gathers every row once, then sends each process its own copy, over its host's link
+bound        no plan takes less: see `Volume.bound`
 
-Latency, packing and what protocols add are left out on all sides, so that where little is moved real times lie above.
+Latency, packing and protocol overhead are left out, so small transfers take longer than predicted. Also plans the
+transfer of a recipe on a cluster that does not exist yet.
 """
 
 from collections.abc import Sequence
@@ -23,22 +24,15 @@ from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Layout
 from earl.parallel.memory import ModelShape
 
-GIGABIT = 1e9 / 8
-"""Bytes."""
+GIGABIT = 1e9 / 8  # bytes per second
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Bytes per second, in one direction.
+    """Bytes per second, in one direction."""
 
-    Example:
-        Links(across=200 * GIGABIT, inside=450e9)   # 200 Gbit/s between hosts, NVLink inside
-    """
-
-    across: float
-    """Of the link that joins a host to all others."""
-    inside: float
-    """Between the processes of one host, all together."""
+    across: float  # of the link that joins a host to all others
+    inside: float  # between the processes of one host, all together
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +45,20 @@ class Cost:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long the controller takes; None where nothing has to be moved."""
+        """Centralised over direct time; None where nothing has to be moved."""
         return self.centralised / self.direct if self.direct else None
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """What goes through a process that gathers every row once and then sends each process its own copy, in bytes."""
+    """Bytes through a process that gathers every row and then sends each process its own copy."""
 
-    across: int
-    """Over its link, in and then out."""
+    across: int  # over its host's link, in and out
     inside: int
-    """From and to the other processes of its host."""
 
 
 def cost(moved: Volume, centralised: Detour, links: Links) -> Cost:
-    """What a transfer takes.
-
-    Args:
-        moved: by its plan.
-        centralised: by a controller instead.
-    """
+    """Seconds of a transfer by its plan, of which `moved` is the volume, and through a controller (`centralised`)."""
     return Cost(
         centralised=centralised.across / links.across + centralised.inside / links.inside,
         direct=moved.busiest / links.across + int(moved.inside.max(initial=0)) / links.inside,
@@ -80,8 +67,7 @@ def cost(moved: Volume, centralised: Detour, links: Links) -> Cost:
 
 
 def detour(plan: TransferPlan) -> Detour:
-    """The same transfer as the baseline makes it; see `earl.dispatch.transports.controller`. First all comes, then all
-    goes; what is inside the controller's host does not cross its link."""
+    """The same transfer by the baseline `transports.controller`; traffic inside its host stays off the link."""
     across = inside = 0
     for way in ways(plan):
         source, destination = way.pieces.source, way.pieces.destination
@@ -92,60 +78,47 @@ def detour(plan: TransferPlan) -> Detour:
 
 
 def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) -> tuple[float, float]:
-    """The least seconds of a centralised and of an all-to-all transfer, by the paper's formulas (arXiv 2510.05943).
-
-    They suppose that every row leaves its host, and that each replica is sent a copy of its own.
-
-    Args:
-        size_bytes: S, of the whole batch.
-        replicas: r, how many processes need each byte.
-        rate: B, bytes per second of a host's link.
-    """
+    """Lower bounds in seconds of a centralised and an all-to-all transfer, by the formulas of arXiv 2510.05943. They
+    suppose that every row leaves its host, and that each replica gets its own copy. size_bytes: S, of the batch;
+    replicas: r, how many processes need each byte; rate: B, bytes per second of a host's link."""
     share = size_bytes / hosts
     return size_bytes * (1 + replicas) / rate, max(share, share * replicas) / rate
 
 
-# A job on paper: the transfer from Experience preparation to Update that a cluster would carry out in a step.
-#
-# recipe + model + cluster + context ─▶ layouts that fit ─▶ rows of made-up lengths ─▶ the same plan as a run makes
+# The transfer from Experience preparation to Update on a hypothetical cluster. From recipe, model, cluster and context
+# follow layouts that fit and rows of synthetic lengths; the plan is made as in a run.
 
 FLOAT_BYTES = 2
-"""Of bfloat16, in which large models are computed."""
 SIGMA = 0.5
-"""Of the logarithm of lengths: one row in twelve is cut at the context."""
+"""Standard deviation of the logarithm of lengths: one row in twelve is cut at the context."""
 
 MOST_GPUS, MOST_ROWS = 16_384, 1 << 20
-"""That a plan on paper is made for: more takes minutes."""
+"""Limits for a hypothetical plan: larger ones take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchJob:
-    """What is dispatched, and between which layouts.
-
-    Example:
-        128 GPUs, prepared under dp 32 x tp 4 and learned under dp 16 x tp 8 by the same processes, in turns
-    """
+    """What is dispatched, and between which layouts."""
 
     cluster: ClusterSpec
     shape: ModelShape
-    context: int
-    """Tokens of the longest row."""
+    context: int  # tokens of the longest row
     rows: int
     prepared: Layout
     learned: Layout
     shared: bool
-    """Whether both sides are the same processes, in turns; else each has its own."""
+    """Whether the same processes serve both sides in turns; otherwise each side has its own."""
     fits: bool
-    """Whether either layout finds room in its GPUs' memory; else it is the widest that a host allows."""
+    """Whether both layouts fit their GPUs' memory; if not, the widest layout that a host allows is used."""
 
     @property
     def lengths(self) -> Numbers:
-        """Of the rows, in tokens: log-normal around half of the context, cut at the context; always the same."""
+        """Tokens of each row: log-normal around half of the context, cut at the context; deterministic."""
         drawn = np.random.default_rng(0).lognormal(np.log(self.context / 2), SIGMA, self.rows)
         return np.clip(drawn, 1, self.context).astype(np.int64)
 
     def transfer(self, columns: tuple[Column, ...]) -> TransferPlan:
-        """The plan of its rows: they lie in equal numbers, and go where work is least or stay if that costs nothing."""
+        """Plan the transfer: rows start evenly spread; they go where work is least, or stay if that costs nothing."""
         lengths = self.lengths
         begin = 0 if self.shared else self.learned.size
         given = spread(
@@ -160,7 +133,7 @@ class DispatchJob:
         return plan(lengths, legs, Spread(learning, parts), hosts)
 
     def _here(self, given: Spread) -> Numbers:
-        """The learner's part on one of the processes that have each row, in turn; -1 where there is none."""
+        """The learner's part on one of the processes that hold each row, taken in turn; -1 where there is none."""
         rows = np.arange(self.rows)
         process = given.processes[given.parts, 0, rows % self.prepared.tp]
         width = self.learned.tp * self.learned.cp
@@ -168,16 +141,8 @@ class DispatchJob:
 
 
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
-    """The job of a recipe on a cluster, under the smallest split of the model that fits on either side.
-
-    Args:
-        context: tokens of the longest row.
-        rows: of a step.
-
-    Raises:
-        EarlError: when learner and samplers are to have devices of their own, and there is only one; when there is more
-            than can be planned for.
-    """
+    """The job of a recipe on a cluster, under the smallest split of the model that fits on either side. Raises
+    EarlError when a disaggregated placement has only one GPU, or the job exceeds the plan limits."""
     _check_size(cluster, rows)
     shared = config.placement.kind != "disaggregated"
     learning, sampling = shares(cluster, shared)
@@ -212,7 +177,7 @@ def _check_size(cluster: ClusterSpec, rows: int) -> None:
 
 
 def _training(config: Config, dp: int, tp: int, context: int) -> Training:
-    """A micro-batch holds the longest row; activations are recomputed, as training at such lengths does."""
+    """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
     return Training(
         dp=dp,
         tp=tp,
@@ -225,21 +190,16 @@ def _training(config: Config, dp: int, tp: int, context: int) -> Training:
     )
 
 
-# What dispatch would take on a cluster that is not here: by context and by number of GPUs. Predicted, not measured.
-#
-# The shape is that of Table 1 of the EARL paper (arXiv 2510.05943): contexts against the bytes of the intermediate
-# batch.
+# Predicted transfer times by context and by number of GPUs, in the shape of Table 1 of the EARL paper (arXiv
+# 2510.05943).
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16_384, 32_768)
 GPUS = (16, 32, 64, 128, 256, 512, 1024)
-RATES = (25, 200, 400)
-"""Gbit/s of the link of a host, in one direction."""
+RATES = (25, 200, 400)  # Gbit/s of a host's link, in one direction
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Seconds at one rate."""
-
     gbps: float
     centralised_s: float
     direct_s: float
@@ -251,32 +211,22 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """A line of a table."""
-
     context: int
     gpus: int
     hosts: int
     rows: int
     tokens: int
     bytes: int
-    """Of the intermediate batch, every byte once."""
     across_bytes: int
-    """That the plan sends between hosts: rows that lie where they are needed are not moved."""
     bound_bytes: int
-    """What the busiest link carries at least, whatever the plan."""
     prepared: Layout
     learned: Layout
     fits: bool
-    """Whether the model has room under these layouts, by the arithmetic of memory."""
     times: tuple[Time, ...]
 
 
 def entry(of: DispatchJob, columns: tuple[Column, ...], rates: Sequence[float] = RATES) -> CostLine:
-    """Plan a job's transfer and say what it would take.
-
-    Args:
-        rates: Gbit/s of the link of a host.
-    """
+    """Plan a job's transfer and predict its times. rates: Gbit/s of a host's link."""
     transfer = of.transfer(columns)
     moved, centralised = volume(transfer), detour(transfer)
     device = of.cluster.device
@@ -305,13 +255,13 @@ def entry(of: DispatchJob, columns: tuple[Column, ...], rates: Sequence[float] =
 
 
 def contexts(config: Config, shape: ModelShape, cluster: ClusterSpec) -> list[DispatchJob]:
-    """The job of a recipe at every context that the model was made for, or at its longest."""
+    """The job of a recipe at every context the model supports, or at its longest."""
     lengths = [tokens for tokens in CONTEXTS if tokens <= shape.max_positions] or [shape.max_positions]
     return [job(config, shape, cluster, tokens, config.rollout.episodes) for tokens in lengths]
 
 
 def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int) -> list[DispatchJob]:
-    """The job at one context on clusters of more and of fewer such hosts; its rows grow with the GPUs."""
+    """The job at one context on clusters of more and fewer such hosts; its rows grow with the GPUs."""
     each = cluster.gpus_per_host
     hosts: Sequence[int] = sorted({cluster.hosts, *(gpus // each for gpus in GPUS if gpus % each == 0)})
     return [

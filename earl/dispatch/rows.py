@@ -1,4 +1,4 @@
-"""What a row consists of: named columns, of numbers for every token, or of one number for the whole row."""
+"""Rows: columns, where rows lie (`Spread`), the rows of one process (`Shard`), and balancing work over consumers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,27 +17,19 @@ Axis = Literal["token", "row"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a batch.
-
-    Example:
-        Column("topk_logprobs", "float32", width=20)   # of every token the 20 most likely: 80 bytes
-    """
+    """A column of a batch: `width` numbers of numpy type `kind` for every token, or for every row."""
 
     name: str
     kind: str
-    """As numpy calls the type of a number, without byte order."""
     width: int = 1
-    """Numbers for each token or row."""
     axis: Axis = "token"
 
     @property
     def dtype(self) -> DTypeLike:
-        """Of one number."""
         return np.dtype(self.kind)
 
     @property
     def size_bytes(self) -> int:
-        """Of a token, or of a row."""
         return np.dtype(self.kind).itemsize * self.width
 
 
@@ -57,16 +49,15 @@ COLUMNS = {
         Column("rewards", "float32", axis="row"),
     )
 }
-"""Of a batch; see `earl.batch.Batch`."""
 
 
 def top_k(k: int) -> tuple[Column, Column]:
-    """What a model is distilled from: the `k` most likely tokens at every position, and their log-probs."""
+    """Columns for distillation: the `k` most likely tokens at every position, and their log-probs."""
     return Column("topk_tokens", "int32", k), Column("topk_logprobs", "float32", k)
 
 
 def columns(names: Iterable[str]) -> tuple[Column, ...]:
-    """Columns by name. Raises EarlError for one that there is not."""
+    """Columns by name. Raises EarlError for an unknown one."""
     found = []
     for name in names:
         if name not in COLUMNS:
@@ -75,29 +66,20 @@ def columns(names: Iterable[str]) -> tuple[Column, ...]:
     return tuple(found)
 
 
-# Where rows lie: which rank of a layout holds which tokens of which row.
-
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Rows over the ranks of a layout: a row belongs to one part, and lies on all ranks of this part.
-
-    Ranks of a tp group hold the same tokens, those of a cp group consecutive ranges, cut as `torch.chunk` cuts.
-
-    Example:
-        Spread(Layout(dp=2, tp=2), [[[0, 1]], [[2, 3]]], parts=[0, 1, 1])   # row 0 on 0 and 1, rows 1 and 2 on 2 and 3
-    """
+    """Rows over the ranks of a layout: a row belongs to one part, and lies on all ranks of this part. Ranks of a tp
+    group hold the same tokens, those of a cp group consecutive ranges, cut as `torch.chunk` cuts."""
 
     processes: Numbers
     """[dp, cp, tp], the process of each rank. One process may be several ranks, of several spreads."""
-    parts: Numbers
-    """[N], the part of each row: its number along dp."""
+    parts: Numbers  # [N], the part of each row: its index along dp
 
     @property
     def layout(self) -> Layout:
-        """How the processes share the rows."""
         dp, cp, tp = self.processes.shape
         return Layout(dp, tp, cp)
 
@@ -109,10 +91,8 @@ class Spread:
         return bounds
 
     def ranges(self, process: int, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """The rows that a process holds, ascending, and the first token of each and the one behind its last.
-
-        A process that is several ranks of one part would hold several ranges of a row; that is refused.
-        """
+        """Rows that a process holds, ascending, the first token of each, and one past its last. A process may not be
+        several context-parallel ranks of one part: it would hold several ranges of a row."""
         parts, cuts = np.unique(np.argwhere((self.processes == process).any(axis=2)), axis=0).T.reshape(2, -1)
         assert len(np.unique(parts)) == len(parts), f"process {process} is several context-parallel ranks of one part"
         cut = np.full(self.processes.shape[0], -1)
@@ -125,71 +105,47 @@ class Spread:
         return rows[some], starts[some], stops[some]
 
     def flat(self) -> Self:
-        """The same for columns of one number per row: every rank of a part holds it."""
+        """The spread of columns with one number per row: every rank of a part holds it."""
         dp, cp, tp = self.processes.shape
         return type(self)(self.processes.reshape(dp, 1, cp * tp), self.parts)
 
 
 def spread(layout: Layout, processes: Sequence[int], parts: Sequence[int] | Numbers) -> Spread:
-    """Rows over a layout, whose ranks are the given processes, in order.
-
-    Example:
-        spread(Layout(dp=2, tp=2), range(4), [0, 1, 1])
-    """
+    """Rows over a layout, whose ranks are the given processes in order."""
     assert len(processes) == layout.size, f"{layout} has {layout.size} ranks, not {len(processes)}"
     grid = np.asarray(processes, np.int64).reshape(layout.dp, layout.cp, layout.tp)
     return Spread(grid, np.asarray(parts, np.int64))
 
 
-# The rows of one process: ranges of tokens end to end, column by column, never padded.
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one process holds of some columns with one axis. T is the number of its tokens (or rows).
-
-    Example:
-        rows = [3, 8], starts = [0, 40], offsets = [0, 7, 12]   # row 3 from its first token, row 8 from its 41st
-    """
+    """T tokens (or rows) of one process, end to end, for columns of one axis, not padded: rows [3, 8], starts [0,
+    40], offsets [0, 7, 12] are row 3 from its first token, row 8 from its 41st."""
 
     rows: Numbers
-    """[n], their numbers, ascending."""
-    starts: Numbers
-    """[n], the first token held of each."""
-    offsets: Numbers
-    """[n + 1], where each begins in the columns."""
-    columns: Mapping[str, NDArray[np.generic]]
-    """[T], or [T, width], by name."""
+    starts: Numbers  # [n], the first token held of each row
+    offsets: Numbers  # [n + 1], where each row begins in the columns
+    columns: Mapping[str, NDArray[np.generic]]  # [T] or [T, width], by name
 
     def begins(self, row: Numbers, start: Numbers) -> Numbers:
-        """Where ranges of tokens begin in the columns, given their rows and first tokens. All have to be here."""
+        """Where ranges begin in the columns, given their rows and first tokens. All rows must be in this shard."""
         at = np.searchsorted(self.rows, row)
         begins: Numbers = self.offsets[at] + start - self.starts[at]
         return begins
 
     def with_columns(self, more: Mapping[str, NDArray[np.generic]]) -> "Shard":
-        """The same rows with more columns."""
         return Shard(self.rows, self.starts, self.offsets, {**self.columns, **more})
 
 
 def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
-    """Consecutive numbers from each start, end to end.
-
-    Example:
-        >>> ranges(np.array([7, 2]), np.array([2, 3])).tolist()
-        [7, 8, 2, 3, 4]
-    """
+    """Consecutive numbers from each start, end to end: starts [7, 2] and lengths [2, 3] give [7, 8, 2, 3, 4]."""
     ends = np.cumsum(lengths)
     first: Numbers = np.repeat(starts - (ends - lengths), lengths)
     return first + np.arange(len(first))
 
 
 def empty(spread: Spread, process: int, lengths: Numbers, axis: Axis, columns: Sequence[Column]) -> Shard:
-    """Room for what a process holds of a spread.
-
-    Args:
-        lengths: tokens of each row, [N].
-    """
+    """An uninitialised shard for the rows of a process. lengths: [N], in tokens."""
     if axis == "row":
         spread, lengths = spread.flat(), np.ones_like(lengths)
     rows, starts, stops = spread.ranges(process, lengths)
@@ -201,50 +157,32 @@ def _room(column: Column, count: int) -> NDArray[np.generic]:
     return np.empty((count, column.width) if column.width > 1 else count, np.dtype(column.kind))
 
 
-# Which consumer gets which row, so that all have the same work, and rows stay where they are when that costs nothing.
-#
-# Longest first, each to the consumer with the least work (LPT: at most 4/3 of the best there is, and close to it where
-# rows are many).
+# Balancing: longest row first, each to the consumer with the least work (LPT: at most 4/3 of the optimum, and close to
+# it with many rows); a row stays where it is when that costs nothing.
 
 SLACK = 0.02
-"""By how much more than the mean a consumer's work may become for the sake of rows that lie there already."""
+"""How far a consumer's work may exceed the mean to keep rows in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a row costs its consumer: linear in its tokens but for attention, which grows with their square.
-
-    Example:
-        Work(per_token=1.0, per_pair=1 / 8192)   # at 8,192 tokens attention costs as much as all the rest
-    """
+    """Cost of a row: linear in its tokens, plus attention, which grows with their square."""
 
     per_token: float = 1.0
     per_pair: float = 0.0
 
     def of(self, lengths: Numbers) -> NDArray[np.float64]:
-        """Of each row, [N]."""
         return self.per_token * lengths + self.per_pair * lengths.astype(np.float64) ** 2
 
 
 def work_of(shape: ModelShape) -> Work:
-    """Floating-point operations of forward and backward passes of a dense model (Kaplan et al., arXiv 2001.08361).
-
-    6 per parameter and token, and 6 per attended pair, layer and number of a query: half of the pairs are masked.
-    """
+    """FLOPs of forward and backward passes of a dense model (Kaplan et al., arXiv 2001.08361). 6 per parameter and
+    token, and 6 per attended pair, layer and query element: half of the pairs are masked."""
     return Work(6.0 * shape.parameters, 6.0 * shape.layers * shape.heads * shape.head_dim)
 
 
 def balance(work: NDArray[np.float64], parts: int, here: Numbers | None = None) -> Numbers:
-    """The part of each row, [N].
-
-    Args:
-        work: of each row, [N].
-        here: the part where a row lies already, -1 for none, [N].
-
-    Example:
-        >>> balance(np.array([5.0, 9.0, 4.0, 2.0]), 2).tolist()   # 9 + 2 and 5 + 4
-        [1, 0, 1, 0]
-    """
+    """The part of each row, [N]. work: [N]; here: [N], the part where a row already lies, -1 for none."""
     loads = np.zeros(parts)
     most = (1 + SLACK) * work.sum() / parts
     dealt = np.zeros(len(work), np.int64)
@@ -258,11 +196,11 @@ def balance(work: NDArray[np.float64], parts: int, here: Numbers | None = None) 
 
 
 def even_counts(rows: int, parts: int) -> Numbers:
-    """What single controllers do: consecutive chunks of equally many rows, [N]."""
+    """The split of single controllers: consecutive chunks of equally many rows, [N]."""
     return np.arange(rows) * parts // max(rows, 1)
 
 
 def excess(work: NDArray[np.float64], dealt: Numbers, parts: int) -> float:
-    """By how much the slowest consumer has more work than the mean: 0.05 for 5 %."""
+    """By how much the largest load exceeds the mean: 0.05 for 5 %."""
     loads = np.bincount(dealt, weights=work, minlength=parts)
     return float(loads.max() / loads.mean() - 1) if loads.any() else 0.0

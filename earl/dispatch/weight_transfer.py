@@ -1,8 +1,6 @@
-"""A plan for weights carried out in one process, over any transport, bucket by bucket.
+"""Carries out a weight plan in one process, over any transport, bucket by bucket.
 
-    pack what goes ─▶ copy what is kept ─▶ close what is done ─▶ open what comes ─▶ exchange ─▶ unpack       each bucket
-
-Where the tensors lie is the business of two shelves (Tensors): bytes go in and come out.
+For each bucket: pack what goes, copy what is kept, close finished tensors, open new ones, exchange, unpack.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,33 +17,24 @@ from earl.parallel.layout import Slices
 
 
 class Shelf(Protocol):
-    """The boxes of one side on one process, by name."""
+    """Named tensors of one side on one process, such as `Tensors`."""
 
     def open(self, name: str, shape: tuple[int, ...]) -> None:
-        """Make room for a box."""
+        """Allocate a box."""
 
     def close(self, name: str) -> None:
-        """Nothing is read of a tensor any more."""
+        """No more reads of this tensor follow."""
 
     def read(self, name: str, index: Slices, into: Bytes) -> None:
-        """Copy a part of a box, which need not lie together."""
+        """Copy a slice of a box, which need not be contiguous."""
 
     def write(self, name: str, index: Slices, given: Bytes) -> None:
-        """Fill a part of a box."""
+        """Fill a slice of a box."""
 
 
 class Tensors:
-    """Boxes that are there already, or are made when the first bytes of them come.
-
-    Args:
-        kinds: the type of the numbers of tensors that are still to be made, by name.
-        device: where these are made.
-        hosted: whether what is done with goes to host memory.
-
-    Attributes:
-        tensors: by name, those in the device's memory.
-        away: by name, those that went to host memory.
-    """
+    """Named tensors on one device; missing ones are allocated, with the dtype that `kinds` names, by `open`. With
+    `hosted`, `close` moves a tensor from `tensors` to `away`, in host memory."""
 
     def __init__(
         self,
@@ -59,7 +48,6 @@ class Tensors:
         self._kinds, self._device, self._hosted = kinds or {}, device, hosted
 
     def open(self, name: str, shape: tuple[int, ...]) -> None:
-        """Make a tensor, unless it is there."""
         if name not in self.tensors:
             self.tensors[name] = torch.empty(shape, dtype=self._kinds[name], device=self._device)
         assert self.tensors[name].shape == shape, (
@@ -67,36 +55,28 @@ class Tensors:
         )
 
     def close(self, name: str) -> None:
-        """Move a tensor to host memory, if that was asked for; on a CPU it is a copy."""
         if self._hosted:
             tensor = self.tensors.pop(name)
             self.away[name] = tensor.to("cpu", copy=True)
 
     def read(self, name: str, index: Slices, into: Bytes) -> None:
-        """Copy a part of a tensor; only this part, whether it lies together or not."""
         part = self.tensors[name][index]
         _numbers(into, part).copy_(part)
 
     def write(self, name: str, index: Slices, given: Bytes) -> None:
-        """Fill a part of a tensor."""
         part = self.tensors[name][index]
         part.copy_(_numbers(given, part))
 
 
 def _numbers(raw: Bytes, like: Tensor) -> Tensor:
-    """Bytes as numbers, in place."""
-    own = raw if raw.flags.writeable else raw.copy()  # what lies in shared memory, torch does not take
+    own = raw if raw.flags.writeable else raw.copy()  # torch refuses read-only arrays, such as views of shared memory
     return torch.from_numpy(own).view(like.dtype).view(like.shape)
 
 
 def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: Transport) -> None:
-    """Give what the plan takes from a process, and fill its boxes of the target. Every process calls it.
-
-    Beside the boxes it never needs more than one bucket of memory (see peak.py). None returns before all have theirs.
-
-    Raises:
-        Lost, Late: when another process fails; `room` may then be filled in part, and is to be filled again.
-    """
+    """Send what the plan takes from this process, and fill its boxes of the target. Every process calls it. Beside the
+    boxes it needs at most one bucket of memory. No process returns before all have their boxes. Raises ProcessLost or
+    Late when another process fails; `room` may then be partly filled, and has to be filled again."""
     moves = plan.of(process)
     changes = turnover(plan, process, moves)
     hand = Hand(plan, process, held, room)
@@ -116,13 +96,10 @@ def carry(plan: WeightPlan, process: int, held: Shelf, room: Shelf, transport: T
 
 
 class Hand:
-    """What one process does with its moves."""
-
     def __init__(self, plan: WeightPlan, process: int, held: Shelf, room: Shelf) -> None:
         self._plan, self._process, self._held, self._room = plan, process, held, room
 
     def open(self, numbers: Sequence[int]) -> None:
-        """Make room for boxes."""
         for number in numbers:
             weight = self._plan.weights[number]
             box = self._plan.target.box(weight.shape, weight.wanted, self._process)
@@ -130,19 +107,16 @@ class Hand:
             self._room.open(weight.name, box.shape)
 
     def pack(self, moves: Sequence[Move]) -> dict[int, Bytes]:
-        """One message for each destination."""
         return {
             other: self._packed([move for move in moves if move.destination == other])
             for other in sorted({move.destination for move in moves})
         }
 
     def keep(self, moves: Sequence[Move]) -> None:
-        """Copy what stays on this process."""
         for move in moves:
             self._write(move, self._packed([move]))
 
     def receive(self, moves: Sequence[Move], outgoing: dict[int, Bytes], transport: Transport, sizes: Numbers) -> None:
-        """Exchange, and put every piece into its place."""
         came = transport.exchange(outgoing, sizes)
         outgoing.clear()
         for other, message in came.items():
@@ -166,7 +140,6 @@ class Hand:
         self._room.write(*self._place(move, self._plan.target, False), given)
 
     def _place(self, move: Move, side: Copies, given: bool) -> tuple[str, Slices]:
-        """Of a piece in this process's box."""
         weight = self._plan.weights[move.weight]
         box = side.box(weight.shape, weight.given if given else weight.wanted, self._process)
         assert box is not None, "who sends or receives a piece has a box that holds it"

@@ -1,9 +1,8 @@
-"""Which process sends which box of which tensor to which other one, and in which bucket: pure, from shapes alone.
+"""Plans weight transfers: which process sends which box of which tensor to which other one, and in which bucket.
 
-    a learner's layout (dp × tp, FSDP2)  ─▶  a sampler's (tp), or another learner's
-    boxes of both sides ─▶ what lies in both ─▶ who gives it to whom (routes.py) ─▶ buckets (buckets.py)
-
-Every process makes the same plan, once for two layouts: weights change, their shapes do not.
+Pure, from shapes alone. Source is a learner's layout (dp × tp, FSDP2), target a sampler's (tp) or another learner's.
+Boxes of both sides are intersected, routed (`plan.routes`), and put into buckets. Every process computes the same plan,
+once for two layouts: weights change, their shapes do not. `peak_bytes` predicts the memory that a transfer takes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +16,12 @@ from earl.dispatch.rows import Numbers
 from earl.errors import EarlError
 from earl.parallel.layout import Box, Layout
 
-# How much is on its way at once: pieces that are small enough, and the bucket that each one travels in.
-
 PIECES = 8
-"""A piece is at most this part of a bucket, so that at most one such part of a bucket stays empty."""
+"""A piece is at most this fraction of a bucket, so at most this fraction of a bucket stays empty."""
 
 
 def largest(bucket_bytes: int, number_bytes: int) -> int:
-    """How many numbers a piece may have. Raises EarlError when it would be none."""
+    """The most numbers in a piece. Raises EarlError when it would be none."""
     if bucket_bytes < PIECES * number_bytes:
         raise EarlError(
             f"a bucket of {bucket_bytes} bytes has no room for {PIECES} numbers of {number_bytes} bytes; "
@@ -34,12 +31,7 @@ def largest(bucket_bytes: int, number_bytes: int) -> int:
 
 
 def cut(box: Box, most: int) -> list[Box]:
-    """A box in pieces of at most `most` numbers, along its first axes.
-
-    Example:
-        >>> [piece.shape for piece in cut(Box((0, 0), (5, 4)), 8)]   # two rows of four, two rows, one row
-        [(2, 4), (2, 4), (1, 4)]
-    """
+    """A box in pieces of at most `most` numbers, along its first axes: (5, 4), 8 give (2, 4), (2, 4), (1, 4)."""
     if box.numbers <= most:
         return [box]
     axis = next(axis for axis, size in enumerate(box.shape) if size > 1)
@@ -54,15 +46,9 @@ def cut(box: Box, most: int) -> list[Box]:
 
 
 def buckets(source: Numbers, destination: Numbers, size: Numbers, bucket_bytes: int, begin: int = 0) -> Numbers:
-    """The bucket of each piece, [M]: of no process do those that it sends, receives and keeps add up to more than one.
-
-    Pieces go in the order in which they are given; each into the first bucket that neither of its two processes has
-    left yet and that has room for it on both sides.
-
-    Args:
-        size: of each piece in bytes, [M], at most `bucket_bytes`.
-        begin: the number of the first bucket.
-    """
+    """The bucket of each piece, [M]; no process sends, receives and keeps more than `bucket_bytes` in one bucket.
+    Pieces are taken in order; each goes into the first bucket that neither of its two processes has left yet and that
+    has room on both sides. size: [M], in bytes, each at most `bucket_bytes`; begin: the first bucket."""
     count = int(max(source.max(initial=-1), destination.max(initial=-1))) + 1
     at, load = [begin] * count, [0] * count
     chosen = np.empty(len(size), np.int64)
@@ -82,46 +68,33 @@ def _rows(*columns: Numbers) -> Sequence[tuple[int, ...]]:
     return [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
-# Tensors of a model, and which box of each lies where.
-
-
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor that changes hands; of tied ones, one.
-
-    Example:
-        Weight("model.layers.0.mlp.down_proj.weight", (4096, 11008), 2, given=1, wanted=1)
-    """
+    """A tensor to transfer; of tied ones, only one."""
 
     name: str
     shape: tuple[int, ...]
     number_bytes: int
     given: int | None = None
-    """The axis that tensor parallelism splits it along where it comes from; None: along none."""
-    wanted: int | None = None
-    """The same where it goes to."""
+    """The axis along which tensor parallelism splits it at the source; None: not split."""
+    wanted: int | None = None  # the same at the target
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies of a model, each spread over processes of its own.
-
-    Example:
-        Copies(Layout(tp=2), ((4, 5), (6, 7)))   # two samplers of two devices
-    """
+    """Copies of a model, each spread over its own processes, such as Copies(Layout(tp=2), ((4, 5), (6, 7)))."""
 
     layout: Layout
-    """Of each copy."""
     processes: tuple[tuple[int, ...], ...]
     """By copy: the process of each rank. No process is several ranks."""
 
     def box(self, shape: Sequence[int], axis: int | None, process: int) -> Box | None:
-        """What a process holds of a tensor; None when it has no part in this."""
+        """The part of a tensor that a process holds; None when it is not in `processes`."""
         rank = next((copy.index(process) for copy in self.processes if process in copy), None)
         return None if rank is None else self.layout.box(shape, axis, rank)
 
     def boxes(self, shape: Sequence[int], axis: int | None) -> dict[Box, list[int]]:
-        """The processes that have each box of a tensor; what has no numbers is left out."""
+        """The processes that hold each box of a tensor; empty boxes are left out."""
         found: dict[Box, list[int]] = {}
         for rank, alike in enumerate(zip(*self.processes, strict=True)):
             box = self.layout.box(shape, axis, rank)
@@ -132,48 +105,37 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A piece on its way."""
-
     weight: int
     box: Box
     source: int
     destination: int
     size: int
-    """In bytes."""
     hop: int
 
 
 @dataclass(frozen=True)
 class WeightPlan:
-    """What is moved so that every process of `target` has its boxes."""
+    """All moves after which every process of `target` has its boxes."""
 
     weights: tuple[Weight, ...]
     source: Copies
     target: Copies
-    hosts: Numbers
-    """[P], the host of each process."""
+    hosts: Numbers  # [P], the host of each process
     bucket_bytes: int
-    pieces: tuple[tuple[int, Box], ...]
-    """S of them: the number of the tensor, and what of it."""
+    pieces: tuple[tuple[int, Box], ...]  # [S], index of the tensor, and the box
     demand: Demand
-    """Who has and who needs each piece, [S]."""
-    ways: Routes
-    """[M], by hop, then by tensor."""
-    bucket: Numbers
-    """[M], in which each travels; those of the second hop come behind all of the first."""
+    ways: Routes  # [M], by hop, then by tensor
+    bucket: Numbers  # [M]; buckets of the second hop come after all of the first
 
     @property
     def num_buckets(self) -> int:
-        """Over both hops."""
         return int(self.bucket.max(initial=-1)) + 1
 
     @cached_property
     def size(self) -> Numbers:
-        """Bytes of each way, [M]."""
         return self.demand.size[self.ways.at]
 
     def of(self, process: int) -> list[list[Move]]:
-        """What one process sends, receives and keeps, by bucket."""
         ways = self.ways
         own = np.flatnonzero((ways.source == process) | (ways.destination == process))
         moves: list[list[Move]] = [[] for _ in range(self.num_buckets)]
@@ -184,13 +146,13 @@ class WeightPlan:
         return moves
 
     def sizes(self, bucket: int) -> Numbers:
-        """Of the messages of a bucket, [P, P]: bytes from each process to each other one."""
+        """Message sizes of a bucket, [P, P]: bytes from each process to each other one."""
         ways = self.ways
         chosen = (self.bucket == bucket) & (ways.source != ways.destination)
         return tabled(ways.source[chosen], ways.destination[chosen], self.size[chosen], len(self.hosts))
 
     def volume(self) -> Volume:
-        """What is moved over which link, and what has to be at least; `total` is the model, once."""
+        """Bytes over each link and lower bounds; `total` is the model once."""
         count = int(self.hosts.max(initial=-1)) + 1
         total = sum(int(np.prod(weight.shape)) * weight.number_bytes for weight in self.weights)
         into = least(self.demand, self.hosts, count)
@@ -201,16 +163,9 @@ class WeightPlan:
 def plan_weights(
     weights: Sequence[Weight], source: Copies, target: Copies, hosts: Sequence[int] | Numbers, bucket_bytes: int
 ) -> WeightPlan:
-    """Plan the way of a model's tensors from one layout to another.
-
-    Args:
-        hosts: the host of each process, [P].
-        bucket_bytes: the most that a process sends, receives and keeps at a time, which is all the memory that it
-            needs beside its boxes of both sides.
-
-    Raises:
-        EarlError: when a bucket is too small for anything.
-    """
+    """Plan the transfer of a model's tensors from one layout to another. hosts: [P], the host of each process;
+    bucket_bytes: the most a process sends, receives and keeps at a time, which is its extra memory beside the boxes.
+    Raises EarlError when a bucket is too small for a piece."""
     on = np.asarray(hosts, np.int64)
     pieces, demand = _demand(weights, source, target, bucket_bytes)
     found = routes(demand, on)
@@ -228,7 +183,7 @@ def plan_weights(
 def _demand(
     weights: Sequence[Weight], source: Copies, target: Copies, bucket_bytes: int
 ) -> tuple[list[tuple[int, Box]], Demand]:
-    """All pieces, and who has and needs them. Tensors that are alike are cut once."""
+    """All pieces and their demand. Tensors of the same kind are cut once."""
     known: dict[Weight, list[tuple[Box, list[int], list[int]]]] = {}
     pieces, size, holders, readers = [], [], [], []
     for number, weight in enumerate(weights):
@@ -244,8 +199,7 @@ def _demand(
 
 
 def _cut(weight: Weight, source: Copies, target: Copies, most: int) -> list[tuple[Box, list[int], list[int]]]:
-    """The pieces of one tensor, with who has and who needs each; of every pair the first ones, then the second ones,
-    so that all processes are busy from the beginning."""
+    """The pieces of one tensor; alternates between pairs of boxes to keep all processes busy from the start."""
     given, wanted = source.boxes(weight.shape, weight.given), target.boxes(weight.shape, weight.wanted)
     pairs = [
         [(piece, having, needing) for piece in cut(common, most)] for common, having, needing in _common(given, wanted)
@@ -255,7 +209,6 @@ def _cut(weight: Weight, source: Copies, target: Copies, most: int) -> list[tupl
 
 
 def _common(given: Mapping[Box, list[int]], wanted: Mapping[Box, list[int]]) -> list[tuple[Box, list[int], list[int]]]:
-    """What lies in a box of either side, for all pairs of boxes."""
     ours, theirs = [*given], [*wanted]
     (from_start, from_stop), (to_start, to_stop) = _edges(ours), _edges(theirs)
     start = np.maximum(from_start[:, None], to_start[None])  # [boxes of the source, boxes of the target, axes]
@@ -269,37 +222,32 @@ def _common(given: Mapping[Box, list[int]], wanted: Mapping[Box, list[int]]) -> 
 
 
 def _edges(boxes: Sequence[Box]) -> tuple[Numbers, Numbers]:
-    """Where boxes begin and end, [boxes, axes] each."""
+    """Begin and end of boxes, [boxes, axes] each."""
     begins = np.array([box.offset for box in boxes], np.int64)
     return begins, begins + np.array([box.shape for box in boxes], np.int64)
 
 
 def _lines(processes: Sequence[Sequence[int]]) -> Numbers:
-    """Lists of processes as rows of one length: shorter ones begin again."""
+    """Process lists as rows of equal length: shorter ones repeat."""
     longest = max(map(len, processes), default=1)
     rows = [np.resize(np.array(own, np.int64), longest) for own in processes]
     return np.array(rows, np.int64).reshape(len(rows), longest)
 
 
-# How much memory a transfer of weights takes, stated before it is carried out.
-#
-# What counts: a process's boxes of both sides, and beside them the buffers of the bucket that is on its way: what is
-# packed to be sent, what has come and is not unpacked yet, and a piece that is kept while it is copied. What a
-# transport takes below the messages that it is given does not.
+# Memory of a weight transfer counts the boxes of both sides and the buffers of the current bucket: packed messages,
+# received messages, and a kept piece while it is copied. A transport's own memory does not count.
 
 
 @dataclass(frozen=True, slots=True)
 class Turnover:
-    """When a process needs room for the tensors that come, and no longer needs those that it had, by bucket."""
+    """By bucket, the tensors for which a process allocates memory, and those that it no longer needs."""
 
-    opens: tuple[tuple[int, ...], ...]
-    """Tensors of which the first piece comes in this bucket."""
+    opens: tuple[tuple[int, ...], ...]  # tensors whose first piece arrives in this bucket
     closes: tuple[tuple[int, ...], ...]
-    """Tensors of which the last piece goes in this bucket; those that nothing is taken of, in the first one."""
+    """Tensors whose last piece is sent in this bucket; those of which nothing is sent, in the first one."""
 
 
 def turnover(plan: WeightPlan, process: int, moves: Sequence[Sequence[Move]]) -> Turnover:
-    """Of one process; `moves` are its own, by bucket."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for bucket, own in enumerate(moves):
@@ -319,7 +267,7 @@ def turnover(plan: WeightPlan, process: int, moves: Sequence[Sequence[Move]]) ->
 
 
 def extra_bytes(plan: WeightPlan) -> Numbers:
-    """The most that each process needs beside its boxes, [P]: never more than a bucket."""
+    """The most extra memory of each process beside its boxes, [P]: never more than a bucket."""
     count = len(plan.hosts)
     load = np.zeros((plan.num_buckets, count), np.int64)
     ways, size = plan.ways, plan.size
@@ -331,18 +279,14 @@ def extra_bytes(plan: WeightPlan) -> Numbers:
 
 
 def held_bytes(weights: Sequence[Weight], side: Copies, given: bool, process: int) -> list[int]:
-    """What a process has of each tensor on one side."""
     boxes = [side.box(weight.shape, weight.given if given else weight.wanted, process) for weight in weights]
     return [box.numbers * weight.number_bytes if box else 0 for box, weight in zip(boxes, weights, strict=True)]
 
 
 def peak_bytes(plan: WeightPlan, process: int, swapped: bool = False) -> int:
-    """The most that a process has in its device's memory at any time: boxes of both sides, and buffers.
-
-    Args:
-        swapped: whether what it had goes to host memory, each tensor as soon as its last piece was taken
-            (allgather-swap); else it stays. Buffers are in the device's memory in both cases.
-    """
+    """The most device memory that a process needs at any time: boxes of both sides, and buffers. swapped: each tensor
+    of the source moves to host memory after its last piece was sent (allgather-swap); otherwise it stays. Buffers are
+    in device memory in both cases."""
     moves = plan.of(process)
     having = held_bytes(plan.weights, plan.source, True, process)
     room = held_bytes(plan.weights, plan.target, False, process)

@@ -1,7 +1,7 @@
 """Causal attention over rows that lie end to end in one sequence, without padding and without a mask.
 
-Every model that earl makes or loads has this attention. Told where the rows lie (`rows=`), it attends within each;
-without, it takes a mask as `transformers`' own `sdpa` does, as the sampler's decoding with a cache needs it.
+All models use this attention. Given the rows (`rows=`), it attends within each; without them it takes a mask as
+`transformers`' own `sdpa` does, which the sampler needs to decode with a cache.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,17 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-# Attention of queries that go on in a row whose beginning has keys and values alone.
-#
-# On CPUs torch's kernel knows no causal attention with more keys than queries, and a mask of n × (p + n) numbers
-# would be kept for each layer. So what lies before is attended to in one piece, the queries' own tokens in another,
-# and both are put together by their log-sum-exps, as in ring attention (arXiv 2310.01889); the same kernel's backward
-# pass gives the gradients of either piece from output and log-sum-exp of the whole.
+# Queries that continue a row whose earlier tokens have keys and values only. On CPUs torch's kernel has no causal
+# attention with more keys than queries, and a mask of n × (p + n) numbers would be kept for each layer. So the prefix
+# and the queries' own tokens are attended to separately and combined by their log-sum-exps, as in ring attention (arXiv
+# 2310.01889); the kernel's backward pass gives the gradients of either part from output and log-sum-exp of the whole.
 
 _ATEN: Any = torch.ops.aten
 
 
 def continued(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Queries of the last n of p + n tokens. Never run on a GPU yet.
-
-    Args:
-        query: [1, heads, n, D].
-        key, value: [1, KV heads, p + n, D], p > 0.
-
-    Returns:
-        [1, heads, n, D].
-    """
+    """Attention of the last n of p + n tokens, p > 0: query [1, heads, n, D], key and value [1, KV heads, p + n, D];
+    returns [1, heads, n, D]. The GPU branch is untested."""
     if query.device.type == "cpu":
         attended: Tensor = _Continued.apply(query, key, value, scaling)  # type: ignore[no-untyped-call]
         return attended
@@ -74,7 +65,7 @@ class _Continued(torch.autograd.Function):
 
 
 def _pieces(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[Tensor, Tensor, bool]]:
-    """Keys and values of what lies before, and of the queries' own tokens, each of which sees those up to itself."""
+    """Keys and values of the prefix (not causal), and of the queries' own tokens (causal)."""
     before = key.shape[2] - query.shape[2]
     return [
         (key[:, :, :before], value[:, :, :before], False),
@@ -82,8 +73,7 @@ def _pieces(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[Tensor, Ten
     ]
 
 
-ATTENTION = "earl"
-"""The name that `transformers` knows it by."""
+ATTENTION = "earl"  # its name in `transformers`
 
 
 class PackedRows(Protocol):
@@ -91,34 +81,28 @@ class PackedRows(Protocol):
 
     @property
     def positions(self) -> Tensor:
-        """The place of each token in its row, [1, T]."""
+        """The position of each token in its row, [1, T]."""
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Attention within each row: [T, heads, D], as are the queries; keys and values have their own heads."""
+        """Attention within each row, [T, heads, D] as the queries; keys and values have KV heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Where N rows lie in a sequence of T tokens.
-
-    Example:
-        lengths = (7, 5, 5) -> runs = ((1, 7), (2, 5)), offsets = [0, 7, 12, 17]
-    """
+    """N rows in a sequence of T tokens: lengths (7, 5, 5) have runs ((1, 7), (2, 5)) and offsets [0, 7, 12, 17]."""
 
     lengths: tuple[int, ...]
-    offsets: Tensor
-    """[N + 1], 32 bits, where the model is."""
+    offsets: Tensor  # [N + 1], int32, on the model's device
     before: int = 0
-    """Tokens of the first row that lie before this sequence: of these there are keys and values alone."""
+    """Tokens of the first row before this sequence; for these there are keys and values only."""
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Neighbours of one length: (how many, which length)."""
+        """Consecutive rows of one length: (count, length)."""
         return tuple((len([*group]), length) for length, group in groupby(self.lengths))
 
     @property
     def positions(self) -> Tensor:
-        """The place of each token in its row, [1, T]."""
         lengths = torch.tensor(self.lengths, device=self.offsets.device)
         starts = torch.repeat_interleave(self.offsets[:-1].long(), lengths)
         return (torch.arange(sum(self.lengths), device=self.offsets.device) - starts)[None]
@@ -140,12 +124,11 @@ class Spans:
 
 
 def spans(lengths: tuple[int, ...], device: torch.device, before: int = 0) -> Spans:
-    """Rows of the given lengths."""
     return Spans(lengths, torch.tensor((0, *lengths), device=device).cumsum(0).int(), before)
 
 
 NO_MASK = torch.zeros(1, 1, 1, 1)
-"""`transformers` hands a mask of four dimensions on as it is, instead of building one of T × T numbers."""
+"""`transformers` passes a 4-dimensional mask through, instead of building one of T × T numbers."""
 
 
 def attend(
@@ -158,12 +141,9 @@ def attend(
     scaling: float | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as `transformers` calls it: query [B, heads, T, D], key and value [B, KV heads, T, D].
-
-    Returns:
-        [B, T, heads, D]; and None, for the weights that are never made.
-    """
-    del module, arguments  # such as dropout, which nothing here has
+    """Attention as `transformers` calls it: query [B, heads, T, D], key and value [B, KV heads, T, D]. Returns [B, T,
+    heads, D], and None for the attention weights, which are never computed."""
+    del module, arguments  # such as dropout, which no model here uses
     if rows is None:
         causal = attention_mask is None and query.shape[2] > 1
         return _attended(query, key, value, attention_mask, causal, scaling).contiguous(), None
@@ -177,7 +157,7 @@ def _alone(packed: Tensor) -> Tensor:
 
 
 def _run_by_run(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
-    """Rows of one length go together: nothing is padded, and memory grows with T, not with its square."""
+    """Rows of one length go together: no padding, and memory grows with T, not with its square."""
     runs = rows.runs
     parts = zip(
         runs, *(torch.split(states, [count * length for count, length in runs]) for states in packed), strict=True
@@ -194,14 +174,14 @@ def _run(count: int, length: int, packed: tuple[Tensor, Tensor, Tensor], scaling
 def _attended(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scaling: float | None
 ) -> Tensor:
-    """[B, T, heads, D]. Heads that share keys and values read the same ones: copies for each would have to be kept."""
+    """[B, T, heads, D]. Grouped-query heads share keys and values without copies, which autograd would keep."""
     shared = query.shape[1] != key.shape[1]
     attended = scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=shared)
     return attended.transpose(1, 2)
 
 
 def _fused(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
-    """One kernel for rows of any lengths. Never run on a GPU yet."""
+    """One kernel for rows of any lengths. Untested on GPUs."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (states.contiguous() for states in packed)
@@ -217,7 +197,7 @@ def _fused(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tens
         longest,
         max(longest, rows.lengths[0] + rows.before),
         scale=scaling,
-        window_size=(-1, 0),  # all before, nothing behind; a row's last query stands at its last key
+        window_size=(-1, 0),  # causal; a row's last query is aligned with its last key
         enable_gqa=query.shape[1] != key.shape[1],
     )
     assert isinstance(attended, Tensor)

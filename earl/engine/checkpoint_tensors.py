@@ -1,8 +1,7 @@
-"""Tensors in safetensors files, of which any part can be read, whoever wrote which part.
+"""Tensors in safetensors files, written in parts by several processes and read in any other partition.
 
-    learner/rank-00000.safetensors …    its header says {"places": {"exp_avg/model.norm.weight": {shape, offset}, …}}
-
-A tensor without a place is there as a whole: the weights of a Hugging Face folder are read by the same code.
+A file's metadata says where its parts lie: {"places": {"exp_avg/model.norm.weight": {shape, offset}, …}}. A tensor
+without a place is whole, so the weights of a Hugging Face folder are read by the same code.
 """
 
 import copy
@@ -21,19 +20,12 @@ from torch import Tensor
 from earl.errors import EarlError
 from earl.parallel.layout import Box
 
-# A model as a plain Hugging Face folder, in files of a bounded size.
-
 FILE_BYTES = 5_000_000_000
-"""The largest weight file, as `save_pretrained` has it, unless one tensor is larger."""
+"""The largest weight file, as in `save_pretrained`, unless one tensor is larger."""
 
 
 def write_model(folder: Path, model: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Write configuration and weights as `save_pretrained` does.
-
-    Args:
-        model: for its configuration.
-        tensors: by name, in host memory, each of its own memory.
-    """
+    """Write configuration and weights as `save_pretrained` does. tensors: in host memory, none sharing memory."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_description(folder, model)
     sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
@@ -53,12 +45,7 @@ def _write_description(folder: Path, model: Any) -> None:
 
 
 def _files(sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """Which tensors each file holds.
-
-    Example:
-        >>> _files({"a": 3_000_000_000, "b": 2_000_000_000, "c": 4})
-        {'model-00001-of-00002.safetensors': ['a', 'b'], 'model-00002-of-00002.safetensors': ['c']}
-    """
+    """The tensors of each file, in order, filled up to FILE_BYTES."""
     groups: list[list[str]] = [[]]
     room = FILE_BYTES
     for name, size in sizes.items():
@@ -77,51 +64,40 @@ def _index(files: Mapping[str, list[str]], sizes: Mapping[str, int]) -> str:
     return json.dumps({"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}, indent=2, sort_keys=True)
 
 
-PLACES = "places"
-"""The key of a file's metadata with the place of each of its tensors."""
+PLACES = "places"  # metadata key of the place of each tensor in a file
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """What one process holds of a tensor."""
-
     numbers: Tensor
     box: Box
-    shape: tuple[int, ...]
-    """Of the whole."""
+    shape: tuple[int, ...]  # of the whole tensor
 
 
 class TensorSource(Protocol):
-    """Tensors of which any part can be read."""
-
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the whole tensors, by name."""
+        """Shapes of the whole tensors, by name."""
 
     def read(self, name: str, wanted: Box) -> Tensor:
-        """A part of a tensor, to be copied from."""
+        """A part of a tensor; it may share memory, so copy from it."""
 
 
 def write(path: Path, parts: Mapping[str, TensorPart]) -> None:
-    """Write parts, and of each its place in the whole."""
     places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
     numbers = {name: part.numbers.contiguous() for name, part in parts.items()}
-    save_file(numbers, path, metadata={PLACES: json.dumps(places)})  # of one key alone: the order of several is random
+    save_file(numbers, path, metadata={PLACES: json.dumps(places)})  # only one key: the order of several is random
 
 
 def check_finite(name: str, tensor: Tensor, cure: str) -> None:
-    """Raises EarlError when a number of a tensor is NaN or infinite."""
-    extremes = torch.stack(tensor.aminmax()) if tensor.numel() else tensor  # NaN is both; in one pass, without copies
+    """Raises EarlError when a tensor holds NaN or infinity."""
+    extremes = torch.stack(tensor.aminmax()) if tensor.numel() else tensor  # NaN propagates; one pass, no copies
     if not bool(extremes.isfinite().all()):
         raise EarlError(f"{name} holds numbers that are NaN or infinite; {cure}")
 
 
 class Stored:
-    """The tensors of all safetensors files of a folder.
-
-    Raises:
-        EarlError: on reading what is not there, is not whole, or is not finite.
-    """
+    """Tensors of a folder's safetensors files. Raises EarlError on reading missing, partial or non-finite data."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -143,11 +119,10 @@ class Stored:
 
     @property
     def numbers(self) -> int:
-        """In all tensors, as far as they are in the files."""
         return sum(box.numbers for boxes in self._places.values() for _, box in boxes)
 
     def read(self, name: str, wanted: Box) -> Tensor:
-        """A part of a tensor; only the parts of files that overlap with it are read."""
+        """A part of a tensor; only overlapping parts of files are read."""
         pieces = [(path, box, common) for path, box in self._places[name] if (common := box.common(wanted))]
         if sum(common.numbers for _, _, common in pieces) != wanted.numbers:
             raise EarlError(f"{self._folder} lacks {name!r}, or a part of it; was every process's file copied?")
@@ -165,7 +140,7 @@ class Stored:
         return result
 
     def _opened(self, path: Path) -> "safe_open":
-        if not path.is_file():  # reading a pipe would wait without end
+        if not path.is_file():  # reading a pipe would block forever
             raise _unreadable(path, "it is no regular file")
         try:
             return safe_open(path, framework="pt")
@@ -178,7 +153,6 @@ def _unreadable(path: Path, reason: str) -> EarlError:
 
 
 def _places(text: str, path: Path) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Shape and offset of each tensor whose place a file tells."""
     try:
         places = {name: (tuple(told["shape"]), tuple(told["offset"])) for name, told in json.loads(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -188,33 +162,27 @@ def _places(text: str, path: Path) -> dict[str, tuple[tuple[int, ...], tuple[int
     return places
 
 
-# What one process writes of a learner, copied: the learner goes on while it is written.
+# A learner's snapshot is a copy, so training continues while it is written.
 
 STATE = "learner"
-"""The folder of moments, value head and adapters: inference engines read every safetensors file beside config.json."""
+"""Folder of moments, value head and adapters; inference engines would read them as weights beside config.json."""
 REFERENCE = "reference"
-"""The folder of the model that KL divergence is measured to, once there is one, and of what adapters are added to."""
+"""Folder of the reference model, also the base of adapters; missing until there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Tensors in host memory that nobody changes any more."""
+    """Copies of tensors in host memory; nothing changes them."""
 
     rank: int
-    parts: Mapping[str, TensorPart]
-    """Of moments, value head and adapters."""
-    models: Mapping[str, Mapping[str, Tensor]]
-    """Whole models by their folder; of one process alone."""
-    model: Any
-    """For the configuration of all of them."""
+    parts: Mapping[str, TensorPart]  # optimizer moments, value head and adapters
+    models: Mapping[str, Mapping[str, Tensor]]  # whole models by folder; on one process only
+    model: Any  # for their configuration
     tokenizer: Any
 
     def write(self, folder: Path) -> None:
-        """Write all of it. Other processes may write theirs into the same folder meanwhile.
-
-        Raises:
-            EarlError: when a number is not finite; nothing is written then.
-        """
+        """Write everything; other processes may write into the same folder at the same time. Raises EarlError when a
+        number is not finite; nothing is written then."""
         for tensors in (*self.models.values(), {name: part.numbers for name, part in self.parts.items()}):
             for name, tensor in tensors.items():
                 check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
@@ -227,5 +195,5 @@ class Snapshot:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy in host memory, whatever the tensor becomes."""
+    """A copy in host memory, independent of the tensor."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

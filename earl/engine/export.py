@@ -1,4 +1,4 @@
-"""A checkpoint's model alone, as a plain Hugging Face folder for whoever serves it."""
+"""Exports the model of a checkpoint as a plain Hugging Face folder."""
 
 import json
 import secrets
@@ -13,22 +13,16 @@ from earl.engine.source import folder_of
 from earl.errors import EarlError
 
 NOT_OF_THE_MODEL = "state.json"
-"""What a checkpoint has beside the model, at the top; its folders are the learner's."""
+"""The only file at the top of a checkpoint that is not part of the model; its folders are the learner's."""
 
 
 def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> list[Path]:
-    """Copy a checkpoint's model, tokenizer and configuration into a new folder.
-
-    Args:
-        dtype: "float32", as it was trained, or "bfloat16", half the size, as it is mostly served.
-
-    Raises:
-        EarlError: when the folder holds something already, or the checkpoint what no library should read.
-    """
+    """Copy a checkpoint's model, tokenizer and configuration into a new folder, as "float32" (as trained) or
+    "bfloat16". Raises EarlError when the folder is not empty, or the checkpoint holds a link or is malformed."""
     folder_of(checkpoint)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EarlError(f"{folder} is there already; name a new or an empty folder")
-    partial = folder.parent / f".{folder.name}-{secrets.token_hex(8)}.tmp"  # no name of `earl.runs.storage`'s
+    partial = folder.parent / f".{folder.name}-{secrets.token_hex(8)}.tmp"  # not a name of `earl.runs.storage`'s
     partial.mkdir(parents=True)
     try:
         for path in sorted(checkpoint.iterdir()):

@@ -1,8 +1,7 @@
-"""The contexts of a sampler's sessions in the slots of its cache, and the logits that come after them.
+"""The KV cache of a sampler: contexts of its sessions in slots, and the logits after them.
 
-    sessions ─▶ distinct contexts ─▶ a slot each ─▶ what it does not hold is fed ─▶ logits, by session
-
-Episodes whose contexts are alike share a slot of the cache until they part: what is alike is computed once.
+Sessions with the same context share a slot until they diverge, so common tokens are computed once. Each distinct
+context gets a slot, and only the tokens that the slot lacks are fed. `waves` plans batches when not all prompts fit.
 """
 
 import sys
@@ -20,8 +19,6 @@ from earl.errors import EarlError
 from earl.parallel.memory import PASS_TOKENS, room_for
 from earl.rollout.prompt import Prompt
 
-# A KV cache whose slots hold contexts, from one turn of an episode to the next.
-
 
 @dataclass(slots=True)
 class Window:
@@ -29,10 +26,8 @@ class Window:
 
     slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [B], the slot of each row
     positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
-    length: int = 0
-    """Positions to attend to, of all that the slots hold."""
-    room: int = sys.maxsize
-    """Positions of all slots together, at most."""
+    length: int = 0  # positions to attend to
+    room: int = sys.maxsize  # the most positions of all slots together
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
@@ -52,21 +47,17 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """The slots of all layers, moved together by one window."""
-
     def __init__(self, num_layers: int, room: int = sys.maxsize) -> None:
         self.window = Window(room=room)
         super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
 
     def fits(self, num_slots: int, num_positions: int) -> bool:
-        """Whether the slots may grow to so many, each with so many positions."""
         first = self.layers[0].keys
         slots, positions = first.shape[:2] if first is not None else (0, 0)
         return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
 
     @property
     def held_bytes(self) -> int:
-        """Of all keys and values."""
         stores = (store for layer in self.layers for store in (layer.keys, layer.values))
         return sum(store.nbytes for store in stores if store is not None)
 
@@ -87,7 +78,7 @@ def _copied(store: Tensor, source: Tensor, target: Tensor, length: int, room: in
 
 
 def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Write `states` into a store, grown where it must; the store, and [B, heads, length, head size] read from it."""
+    """Write `states`, growing the store as needed; return it and the read part, [B, heads, length, head size]."""
     if store is None:
         store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
     store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1, window.room)
@@ -102,36 +93,21 @@ def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tens
         needed = (max(slots, num_slots), max(positions, num_positions))
     if needed == (slots, positions):
         return store
-    # Zeros: what is masked has weight 0, and 0 times whatever lay in the memory might not be 0.
+    # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
     larger = store.new_zeros(*needed, heads, size)
     larger[:slots, :positions] = store
     return larger
 
 
-# Which prompts are completed together where keys and values of all of them do not fit.
-
-
 def need(prompt: Prompt) -> int:
-    """The positions that a prompt and its reply take at most; padding has the last, where nothing is read."""
+    """The most positions of a prompt and its reply; padding writes to the last, which is never read."""
     return len(prompt.tokens) + prompt.max_tokens
 
 
 def waves(needs: Sequence[int], room: int) -> list[list[int]]:
-    """The numbers of the prompts, wave by wave: as few waves as there can be.
-
-    Slots are as long as the longest of their wave, so prompts that are alike in length go together.
-
-    Args:
-        needs: positions of each prompt.
-        room: positions of all slots together.
-
-    Raises:
-        EarlError: when the longest does not fit by itself.
-
-    Example:
-        >>> waves([5, 9, 4, 5], room=10)   # 1 x 9, then 2 x 5, then 1 x 4
-        [[1], [0, 3], [2]]
-    """
+    """Indices of the prompts, in as few waves as possible: needs [5, 9, 4, 5], room 10 give [1], [0, 3], [2]. Slots
+    are as long as the longest prompt of a wave, so prompts of similar length go together. needs: positions of each
+    prompt; room: of all slots together. Raises EarlError when the longest alone does not fit."""
     left = sorted(range(len(needs)), key=lambda number: -needs[number])
     if left and (longest := needs[left[0]]) > room:
         raise EarlError(
@@ -150,31 +126,26 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Wanted(NamedTuple):
-    """A context that logits are wanted for: the first `held` tokens of a slot, then the new ones."""
+    """A context whose logits are wanted: the first `held` tokens of a slot, then the new ones."""
 
     held: int
-    slot: int
-    """Whose beginning is held; -1 where nothing is."""
+    slot: int  # the slot that holds the beginning; -1 for none
     new: Sequence[int]
 
 
 def _size(context: Wanted) -> int:
-    """Contexts of one size have up to twice as many new tokens as each other, so padding stays below the half."""
+    """Size class: contexts of one class differ at most by a factor of two in new tokens; padding is below half."""
     return (len(context.new) - 1).bit_length()
 
 
 def _passes(names: Sequence[Name], wanted: Mapping[Name, Wanted]) -> Iterator[Sequence[Name]]:
-    """Contexts of one size in passes of at most PASS_TOKENS new tokens, or of one context."""
+    """Contexts of one size class in passes of at most PASS_TOKENS new tokens, or of one context."""
     each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
     return (names[start : start + each] for start in range(0, len(names), each))
 
 
 class Contexts:
-    """What a model has computed of the contexts of its sessions, with its weights as they are.
-
-    Args:
-        room: positions of all slots together, at most.
-    """
+    """Cached contexts of a model's sessions, valid for its current weights. room: the most positions of all slots."""
 
     def __init__(self, model: Any, room: int) -> None:
         self._model = model
@@ -184,15 +155,13 @@ class Contexts:
 
     @property
     def held_bytes(self) -> int:
-        """Of all keys and values."""
         return self._cache.held_bytes
 
     def release(self, session: int) -> None:
-        """Forget an ended episode; a slot that is nobody's any more is used again."""
         self._slots.pop(session, None)
 
     def fits(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether there is room for prompts and replies beside what is held for other sessions."""
+        """Whether prompts and replies fit beside what is held for other sessions."""
         kept = self._kept({prompt.session for prompt in prompts})
         return self._cache.fits(len(kept) + len(prompts), max(map(need, prompts)))
 
@@ -207,20 +176,17 @@ class Contexts:
         return self._feed(contexts, wanted)
 
     def decode(self, replies: Mapping[int, int]) -> Tensor:
-        """Feed one token to each session that goes on; logits [B, V] after it."""
+        """Feed one token to each continuing session; logits [B, V] after it."""
         children = {session: (self._slots[session], token) for session, token in replies.items()}
         wanted = {(slot, token): Wanted(len(self._tokens[slot]), slot, (token,)) for slot, token in children.values()}
         return self._feed(children, wanted)
 
     def _kept(self, sessions: Set[int]) -> set[int]:
-        """The slots of all sessions but these."""
         return {slot for session, slot in self._slots.items() if session not in sessions}
 
     def _held(self, session: int, context: tuple[int, ...]) -> tuple[int, int]:
-        """How many of a context's first tokens the session's slot holds, and which slot that is, -1 for none.
-
-        At least the last token is always fed, since the logits after it are wanted.
-        """
+        """How many of a context's first tokens the session's slot holds, and the slot, -1 for none. At least the last
+        token is always fed, since the logits after it are wanted."""
         slot = self._slots.get(session, -1)
         tokens = self._tokens.get(slot, [])
         if len(tokens) < len(context) and [*context[: len(tokens)]] == tokens:
@@ -233,15 +199,8 @@ class Contexts:
         return same, slot
 
     def _feed(self, sessions: Mapping[int, Name], wanted: Mapping[Name, Wanted]) -> Tensor:
-        """Compute each distinct context once.
-
-        Args:
-            sessions: the name of each session's context.
-            wanted: the contexts by name.
-
-        Returns:
-            logits [B, V], by session.
-        """
+        """Compute each distinct context once; logits [B, V], by session. sessions: the name of each session's context;
+        wanted: the contexts by name."""
         slots = dict(zip(wanted, self._claim([*wanted.values()], self._kept(sessions.keys())), strict=True))
         self._slots |= {session: slots[name] for session, name in sessions.items()}
         names = sorted(wanted, key=lambda name: _size(wanted[name]))
@@ -252,11 +211,11 @@ class Contexts:
         rows = {name: row for row, name in enumerate(names)}
         order = [rows[name] for name in sessions.values()]
         if len(logits) == 1 and order == [*range(len(names))]:
-            return logits[0]  # as they are: copies of them may be what takes most
+            return logits[0]  # uncopied: logits may be the largest tensors here
         return torch.cat(logits)[order]
 
     def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
-        """A slot for each context: the one that holds its beginning, or a free one with a copy of that."""
+        """A slot for each context: the one that holds its beginning, or a free one with a copy of it."""
         owner: dict[int, int] = {}
         for number, context in enumerate(wanted):
             owner.setdefault(context.slot, number)
@@ -274,11 +233,8 @@ class Contexts:
         return slots
 
     def _forward(self, slots: Sequence[int], wanted: Sequence[Wanted]) -> Tensor:
-        """Logits [B, V] after the last new token of each context.
-
-        Rows with fewer new tokens are padded; what the padding writes lies behind the context's end, is masked,
-        and is overwritten before the context grows over it.
-        """
+        """Logits [B, V] after the last new token of each context. Rows with fewer new tokens are padded; padding writes
+        behind the context's end, is masked, and is overwritten before the context grows over it."""
         width = max(len(context.new) for context in wanted)
         tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in wanted])
         starts = torch.tensor([context.held for context in wanted])
@@ -293,7 +249,7 @@ class Contexts:
             self._model,
             tokens,
             attention_mask=mask,
-            position_ids=window.positions.clamp(max=window.length - 1),  # padding may stand behind the last
+            position_ids=window.positions.clamp(max=window.length - 1),  # padding may lie behind the last position
             past_key_values=self._cache,
             use_cache=True,
         )

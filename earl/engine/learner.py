@@ -1,4 +1,4 @@
-"""The learner: batches in, statistics out, however it is spread over processes (see ranks.py and sharding/)."""
+"""The learner: takes batches, returns statistics. `ranks.py` and `sharding/` spread it over processes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -24,34 +24,23 @@ from earl.engine.ranks import Ranks
 from earl.engine.score import Scores
 from earl.engine.train_state import HeldTensors, Kept
 
-SKIPPED = "skipped_minibatches"
-"""The statistic that counts minibatches that were not learned from; absent where all were."""
-LOSSES = ("loss", "value_loss", "kl_to_reference")
-"""The statistics that are minimised."""
+SKIPPED = "skipped_minibatches"  # statistic; absent when none was skipped
+LOSSES = ("loss", "value_loss", "kl_to_reference")  # statistics that are minimised
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one call of `update` does."""
-
     learning_rate: float
     entropy: float
     kl: float
     minibatches: int
     epochs: int
-    seed: int
-    """Orders the rows."""
+    seed: int  # orders the rows
 
 
 class Learner(Prepares):
-    """AdamW on a model, and on a value head where the algorithm needs one.
-
-    Args:
-        policy: a causal language model with its tokenizer.
-        temperature: that of the sampler, so that both speak of the same distribution.
-        ranks: how the model is spread over processes; all of them call every method alike.
-        values: whether to train a value head.
-    """
+    """AdamW on a model, and on a value head if `values`. All `ranks` call every method alike; `temperature` is the
+    sampler's, so that both use the same distribution."""
 
     def __init__(
         self,
@@ -65,7 +54,7 @@ class Learner(Prepares):
         self._algorithm, self._config = algorithm, learner
         self._temperature, self._ranks = temperature, ranks
         give_back(learner.micro_batch_tokens)
-        policy.model.eval()  # gradients flow all the same; dropout would change what was sampled from
+        policy.model.eval()  # does not stop gradients; dropout would change the sampled distribution
         self.scorer = ranks.place(policy, learner, values)
         self._kept = Kept(self.scorer, policy.tokenizer, learner, ranks)
         self._parameters = self._kept.trained
@@ -73,55 +62,47 @@ class Learner(Prepares):
 
     @property
     def vocab(self) -> int:
-        """How many tokens the model knows."""
         size: int = self.scorer.model.config.get_text_config().vocab_size
         return size
 
     @property
     def has_reference(self) -> bool:
-        """Whether a second model is held, to measure the KL divergence to."""
+        """Whether a reference model for the KL divergence is in memory."""
         return self._kept.frozen is not None
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The model's whole weights, as the sampler loads them, adapters merged; of sharded ranks, at the first one."""
+        """The whole weights for the sampler, adapters merged; of sharded ranks, on the first one only."""
         return self._kept.weights()
 
     def held(self) -> HeldTensors:
-        """This process's part of the same weights, wherever ranks are sharded."""
+        """This process's part of the same weights; only for sharded ranks."""
         return self._kept.held()
 
     def snapshot(self) -> Callable[[Path], None]:
-        """All that `restore` continues from, as it is now, in host memory; every process takes part.
-
-        Returns:
-            what writes it into a folder, from any thread and without the other processes: the policy as a Hugging Face
-            folder, and the rest beside it.
-        """
+        """A copy of all that `restore` needs, in host memory; every process takes part. Returns a function that writes
+        it into a folder, from any thread and without the other processes: the policy as a Hugging Face folder, and the
+        rest beside it."""
         return self._kept.snapshot().write
 
     def restore(self, folder: Path) -> None:
-        """Continue from what a snapshot wrote, under this layout or any other one."""
         self._kept.restore(folder)
 
     @property
     def steps(self) -> int:
-        """Of the optimizer, begun since the learner was made."""
         return self._kept.steps
 
     def carried(self) -> Iterator[tuple[str, StoredPart]]:
-        """This process's parts of all that another layout goes on from; see `sharded_learner`."""
+        """This process's parts of the state that another layout continues from; see `sharded_learner`."""
         return self._kept.carried()
 
     def take_over(self, carried: TensorSource) -> None:
-        """Go on from what all processes of another layout carried."""
         self._kept.take(carried)
 
     def offload(self) -> None:
-        """Move all that the learner holds to host memory, until `reload`; on a CPU it is there already."""
+        """Move all of the learner's tensors to host memory, until `reload`; a no-op on a CPU."""
         self._kept.move(torch.device("cpu"))
 
     def reload(self) -> None:
-        """Move everything back to where it is computed with."""
         self._kept.move(self.scorer.device)
 
     def update(
@@ -133,8 +114,8 @@ class Learner(Prepares):
             part: which rows of the step the batch is; None: all of them.
 
         Returns:
-            the mean of each statistic; nothing when the batch has no rows. Minibatches that were skipped, because
-            their loss or gradient was not finite, have no part in it; where there are such, SKIPPED says how many.
+            the mean of each statistic; empty when the batch has no rows. Minibatches with a non-finite loss or gradient
+                are skipped and left out of the means; SKIPPED counts them.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = update.learning_rate
@@ -155,8 +136,7 @@ class Learner(Prepares):
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
         Args:
-            reference: under the model as it was when this was first asked for, instead of as it is now; with
-                adapters, under the model without them.
+            reference: use the model as it was at the first such call; with adapters, the model without them.
             temperature: in place of the sampler's.
             part: which rows of the step these are; None: all of them.
         """
@@ -176,12 +156,9 @@ class Learner(Prepares):
     def _minibatch(
         self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: RowShare
     ) -> dict[str, float]:
-        """One optimiser step on the processes' summed gradients, for rows of the step wherever they lie.
-
-        Returns:
-            the statistics; nothing when loss or gradient are not finite, and the step was skipped. Both are sums over
-            all processes, which therefore skip alike.
-        """
+        """One optimiser step on gradients summed over processes, for rows of the step wherever they lie. Returns the
+        statistics; empty when the step was skipped because loss or gradient are not finite. Both are sums over all
+        processes, so all processes skip alike."""
         tokens, turns = part.counts(rows)
         own = batch.select(part.places(rows))
         sums: dict[str, Tensor] = {}
@@ -198,7 +175,7 @@ class Learner(Prepares):
         sound = all(math.isfinite(number) for number in (norm, *losses))
         if sound:
             self._kept.step()
-        self._optimizer.zero_grad()  # now, so that whatever comes between two updates has their room
+        self._optimizer.zero_grad()  # now, to free the gradients between two updates
         if not sound:
             return {}
         return {name: value / tokens for name, value in named.items()} | {"grad_norm": norm}
@@ -213,7 +190,7 @@ class Learner(Prepares):
     def _loss(
         self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, tokens: int, turns: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a micro-batch, scaled so that micro-batches and processes add up to the mean over tokens."""
+        """Loss of a micro-batch, scaled so that the sum over micro-batches and processes is the mean over tokens."""
         batch, scores = chunk.members, chunk.scores(self.scorer, self._temperature)
         inputs = _token_inputs(batch, scores)
         loss, stats = algorithm.loss(inputs, self._algorithm)
@@ -234,7 +211,7 @@ class Learner(Prepares):
     def _shared(
         self, rows: Rows, where: NDArray[np.bool_], compute: Callable[[Chunk[Rows]], Tensor], part: RowShare | None
     ) -> NDArray[np.float32]:
-        """Compute one number per token of `where`, each process for its share of the rows, or for those that it has."""
+        """One number per token of `where`; each process computes its share of the rows, or those that it holds."""
         alone = part is not None and part.alone
         result = torch.zeros(len(rows.tokens))
         for chunk in self._chunks(rows, alone):

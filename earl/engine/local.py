@@ -1,6 +1,6 @@
-"""The embedded sampler: batched decoding in this process, with the KV cache kept over the turns of an episode.
+"""The embedded sampler: batched decoding in this process; the KV cache is kept over the turns of an episode.
 
-prompts ─▶ waves that fit ─▶ prefill what no slot holds ─▶ choose ─▶ decode ─▶ choose ─▶ … completions
+generate: split prompts into waves that fit, prefill what no slot holds, then choose and decode token by token.
 """
 
 import copy
@@ -20,21 +20,14 @@ from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
 
 TOLERANCE = 1e-3
-"""How far a probe's log-probs may lie from the learner's: both compute in float32, in another order."""
+"""Tolerance of a probe's log-probs: both sides compute in float32, in different order."""
 
 
 class LocalSampler:
-    """Samples from its own copy of a policy's model.
-
-    Args:
-        policy: model and stop tokens; the weights are copied, where it has any.
-        temperature: divides the logits; log-probs are those of the resulting distribution.
-        room_bytes: of the keys and values in this process; episodes that do not fit wait for others to end. None: as
-            many as there are episodes.
-    """
+    """Samples from its own copy of a policy's model, of whose weights it takes a copy if there are any. room_bytes:
+    for keys and values in this process; episodes that do not fit wait for others; None: no limit."""
 
     tp = 1
-    """Processes that the copy is split over."""
 
     def __init__(self, policy: Policy, temperature: float = 1.0, room_bytes: int | None = None) -> None:
         self._stop_ids = policy.stop_ids
@@ -49,15 +42,9 @@ class LocalSampler:
         self._forget()
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Take new weights and drop every cached key and value.
-
-        Args:
-            probe: what the learner's weights say of a prompt, where they came from another process; compared.
-
-        Raises:
-            StaleWeights: when these say something else.
-        """
-        for name, tensor in tensors_once(self._model).items():  # one after the other: they may be fetched one by one
+        """Take new weights and drop every cached key and value. probe: the learner's log-probs of a prompt; raises
+        StaleWeights when these weights give others."""
+        for name, tensor in tensors_once(self._model).items():  # one by one: they may be fetched lazily
             given = self._part(weights, name)
             assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
             tensor.copy_(given)
@@ -67,11 +54,9 @@ class LocalSampler:
             self._check(probe)
 
     def _copied(self, policy: Policy) -> Any:
-        """A model with the policy's weights, or with memory for some to come."""
         return copy.deepcopy(policy.model) if self._filled else empty(policy.model)
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
-        """What this process holds of a tensor."""
         return weights[name]
 
     def _check(self, probe: Probe) -> None:
@@ -79,32 +64,27 @@ class LocalSampler:
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
         return self._version
 
     def sleep(self) -> None:
-        """Nothing to free."""
+        """A no-op."""
 
     def wake(self) -> None:
-        """Nothing was freed."""
+        """A no-op."""
 
     def close(self) -> None:
-        """Let go of weights, keys and values at once; the sampler is of no use any more."""
+        """Free weights, keys and values now; the sampler is unusable afterwards."""
         for tensor in self._model.parameters():
-            tensor.data = tensor.data.new_empty(0)  # modules and their hooks know each other, and go later
+            tensor.data = tensor.data.new_empty(0)  # modules and hooks form reference cycles, which are collected later
         self._forget()
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget ended episodes; a slot that is nobody's any more is used again."""
         for session in sessions:
             self._contexts.release(session)
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """Complete all prompts in one batch that shrinks as replies end, or in as many as their room asks for.
-
-        Raises:
-            EarlError: when not even one of them has room.
-        """
+        """Complete all prompts, in one batch that shrinks as replies end, or in several if they do not fit together.
+        Raises EarlError when the longest prompt alone does not fit."""
         assert self._filled, "a sampler that was made without weights is given some before it is asked"
         planned = waves([need(prompt) for prompt in prompts], self._room)
         self._most_waves = max(self._most_waves, len(planned))
@@ -112,23 +92,21 @@ class LocalSampler:
         for wave in planned:
             own = [prompts[number] for number in wave]
             if not self._contexts.fits(own):
-                self._forget()  # what is cached is computed again when it is wanted
+                self._forget()  # dropped contexts are recomputed when needed
             completions |= zip(wave, self._complete(own), strict=True)
         return [completions[number] for number in range(len(prompts))]
 
     def most_waves(self) -> int | None:
-        """The most batches that one call took since this was last asked; None where room is not bounded."""
+        """The most batches of one call since this was last asked; None without a limit."""
         most, self._most_waves = self._most_waves, 0
         return None if self._room == sys.maxsize else most
 
     @property
     def held_bytes(self) -> tuple[int, int]:
-        """Of the weights, and of the keys and values, in this process."""
         return sum(tensor.nbytes for tensor in tensors_once(self._model).values()), self._contexts.held_bytes
 
     @torch.inference_mode()
     def _complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """Complete prompts together."""
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)
         greedy = np.array([prompt.greedy for prompt in prompts])
         replies: list[list[int]] = [[] for _ in prompts]
@@ -160,8 +138,8 @@ class LocalSampler:
         logprobs = torch.log_softmax(logits / self._temperature, dim=-1)
         chosen = logprobs.argmax(dim=-1)
         if not greedy.all():
-            # Inverse of the cumulative distribution: one uniform number per row, so that a row's tokens do not
-            # depend on what else is in the batch.
+            # Inverse of the cumulative distribution: one uniform number per row, so that a row's tokens do not depend
+            # on the rest of the batch.
             cumulative = logprobs.double().exp_()
             torch.cumsum(cumulative, dim=-1, out=cumulative)
             drawn = torch.from_numpy(uniforms(seeds, counter))[:, None] * cumulative[:, -1:]

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): two thin matrices are trained beside every frozen layer of a block."""
+"""Low-rank adapters (LoRA, arXiv 2106.09685): two thin matrices are trained beside every frozen linear layer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +13,12 @@ from earl.seeds import derive
 
 FACTORS = (".lora_A.default.weight", ".lora_B.default.weight")
 INSIDE = ".base_layer"
-"""What stands in the name of a tensor whose layer has adapters."""
+"""Part of the name of a tensor whose layer has adapters."""
 
 
 def adapt(model: Any, learner: LearnerConfig) -> None:
-    """Freeze a model and add adapters to its linear layers, if the recipe asks for them; at first they change nothing.
-
-    Raises:
-        EarlError: when peft is not installed.
-    """
+    """Freeze a model and add adapters to its linear layers, if configured; at first they change nothing. Raises
+    EarlError when peft is not installed, or the model has no linear layers."""
     if not learner.lora_rank:
         return
     try:
@@ -35,7 +32,6 @@ def adapt(model: Any, learner: LearnerConfig) -> None:
 
 
 def _linear_layers(model: Any) -> list[str]:
-    """The last parts of their names, but the output layer's."""
     last = model.get_output_embeddings()
     found = {
         name.rpartition(".")[2]
@@ -53,12 +49,11 @@ def plain(name: str) -> str:
 
 
 def is_factor(name: str) -> bool:
-    """Whether a tensor belongs to an adapter."""
     return name.endswith(FACTORS)
 
 
 def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
-    """A factor as it begins: the second is zero, so that nothing changes at first, the first as peft draws it."""
+    """Initial factor: the second is zero, so that nothing changes at first, the first is drawn as peft does."""
     if name.endswith(FACTORS[1]):
         return torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive(0, name) % (1 << 63))
@@ -67,7 +62,7 @@ def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def factors(name: str) -> tuple[str, str] | None:
-    """The names of the adapter's two factors for the weight `name`; None for one without."""
+    """The names of the adapter's two factors for the weight `name`; None where it has no adapter."""
     layer, inside, kind = name.rpartition(INSIDE + ".")
     return (layer + FACTORS[0], layer + FACTORS[1]) if inside and kind == "weight" else None
 
@@ -80,7 +75,7 @@ def merged(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig
 
 @contextmanager
 def frozen_base(model: Any) -> Iterator[None]:
-    """The model without its adapters, until the context ends."""
+    """Disable the model's adapters until the context ends."""
     adapted = [module for module in model.modules() if hasattr(module, "lora_A")]
     for layer in adapted:
         layer.enable_adapters(False)

@@ -1,4 +1,4 @@
-"""A batch cut for one process: its share of the rows, in micro-batches that one forward pass each sees."""
+"""A process's share of a batch, cut into micro-batches of one forward pass each, and Experience preparation of rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,53 +17,46 @@ from earl.engine.score import Scorer, Scores, score, spread
 from earl.errors import EarlError, OutOfMemory
 from earl.rollout.pack import complete
 
-# What one process of a learner has of a step's rows: all of them, or those that were sent to it.
-
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class RowShare:
-    """The rows of a process, n of N, and what it has to know of the others to learn with their processes.
+    """The n of N rows of a step that a process has, and what it has to know of the others to learn with them.
 
     Example:
-        Part(numbers=[0, 2], learned=[7, 5, 5], turns=[2, 1, 1], alone=True)   # row 1 lies with another process
+        RowShare(numbers=[0, 2], learned=[7, 5, 5], turns=[2, 1, 1], alone=True)   # row 1 is on another process
     """
 
-    numbers: Numbers
-    """[n], which rows are here, ascending."""
-    learned: Numbers
-    """[N], tokens of each row that are learned from."""
-    turns: Numbers
-    """[N], places in each row where a value is read."""
+    numbers: Numbers  # [n], ascending
+    learned: Numbers  # [N], trained tokens of each row
+    turns: Numbers  # [N], value positions of each row
     alone: bool
-    """Whether nobody else computes the rows that are here; else all processes have all rows and share them."""
+    """Whether only this process computes its rows; otherwise all processes have all rows and share the work."""
 
     @classmethod
     def whole(cls, rows: Rows) -> Self:
-        """All rows, on every process."""
         counts = (_per_row(rows, rows.mask), _per_row(rows, rows.value_mask))
         return cls(np.arange(rows.num_rows), *counts, alone=False)
 
     def places(self, rows: Numbers) -> Numbers:
-        """Where those of `rows` lie that are here, in their order."""
+        """Indices, in this process, of those of `rows` that are here, in their order."""
         place = np.full(len(self.learned), -1)
         place[self.numbers] = np.arange(len(self.numbers))
         found: Numbers = place[rows]
         return found[found >= 0]
 
     def counts(self, rows: Numbers) -> tuple[int, int]:
-        """Tokens that are learned from and values that are read, of `rows` wherever they lie; at least 1."""
+        """Trained tokens and value positions of `rows`, wherever they lie; each at least 1."""
         return max(1, int(self.learned[rows].sum())), max(1, int(self.turns[rows].sum()))
 
 
 def minibatches(order: Generator, rows: int, count: int) -> list[Numbers]:
-    """An epoch: all rows in a new order, cut into `count` parts, but for empty ones."""
+    """One epoch: all rows in a new order, cut into `count` parts, without empty ones."""
     return [part for part in np.array_split(order.permutation(rows), count) if len(part)]
 
 
 def order_of(seed: int) -> Generator:
-    """What the rows of an update are ordered by."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
@@ -73,16 +66,11 @@ def _per_row(rows: Rows, marked: NDArray[np.bool_]) -> Numbers:
     return np.add.reduceat(marked, rows.offsets[:-1], dtype=np.int64)
 
 
-# Experience preparation, as far as the learner's model is needed for it. The rows are prepared where they lie.
-
-
 class Prepares(ABC):
-    """What a learner makes of rows before it learns from them. With a `part`, of those that are in this process."""
+    """Experience preparation, as far as it needs the learner's model. With `part`: of the rows in this process."""
 
-    costs: Mapping[str, float] = MappingProxyType({})
-    """Of getting rows to where they are learned from: none, they are here."""
-    given: Mapping[str, float] = MappingProxyType({})
-    """Of giving weights to samplers: none, they are here too."""
+    costs: Mapping[str, float] = MappingProxyType({})  # cost of moving rows to the learner: none, they are local
+    given: Mapping[str, float] = MappingProxyType({})  # cost of the weight sync: none, weights are local
 
     @abstractmethod
     def logprobs(
@@ -95,19 +83,18 @@ class Prepares(ABC):
         """The value head's estimates [T] at rows.value_mask."""
 
     def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:  # noqa: ARG002
-        """Raises EarlError: one that shares its processes with the players has no other layout."""
+        """Raises EarlError: a learner that shares its process with the sampler has no other layout."""
         raise after or EarlError("an embedded learner has one layout; use placement.kind = 'colocated'")
 
     def peaks(self) -> Mapping[str, float]:
-        """Not counted: players take of the same process."""
+        """Not measured: the sampler uses memory of the same process."""
         return {}
 
     def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:  # noqa: ARG002
-        """The rows as the other methods want them: they are here already."""
+        """The rows as the other methods want them; here they are local already."""
         return rows
 
     def turn_values(self, rows: Rows, part: RowShare | None = None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The turns of the rows, and the value head's estimate before each."""
         return rows.turns[rows.value_mask], self.values(rows, part)[rows.value_mask]
 
     def complete(
@@ -118,12 +105,7 @@ class Prepares(ABC):
         reference: bool,
         part: RowShare | None = None,
     ) -> Batch:
-        """The batch of `rows`.
-
-        Args:
-            advantages: of all turns of the step, [K], as are the returns.
-            reference: whether log-probs of the reference model are read.
-        """
+        """The batch of `rows`. advantages, returns: [K], of all turns of the step; reference: add its log-probs."""
         return complete(
             rows, advantages, returns, self.logprobs(rows, reference=True, part=part) if reference else None
         )
@@ -131,11 +113,10 @@ class Prepares(ABC):
     def corrected(
         self, batch: Batch, mode: Literal["token", "sequence"], cap: float, part: RowShare | None = None
     ) -> tuple[Batch, dict[str, float]]:
-        """The batch with its importance corrected, and what was corrected; see `earl.algorithms.loss`."""
         return corrected(batch, self.logprobs(batch, part=part), mode, cap)
 
     def collected(self, batch: Batch) -> tuple[Batch, NDArray[np.float32]]:
-        """The whole batch, to be written down, and its log-probs [T] as they are now."""
+        """The whole batch, to be recorded, and its current log-probs [T]."""
         return batch, self.logprobs(batch)
 
 
@@ -144,28 +125,21 @@ R = TypeVar("R", bound=Rows)
 
 @dataclass(frozen=True, slots=True)
 class Chunk(Generic[R]):
-    """A micro-batch: rows of which no two are alike, and all rows that are like one of them."""
+    """A micro-batch: distinct rows, and all rows that are equal to one of them."""
 
-    kinds: R
-    """[U] rows for one forward pass."""
-    members: R
-    """[N] rows, N ≥ U."""
-    copies: NDArray[np.int64]
-    """The kind of each member, [N]."""
+    kinds: R  # [U] distinct rows for one forward pass
+    members: R  # [N] rows, N ≥ U
+    copies: NDArray[np.int64]  # [N], the index in `kinds` of each member
     numbers: NDArray[np.int64]
-    """The place of each member among the rows that the chunk was made of, [N]; empty for a silent one."""
+    """[N], the index of each member in the source rows; empty for a silent chunk."""
 
     def scores(self, scorer: Scorer, temperature: float) -> Scores:
-        """Scores of the members."""
         return spread(score(scorer, self.kinds, temperature), self.kinds, self.copies)
 
 
 def chunks(rows: R, max_tokens: int, share: int, shares: int, lockstep: bool) -> list[Chunk[R]]:
-    """The micro-batches of one of `shares` processes: of rows that are alike, each holds one and knows them all.
-
-    Args:
-        lockstep: every process gets as many micro-batches as the one that has most; the missing ones are silent.
-    """
+    """The micro-batches of one of `shares` processes; equal rows are computed once. lockstep: every process gets as
+    many micro-batches as the largest share has; missing ones are silent."""
     first, kind = distinct(rows)
     lengths = rows.lengths[first]
     dealt = deal(lengths, shares)
@@ -184,7 +158,7 @@ def _chunk(rows: R, first: NDArray[np.int64], kinds: NDArray[np.int64], members:
 
 
 def silent(rows: R) -> Chunk[R]:
-    """A row with nothing to learn: a process without rows of its own adds zeros under the same names."""
+    """A row with nothing to learn: it adds zeros under the same statistic names, for processes without rows."""
     only = np.zeros(1, np.int64)
     row = rows.select(only) if rows.num_rows else _blank(rows)
     row = replace(row, mask=np.zeros_like(row.mask), value_mask=np.zeros_like(row.value_mask))
@@ -192,6 +166,6 @@ def silent(rows: R) -> Chunk[R]:
 
 
 def _blank(rows: R) -> R:
-    """One token, where there is not a single row to take one from."""
+    """One dummy token, when there are no rows."""
     columns = {f.name: np.zeros(1, getattr(rows, f.name).dtype) for f in fields(rows) if f.name != "offsets"}
     return replace(rows, offsets=np.array([0, 1]), **columns)

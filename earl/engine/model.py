@@ -1,4 +1,4 @@
-"""The policy: a `transformers` causal language model with its tokenizer, made small or loaded."""
+"""The policy: a `transformers` causal language model with its tokenizer, newly made or loaded."""
 
 import sys
 from collections.abc import Iterator
@@ -22,11 +22,9 @@ from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
 
-# Models without weights, and what has to be made of them before they compute.
-
 
 def bare(config: Any) -> Any:
-    """The model of a configuration on no device: shapes without numbers."""
+    """The model of a configuration on the meta device: shapes without data."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, attn_implementation=ATTENTION, trust_remote_code=False
@@ -34,7 +32,7 @@ def bare(config: Any) -> Any:
 
 
 def empty(model: Any) -> Any:
-    """A model like one without weights, with memory for them; what was tied is tied."""
+    """A model like `model` with allocated, uninitialised weights; tied weights are tied."""
     made = bare(model.config).to_empty(device="cpu")
     made.tie_weights()
     make_buffers(made, torch.device("cpu"))
@@ -42,7 +40,7 @@ def empty(model: Any) -> Any:
 
 
 def make_buffers(model: Any, device: torch.device) -> None:
-    """Tables that a model computes from its configuration, such as the frequencies of rotary positions."""
+    """Compute buffers that follow from the configuration, such as rotary frequencies."""
     for module in model.modules():
         if [*module.buffers(recurse=False)]:
             made = type(module)(config=model.config.get_text_config())
@@ -50,15 +48,8 @@ def make_buffers(model: Any, device: torch.device) -> None:
                 setattr(module, name, buffer.to(device))
 
 
-# Activation checkpointing: a layer keeps its input only, and computes the rest again in the backward pass.
-
-
 def layers(model: Any) -> list[nn.Module]:
-    """The blocks that a transformer repeats.
-
-    Raises:
-        EarlError: for an architecture that does not say what they are.
-    """
+    """The repeated blocks of a transformer. Raises EarlError when the architecture does not name them."""
     repeated = set(model._no_split_modules or ())
     found = [module for module in model.modules() if type(module).__name__ in repeated]
     if not found:
@@ -70,41 +61,34 @@ def layers(model: Any) -> list[nn.Module]:
 
 
 def recompute(model: Any) -> None:
-    """Make every layer of a model forget its activations."""
+    """Activation checkpointing: every layer keeps only its input and recomputes the rest in the backward pass."""
     for layer in layers(model):
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 disable_progress_bar()  # earl shows its own
-set_verbosity_error()  # a warning would print the names of a foreign file as they are
+set_verbosity_error()  # a warning would print names from an untrusted file unescaped
 CLOSED: Final = {"trust_remote_code": False, "local_files_only": True}
-"""A model's own code is not run, and a folder is all there is: nothing is asked of the hub."""
+"""No remote code, and no access to the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A model and the tokenizer that speaks for it."""
-
     model: Any
     tokenizer: Any
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The tokens that end a reply."""
         return frozenset({self.tokenizer.eos_token_id})
 
     def save(self, folder: Path) -> None:
-        """Write both as a plain Hugging Face folder."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
 def shape(config: ModelConfig) -> ModelShape:
-    """The shape of the policy that a recipe starts from; needs neither memory nor time for its weights.
-
-    Raises:
-        EarlError: when the recipe's path leads to no model that earl can train.
-    """
+    """The shape of a recipe's model, without allocating weights. Raises EarlError when the recipe's path leads to no
+    model that earl can train."""
     if config.path is None:
         described = _small(config, character_tokenizer())
     elif (well_known := known_shape(config.path)) is not None:
@@ -118,7 +102,7 @@ def shape(config: ModelConfig) -> ModelShape:
 
 
 def shape_of(model: Any) -> ModelShape:
-    """The shape of a model, which may be without weights. Raises EarlError for layers that earl cannot sample from."""
+    """The shape of a model, with or without weights. Raises EarlError for layers that earl cannot sample from."""
     text = model.config.get_text_config()
     _check_layers(text)
     return ModelShape(
@@ -130,7 +114,7 @@ def shape_of(model: Any) -> ModelShape:
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
         intermediate=_passed(text),
         vocab=text.vocab_size,
-        # Behind a sliding window the sampler's own mask would see more than the model's.
+        # Beyond a sliding window the sampler's own mask would show more than the model's.
         max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
         tied=bool(text.tie_word_embeddings),
         head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
@@ -140,7 +124,7 @@ def shape_of(model: Any) -> ModelShape:
 
 
 def _passed(text: Any) -> int:
-    """The width of the feed-forward layers that one token passes; of a mixture, that of the experts it is sent to."""
+    """The feed-forward width per token; in a mixture of experts, of the experts that a token is sent to."""
     width = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     return int(
         (getattr(text, "moe_intermediate_size", None) or width) * (getattr(text, "num_experts_per_tok", None) or 1)
@@ -148,7 +132,7 @@ def _passed(text: Any) -> int:
 
 
 def _check_layers(text: Any) -> None:
-    """The sampler keeps keys and values; a layer that keeps another state would silently start anew every turn."""
+    """The sampler caches only keys and values; a layer with other state would silently restart every turn."""
     others = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if others:
         raise EarlError(
@@ -158,13 +142,12 @@ def _check_layers(text: Any) -> None:
 
 
 def tensors_once(model: Any) -> dict[str, Tensor]:
-    """What a model saves, by name: its own memory, tied tensors once, by the first of their names."""
+    """A model's saved tensors by name, without copies; tied tensors once, under their first name."""
     once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor.detach() for name, tensor in model.state_dict().items() if name in once}
 
 
 def make(config: ModelConfig, seed: int) -> Policy:
-    """The policy that a recipe starts from: loaded when it names a path, else new and small."""
     if config.path is not None:
         return load(config.path)
     tokenizer = character_tokenizer()
@@ -173,18 +156,13 @@ def make(config: ModelConfig, seed: int) -> Policy:
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
-    """The tokenizer of the policy that a recipe starts from; needs none of its weights."""
     if config.path is None:
         return character_tokenizer()
     return read_tokenizer(config.path, folder_of(config.path, weights=False))
 
 
 def read_tokenizer(path: str | Path, folder: Path) -> Any:
-    """The tokenizer of a folder that was checked.
-
-    Raises:
-        EarlError: when there is none that earl can use.
-    """
+    """The tokenizer of a checked folder. Raises EarlError when there is none that earl can use."""
     with _loading(path):
         tokenizer = AutoTokenizer.from_pretrained(folder, **CLOSED)
         if not tokenizer.chat_template:
@@ -197,16 +175,13 @@ def read_tokenizer(path: str | Path, folder: Path) -> Any:
 
 
 def load(path: str | Path) -> Policy:
-    """Load a policy from a Hugging Face folder or hub id.
-
-    Raises:
-        EarlError: when there is no model, no chat template, or a shape that earl cannot train.
-    """
+    """Load a policy from a Hugging Face folder or hub id. Raises EarlError when there is no model, no chat template, or
+    a shape that earl cannot train."""
     folder = folder_of(path)
     tokenizer, described = _described(path, folder)
     with _loading(path):
         needed, held = _numbers(bare(described)), _held(path, folder)
-        if needed > held:  # before memory is taken
+        if needed > held:  # before allocating memory
             raise EarlError(f"the weights in {str(path)!r} are {held} numbers of {needed}; give a whole language model")
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -227,11 +202,8 @@ def load(path: str | Path) -> Policy:
 
 
 def outline(model: ModelConfig) -> Policy:
-    """The policy that a recipe starts from, without weights, for who reads only parts of them or is given them.
-
-    Raises:
-        EarlError: as `load` does.
-    """
+    """The policy that a recipe starts from, without weights, for callers that load only parts of them or get them
+    later. Raises EarlError as `load` does."""
     if model.path is None:
         tokenizer = character_tokenizer()
         config: Any = _small(model, tokenizer)
@@ -244,14 +216,12 @@ def outline(model: ModelConfig) -> Policy:
 
 
 def _described(path: str | Path, folder: Path) -> tuple[Any, Any]:
-    """Tokenizer and configuration."""
     with _loading(path):
-        config = AutoConfig.from_pretrained(folder, **CLOSED)  # its complaint about an unknown model is the clearest
+        config = AutoConfig.from_pretrained(folder, **CLOSED)  # first: its error for an unknown model is the clearest
     return read_tokenizer(path, folder), config
 
 
 def _held(path: str | Path, folder: Path) -> int:
-    """How many numbers a folder's weights are, by their headers."""
     try:
         return Stored(folder).numbers
     except EarlError as error:
@@ -263,7 +233,6 @@ def _numbers(model: Any) -> int:
 
 
 def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
-    """The small model's configuration."""
     return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden,
@@ -274,7 +243,7 @@ def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
         head_dim=config.head_dim,
         max_position_embeddings=config.max_positions,
         tie_word_embeddings=False,
-        # The usual 0.02 is made for wide models; here it would leave every layer nearly silent at first.
+        # The usual 0.02 suits wide models; here the layers' outputs would be nearly zero at first.
         initializer_range=config.hidden**-0.5,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,
@@ -286,7 +255,7 @@ def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
 
 @contextmanager
 def _loading(path: str | Path) -> Iterator[None]:
-    """A library that reads somebody's files fails in every way there is: each becomes one clear error."""
+    """Turn any failure of a library that reads untrusted files into one clear EarlError."""
     known: EarlError | None = None
     with boundary() as fault:
         try:
@@ -294,7 +263,7 @@ def _loading(path: str | Path) -> Iterator[None]:
         except EarlError as error:
             known = error
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of the libraries in Rust, and no Exception
+            if type(error).__name__ != "PanicException":  # raised by Rust libraries, and not an Exception
                 raise
             raise RuntimeError(str(error)) from error
     if known is not None:
@@ -311,14 +280,13 @@ def hidden_states(model: Any, tokens: Tensor, **arguments: Any) -> Tensor:
 
 
 def head(model: Any) -> nn.Module:
-    """The layer from hidden states to logits."""
     layer: nn.Module = model.get_output_embeddings()
     return layer
 
 
 @torch.no_grad()
 def _check_head(policy: Policy) -> None:
-    """Logits are computed at the learned positions only; refuse a model that does more there."""
+    """Logits are computed at trained positions only; refuse a model whose logits are changed after the output layer."""
     probe = torch.arange(1, 5)[None]
     policy.model.eval()
     ours = head(policy.model)(hidden_states(policy.model, probe, use_cache=False))

@@ -1,4 +1,4 @@
-"""How a learner is spread over processes: the seam, and its simplest kind, whole copies that share the rows."""
+"""How a learner is spread over processes: the `Ranks` protocol, and `Replicas`, whole copies that share the rows."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -15,54 +15,47 @@ from earl.errors import EarlError
 from earl.parallel.layout import Box, Layout, whole
 
 BUCKET_NUMBERS = 1 << 24
-"""Gradients are added over processes in messages of about so many numbers."""
+"""Numbers per message when gradients are summed over processes, approximately."""
 
 
 class Sums(Protocol):
-    """How processes add up what each computed."""
-
     rank: int
     size: int
 
     def add(self, values: Tensor) -> Tensor:
-        """The sum over all processes, the same to the bit on each."""
+        """The sum over all processes, bit-identical on each."""
 
 
 class Ranks(Protocol):
-    """What the learner leaves to how it is spread. Every process calls the same methods in the same order."""
+    """How a learner is spread over processes. Every process calls the same methods in the same order."""
 
     rank: int
-    """Of this process, among all that the learner has."""
-    share: int
-    """Which share of the rows this process computes."""
+    share: int  # which share of the rows this process computes
     shares: int
-    lockstep: bool
-    """Whether all processes have to make the same number of forward passes."""
-    saver: bool
-    """Whether this process writes what all of them have alike."""
+    lockstep: bool  # whether all processes have to make the same number of forward passes
+    saver: bool  # whether this process saves what all of them hold alike
     layout: Layout
-    """How the processes share each tensor."""
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
         """This process's part of a policy, ready to be trained."""
 
     def twin(self, scorer: Scorer) -> Scorer:
-        """A frozen copy of what `place` gave, as it is now."""
+        """A frozen copy of the current `place` result."""
 
     def add(self, values: Tensor) -> Tensor:
         """The sum over all shares, in host memory."""
 
     def most(self, count: int) -> int:
-        """The largest count of any process, where all have to make as many forward passes as the one that has most."""
+        """The largest count of any process, where forward passes are in lockstep."""
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
-        """Add gradients and statistics over processes, and clip; the gradient's norm before, and the sums."""
+        """Sum gradients and statistics over processes, and clip; returns the norm before clipping, and the sums."""
 
     def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:
-        """Which part of the parameter `name` this process holds, and the shape of the whole."""
+        """The box of the parameter `name` on this process, and the shape of the whole."""
 
     def keeps(self, name: str) -> bool:
-        """Whether this process is the one that saves its part, of those that hold the same."""
+        """Whether this process saves its part; of several processes with the same part, one does."""
 
     def axis(self, name: str) -> int | None:
         """The axis that tensor parallelism splits the tensor `name` along."""
@@ -75,18 +68,16 @@ class Ranks(Protocol):
 
 
 class Replicas:
-    """Every process holds the same weights and computes its share of gradients."""
-
     lockstep = False
     layout = Layout()
 
     def __init__(self, peers: Sums) -> None:
         self._peers = peers
         self.share, self.shares = peers.rank, peers.size
-        self.rank, self.saver = 0, True  # one of them saves, and needs no other for it
+        self.rank, self.saver = 0, True  # any copy can save without the others
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
-        """The policy's own model. Raises EarlError for a narrow type: whole copies on CPUs compute in 32 bits."""
+        """The policy's own model. Raises EarlError for a narrow dtype: whole copies on CPUs compute in float32."""
         if learner.dtype != "float32":
             raise EarlError(
                 f"learner.dtype = {learner.dtype!r} is for a sharded learner, and this run is embedded; "
@@ -101,22 +92,20 @@ class Replicas:
         return Scorer(policy.model, values)
 
     def twin(self, scorer: Scorer) -> Scorer:
-        """A deep copy."""
         return copy.deepcopy(scorer).requires_grad_(False)
 
     def add(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
         return self._peers.add(values)
 
     def most(self, count: int) -> int:
-        """Its own: whole copies wait for each other in the sum alone."""
+        """The process's own count: replicas synchronise only in the gradient sum."""
         return count
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
-        """Statistics travel with the first gradients. Who is alone copies none."""
+        """Statistics travel with the first gradients; a single process copies none."""
         if self.shares == 1:
             for parameter in parameters.values():
-                if parameter.grad is None:  # it had no part in the loss
+                if parameter.grad is None:  # unused in the loss
                     parameter.grad = torch.zeros_like(parameter)
             return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), sums
         totals: Tensor | None = None
@@ -133,28 +122,23 @@ class Replicas:
         return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), totals
 
     def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:  # noqa: ARG002
-        """All of it."""
         return whole(tensor.shape), tuple(tensor.shape)
 
     def keeps(self, name: str) -> bool:  # noqa: ARG002
-        """The one who saves saves everything."""
         return True
 
     def axis(self, name: str) -> int | None:  # noqa: ARG002
-        """None: nothing is split."""
         return None
 
     def local(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
         return tensor
 
     def gathered(self, name: str, tensor: Tensor) -> Tensor:  # noqa: ARG002
-        """The tensor itself."""
         return tensor
 
 
 def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Neighbours of together at least BUCKET_NUMBERS numbers, but for the last ones."""
+    """Neighbouring parameters with at least BUCKET_NUMBERS numbers together, except for the last bucket."""
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
         bucket.append(parameter)

@@ -1,4 +1,4 @@
-"""What the weights say of tokens that were sampled: their log-probs, and the draws that lead to them."""
+"""Rescores sampled tokens under given weights: their log-probs, and the uniform draws that lead to them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +12,12 @@ from earl.engine.attention import spans
 from earl.engine.model import head
 from earl.engine.score import packed_states, slice_positions
 
-MAX_TOKENS = 8192
-"""Tokens of one forward pass."""
+MAX_TOKENS = 8192  # per forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Of every token of some rows, [T] each; 0 where the mask is not set."""
+    """Per token of some rows, [T]; 0 where the mask is not set."""
 
     logprobs: NDArray[np.float32]
     below: NDArray[np.float64]
@@ -27,7 +26,7 @@ class Review:
 
 @torch.inference_mode()
 def review(model: Any, rows: Rows, temperature: float) -> Review:
-    """Score the sampled tokens of rows as `LocalSampler` does when it draws them."""
+    """Score the sampled tokens of rows exactly as `LocalSampler` does when it draws them."""
     logprobs, below = np.zeros(len(rows.tokens), np.float32), np.zeros(len(rows.tokens), np.float64)
     for chosen in chunks_by_tokens(rows.lengths, MAX_TOKENS):
         part = rows.select(chosen)

@@ -1,4 +1,4 @@
-"""Several samplers as one: an episode stays where its prefix cache is, a new one goes where least is waiting."""
+"""Routes prompts to several samplers: an episode stays at its prefix cache, a new one goes to the least loaded."""
 
 import asyncio
 from collections import defaultdict
@@ -14,20 +14,10 @@ from earl.errors import EarlError, boundary
 from earl.rollout.drivers import Streams
 from earl.rollout.prompt import Completion, Prompt
 
-# A sampler that completes batches, behind `complete`: prompts come one by one, and those that wait go together.
-#
-# complete ─▶ waiting ─▶ [ all that wait ─▶ generate ]   one thread: weights are loaded between two batches
-
 
 class Batcher:
-    """A `Sampler` whose methods may be called from any thread, and that completes single prompts too.
-
-    Args:
-        sampler: is used by one thread alone from now on.
-
-    Attributes:
-        within: that sampler.
-    """
+    """A thread-safe `Sampler` that also completes single prompts; those that wait are completed as one batch. One
+    thread uses the given sampler (`within`), so weights are loaded between two batches."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.within = sampler
@@ -35,44 +25,37 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, "earl-batcher")
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """One completion, while others are on their way."""
         reply: Future[Completion] = Future()
         self._waiting.put((prompt, reply))
         self._thread.submit(self._flush)
         return await asyncio.wrap_future(reply)
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order, in a batch of their own."""
         return self._thread.submit(self.within.generate, prompts).result()
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes, soon."""
         self._thread.submit(self.within.release, sessions)
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Take new weights between two batches; replies to come are sampled with these."""
+        """Take new weights between two batches; later replies are sampled with them."""
         self._thread.submit(self.within.load, weights, version, probe).result()
 
     def close(self) -> None:
-        """End; nothing is asked any more."""
         if isinstance(self.within, Closes):
             self._thread.submit(self.within.close).result()
         self._thread.shutdown()
 
     def most_waves(self) -> int | None:
-        """See `InWaves`."""
         return self.within.most_waves() if isinstance(self.within, InWaves) else None
 
     def sleep(self) -> None:
-        """Free the device's memory between two batches."""
         self._thread.submit(self.within.sleep).result()
 
     def wake(self) -> None:
-        """Take it back."""
         self._thread.submit(self.within.wake).result()
 
     def _flush(self) -> None:
-        """Complete all prompts that wait; those that came with an earlier batch do not any more."""
+        """Complete all waiting prompts; those already completed with an earlier batch no longer wait."""
         batch = []
         while not self._waiting.empty():
             prompt, reply = self._waiting.get()
@@ -90,35 +73,26 @@ class Batcher:
 
 
 class VersionsDiffer(EarlError):
-    """Samplers that should play the same weights do not."""
+    """Samplers that should have the same weights have different versions."""
 
 
 class Replica(Sampler, Streams, Protocol):
-    """One of several samplers."""
-
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
+        """Of the current weights."""
 
 
 class ReplicaRoutes:
-    """Which replica an episode is at. Pure: tokens that wait are told to it, and nothing is sampled.
-
-    Example:
-        routes = Routes(2)
-        routes.enter(session=7, tokens=100)   # 0
-        routes.enter(session=8, tokens=10)    # 1
-        routes.enter(session=9, tokens=10)    # 1: 10 tokens wait there, 100 at the other
-    """
+    """Which replica an episode is at. Pure: it only counts the tokens that wait at each replica; a new session goes
+    to the one with the fewest."""
 
     def __init__(self, replicas: int) -> None:
-        self.waiting = [0] * replicas
-        """Tokens still to be sampled at each replica, at most."""
+        self.waiting = [0] * replicas  # the most tokens still to be sampled at each replica
         self._at: dict[int, int] = {}
         self._sessions = [0] * replicas
 
     def enter(self, session: int, tokens: int) -> int:
-        """The replica for a prompt of a session that may take so many tokens."""
+        """The replica for a prompt that may take this many tokens."""
         if session not in self._at:
             loads = [*zip(self.waiting, self._sessions, strict=True)]
             self._at[session] = loads.index(min(loads))
@@ -128,11 +102,9 @@ class ReplicaRoutes:
         return replica
 
     def leave(self, replica: int, tokens: int) -> None:
-        """A prompt has been answered."""
         self.waiting[replica] -= tokens
 
     def release(self, session: int) -> int | None:
-        """The replica that an ended episode was at, if it was at any."""
         replica = self._at.pop(session, None)
         if replica is not None:
             self._sessions[replica] -= 1
@@ -140,11 +112,7 @@ class ReplicaRoutes:
 
 
 class Router:
-    """A sampler made of several.
-
-    Raises:
-        VersionsDiffer: on every call after a load that not all replicas took.
-    """
+    """A sampler made of several. Every call raises VersionsDiffer after a load that not all replicas took."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -154,11 +122,10 @@ class Router:
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now, with all replicas."""
         return self._replicas[0].version
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order; the replicas work side by side."""
+        """One completion per prompt, in order; the replicas work in parallel."""
         self._check()
         places = [self._routes.enter(prompt.session, prompt.max_tokens) for prompt in prompts]
         shares: dict[int, list[int]] = defaultdict(list)
@@ -177,7 +144,6 @@ class Router:
         return [by_number[number] for number in range(len(prompts))]
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """One completion, while others are on their way."""
         self._check()
         replica = self._routes.enter(prompt.session, prompt.max_tokens)
         try:
@@ -186,14 +152,12 @@ class Router:
             self._routes.leave(replica, prompt.max_tokens)
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes."""
         for session in sessions:
             replica = self._routes.release(session)
             if replica is not None:
                 self._replicas[replica].release([session])
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Give new weights to all replicas, side by side."""
         loads = [self._threads.submit(replica.load, weights, version, probe) for replica in self._replicas]
         faults = [fault for fault in (load.exception() for load in loads) if fault is not None]
         if faults:
@@ -201,12 +165,10 @@ class Router:
         self._check()
 
     def sleep(self) -> None:
-        """Free the devices' memory."""
         for replica in self._replicas:
             replica.sleep()
 
     def wake(self) -> None:
-        """Take it back."""
         for replica in self._replicas:
             replica.wake()
 

@@ -1,4 +1,4 @@
-"""The seam between the loop and whatever completes prompts."""
+"""The `Sampler` protocol, and the probe that checks whether an engine computes with the weights it was given."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,9 @@ from earl.errors import EarlError
 from earl.parallel.layout import Box
 from earl.rollout.prompt import Completion, Prompt
 
-# Whether an engine computes with the weights that it was given: one prompt's log-probs against the learner's.
-
 LENGTH = 24
 COARSE = 0.1
-"""How far log-probs may lie apart of which one was computed in bfloat16."""
+"""Log-prob tolerance when one side was computed in bfloat16."""
 
 
 class StaleWeights(EarlError):
@@ -29,23 +27,17 @@ class StaleWeights(EarlError):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A prompt, and what the learner's weights say of it.
-
-    Example:
-        Probe(tokens=[17, 3, 88], logprobs=[-4.1, -5.0])
-    """
+    """A prompt, and its log-probs under the learner's weights."""
 
     tokens: Sequence[int]
-    """[T]"""
     logprobs: Sequence[float]
-    """[T - 1], of every token but the first, given those before; without temperature."""
-    coarse: bool = False
-    """Whether they were computed in bfloat16."""
+    """[T - 1] for T tokens: of every token but the first, given those before; without temperature."""
+    coarse: bool = False  # whether they were computed in bfloat16
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: Any, weights: Mapping[str, Tensor] | None = None) -> "Probe":
-        """The probe of a model, as it is or with other weights."""
+        """The probe of a model, with its own weights or with the given ones."""
         tokens = probe_tokens(model.config.get_text_config().vocab_size)
         own = {name for name, _ in model.named_parameters()}  # tied weights have two names in `weights`, one here
         given = {name: tensor for name, tensor in (weights or {}).items() if name in own}
@@ -56,7 +48,7 @@ class Probe:
 
 
 def probe_rows(tokens: Sequence[int]) -> Rows:
-    """The prompt as a learner scores it: one row, every token but the first learned."""
+    """The prompt as a learner scores it: one row; every token but the first is scored."""
     known, count = np.array(tokens, np.int32), len(tokens)
     return Rows(
         offsets=np.array([0, count], np.int64),
@@ -70,16 +62,12 @@ def probe_rows(tokens: Sequence[int]) -> Rows:
 
 
 def probe_tokens(vocab: int) -> list[int]:
-    """The same varied prompt every time."""
     return [Random(place).randrange(vocab) for place in range(LENGTH)]
 
 
 def check(probe: Probe, measured: Sequence[float], tolerance: float, version: int) -> None:
-    """Compare what the engine says with what the learner's weights say.
-
-    Raises:
-        StaleWeights: when they differ by more than `tolerance`, or one of them is not a number.
-    """
+    """Compare the engine's log-probs of a probe with the learner's. Raises StaleWeights when they differ by more than
+    `tolerance`, or one is not finite."""
     tolerance = max(tolerance, COARSE) if probe.coarse else tolerance
     pairs = [(abs(ours - theirs), theirs, ours) for ours, theirs in zip(measured, probe.logprobs, strict=True)]
     broken = next((pair for pair in pairs if not math.isfinite(pair[0])), None)
@@ -99,18 +87,16 @@ class Sampler(Protocol):
         """One completion per prompt, in order."""
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes."""
+        """Forget cached state of these episodes."""
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Take new weights; whatever was computed with the old ones is forgotten.
+        """Take new weights; anything computed with the old ones is dropped.
 
-        Args:
-            probe: what the learner's weights say of a prompt, for samplers that check themselves after loading;
-                absent: they compute it from `weights`.
+        probe: for samplers that check themselves after loading; absent: they compute it from `weights`.
         """
 
     def sleep(self) -> None:
-        """Free the device's memory for somebody else, where the device has its own."""
+        """Free the device's memory, where it is separate."""
 
     def wake(self) -> None:
         """Take it back."""
@@ -118,18 +104,18 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class InBoxes(Protocol):
-    """Weights of which a part of a tensor can be had without the rest."""
+    """Weights of which a part of a tensor can be read without the rest."""
 
     def part(self, name: str, box: Box) -> Tensor:
-        """What lies in a box of the tensor `name`."""
+        """The part of the tensor `name` in a box."""
 
 
 @runtime_checkable
 class InWaves(Protocol):
-    """A sampler whose prompts wait for each other where memory is short."""
+    """A sampler whose prompts wait for each other when memory is short."""
 
     def most_waves(self) -> int | None:
-        """The most batches that one call took since this was last asked; None where room is not bounded."""
+        """The most batches of one call since this was last asked; None without a limit."""
 
 
 @runtime_checkable
@@ -137,4 +123,4 @@ class Closes(Protocol):
     """A sampler that holds memory in this process."""
 
     def close(self) -> None:
-        """Let go of it at once; nothing is asked any more."""
+        """Free the memory now; the sampler is unusable afterwards."""

@@ -16,19 +16,17 @@ from earl.engine.sharding.context_parallel import portion
 from earl.engine.sharding.tensor_parallel import copied
 from earl.parallel.memory import LOGITS_AT_ONCE, PRODUCT_AT_ONCE
 
-# From hidden states to log-probs and entropies in slices of positions: the logits of all of them never exist together.
-#
-# The output layer may be split by vocabulary over the processes of a group: each computes the logits of its own words,
-# and log-sum-exp, the target's logit and the entropy are put together by sums over the group.
+# Log-probs and entropies are computed in slices of positions, so the logits of all positions never exist together. The
+# output layer may be split by vocabulary over a group; log-sum-exp, target logit and entropy are then combined by sums
+# over the group.
 
 
 def slice_positions(vocab: int) -> int:
-    """How many positions' logits are made at once."""
     return max(1, LOGITS_AT_ONCE // vocab)
 
 
 class TokenScores(torch.autograd.Function):
-    """Log-probs of targets and entropies: forward keeps two numbers a position, backward computes the logits again."""
+    """Log-probs and entropies: forward keeps two numbers per position, backward recomputes the logits."""
 
     @staticmethod
     def forward(
@@ -40,18 +38,15 @@ class TokenScores(torch.autograd.Function):
         temperature: float,
         group: ProcessGroup | None,
     ) -> tuple[Tensor, Tensor]:
-        """Scores of M positions.
+        """Log-probs [M] and entropies [M] in float32.
 
         Args:
             states: [M, H].
-            weight: [V', H], this process's words.
+            weight: [V', H], this process's part of the vocabulary.
             bias: [V'].
-            targets: [M], less the number of this process's first word: those of others lie outside 0 … V' - 1.
+            targets: [M], minus the first token id of this process: other processes' tokens lie outside 0 … V' - 1.
             temperature: divides the logits.
-            group: the processes that the words are split over; None: all are here.
-
-        Returns:
-            log-probs [M] and entropies [M], of 32 bits.
+            group: the processes that the vocabulary is split over; None: not split.
         """
         ctx.temperature = temperature
         step = slice_positions(weight.shape[0])
@@ -66,10 +61,8 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of states (this process's part) and of the output layer.
-
-        With p the distribution and H its entropy: ∂ log p(t)/∂z = 1[t] - p and ∂H/∂z = -p · (log p + H).
-        """
+        """Gradients of states (this process's part) and of the output layer. With p the distribution and H its entropy:
+        ∂ log p(t)/∂z = 1[t] - p and ∂H/∂z = -p · (log p + H)."""
         states, weight, bias, targets, log_sums, entropies = ctx.saved_tensors
         of_logprobs, of_entropies = gradients
         of_states = torch.empty_like(states)
@@ -80,7 +73,7 @@ class TokenScores(torch.autograd.Function):
             span = slice(start, start + step)
             logprobs = _logits(states[span], weight, bias, ctx.temperature).sub_(log_sums[span, None])
             of_logits = _of_logits(logprobs, targets[span], entropies[span], of_logprobs[span], of_entropies[span])
-            del logprobs  # of a slice that is done nothing lives on into the next one
+            del logprobs  # free each slice before the next one
             narrow = of_logits.div_(ctx.temperature).to(weight.dtype)
             of_states[span] = narrow @ weight
             if of_weight is not None:
@@ -105,7 +98,7 @@ def _summary(
     temperature: float,
     group: ProcessGroup | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each position: log-sum-exp, the target's logit, the mean logit under the distribution."""
+    """Log-sum-exp, target logit, and mean logit under the distribution, of each position."""
     logits = _logits(states, weight, bias, temperature)
     highest = _over(logits.amax(dim=-1), ReduceOp.MAX, group)
     chosen, inside = _chosen(logits, targets)
@@ -127,13 +120,13 @@ def _of_logits(
 
 
 def _chosen(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The targets' numbers [M], and whether they are among this process's words [M]."""
+    """The targets' entries [M], and whether they are in this process's part of the vocabulary [M]."""
     inside = (targets >= 0) & (targets < logits.shape[1])
     return logits.gather(1, targets.clamp(0, logits.shape[1] - 1)[:, None])[:, 0], inside
 
 
 def _add_product(total: Tensor, of_logits: Tensor, states: Tensor) -> None:
-    """Add a slice's part of the output layer's gradient; a narrow one by groups of words, as each is widened first."""
+    """Add a slice's gradient of the output layer; a narrow dtype by vocabulary blocks, as each is widened."""
     if total.dtype == of_logits.dtype:
         total.addmm_(of_logits.T, states)
         return
@@ -150,21 +143,15 @@ def _over(values: Tensor, operation: Any, group: ProcessGroup | None) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one forward pass says of some rows."""
-
     logprobs: Tensor  # [M], of the targets at rows.mask
     entropy: Tensor  # [M]
     values: Tensor  # [K], at rows.value_mask; without a value head, none
 
 
 class Scorer(nn.Module):
-    """A model and, where the algorithm needs one, a value head, in one module: what is trained, sharded and saved.
-
-    Attributes:
-        device: where it computes.
-        words: the processes that the output layer's words are split over, and the number of this one's first word.
-        context: the processes that the tokens are split over; None: all are here.
-    """
+    """A model and, where the algorithm needs one, a value head, as the module that is trained, sharded and saved.
+    `words`: the processes that the output layer's vocabulary is split over, and the first token id of this one.
+    `context`: the processes that the tokens are split over; None: not split."""
 
     def __init__(self, model: Any, values: bool = False) -> None:
         super().__init__()
@@ -182,16 +169,13 @@ class Scorer(nn.Module):
     def forward(
         self, tokens: Tensor, rows: Spans, learned: Tensor, targets: Tensor, turns: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Score packed rows.
+        """Log-probs [M], entropies [M] and values [K or 0] of packed rows.
 
         Args:
             tokens: [1, T].
-            learned: places of the M tokens whose log-probs are wanted.
+            learned: [M], positions of the tokens to score.
             targets: [M].
-            turns: places of the K tokens where a value is read.
-
-        Returns:
-            log-probs [M], entropies [M], values [K or 0].
+            turns: [K], positions at which a value is read.
         """
         if self.context is None:
             return self._scored(tokens, rows, learned - 1, targets, turns, temperature)
@@ -211,7 +195,7 @@ class Scorer(nn.Module):
     def _scored(
         self, tokens: Tensor, rows: PackedRows, places: Tensor, targets: Tensor, turns: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores of what follows the tokens at `places`, and values at `turns`, among tokens that are all here."""
+        """Scores of the tokens after `places`, and values at `turns`, when all tokens are on this process."""
         states = packed_states(self.model, tokens, rows)
         layer, (group, first) = head(self.model), self.words
         before = copied(states[places], group)
@@ -220,7 +204,7 @@ class Scorer(nn.Module):
         )
         if self.value_head is None:
             return logprobs, entropy, states.new_zeros(0)
-        return logprobs, entropy, self.value_head(states[turns]).float().sum(dim=-1)  # of one number
+        return logprobs, entropy, self.value_head(states[turns]).float().sum(dim=-1)  # squeezes the last axis
 
 
 def packed_states(model: Any, tokens: Tensor, rows: PackedRows) -> Tensor:
@@ -231,7 +215,6 @@ def packed_states(model: Any, tokens: Tensor, rows: PackedRows) -> Tensor:
 
 
 def score(scorer: Scorer, rows: Rows, temperature: float) -> Scores:
-    """Score all rows in one forward pass."""
     learned = np.flatnonzero(rows.mask)
     turns = np.flatnonzero(rows.value_mask)
     columns = (learned, rows.targets[learned].astype(np.int64), turns)
@@ -242,7 +225,7 @@ def score(scorer: Scorer, rows: Rows, temperature: float) -> Scores:
 
 
 def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
-    """The scores of `chosen` rows, each as often as it is chosen, from the scores of all `rows`."""
+    """The scores of `chosen` rows, repetitions included, from the scores of all `rows`."""
     learned = torch.from_numpy(repeats(np.add.reduceat(rows.mask, rows.offsets[:-1], dtype=np.int64), chosen))
     turns = torch.from_numpy(repeats(np.add.reduceat(rows.value_mask, rows.offsets[:-1], dtype=np.int64), chosen))
     values = scores.values[turns.to(scores.values.device)] if len(scores.values) else scores.values

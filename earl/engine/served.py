@@ -1,7 +1,7 @@
-"""A model behind an OpenAI-compatible server, for evaluation; it cannot be trained with, having no way to load weights.
+"""Samples from an OpenAI-compatible server, for evaluation; it cannot be trained with, since it takes no weights.
 
-token ids   vLLM's server and a tokenizer that is here: what is sent and what comes are token ids
-text        any server: the conversation is sent as messages, and a token is a character of what comes back
+token ids   vLLM's server and a local tokenizer: token ids are sent and received
+text        any server: the conversation is sent as messages, and a token is a character of the reply
 """
 
 import http.client
@@ -26,49 +26,37 @@ from earl.envs.base import CHARACTERS
 from earl.errors import EarlError
 from earl.rollout.prompt import Completion, Prompt
 
-# JSON over HTTP to an OpenAI-compatible server, which may be anybody's: with deadlines, limits and retries.
-#
-# The key, which only the environment knows, goes to the address that the user gave and nowhere else: no redirect is
-# followed, and no proxy of the environment is used.
+# JSON over HTTP to an untrusted server, with deadlines, limits and retries. The key, known only from the environment,
+# goes to the user's address and nowhere else: no redirect is followed, and no proxy of the environment is used.
 
 R = TypeVar("R")
 
-KEY = "EARL_API_KEY"
-"""The environment variable that holds the server's key, where it wants one."""
+KEY = "EARL_API_KEY"  # environment variable with the server's key, if it needs one
 TRIES = 5
-FIRST_PAUSE_SECONDS = 0.5
-"""Doubled after every failure."""
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers after which it is worth to ask again."""
+FIRST_PAUSE_SECONDS = 0.5  # doubled after every failure
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # status codes worth a retry
 REASON_CHARACTERS = 300
-LIST_BYTES = 4 << 20
-"""Of an answer that lists models."""
+LIST_BYTES = 4 << 20  # limit of the list of models
 
 
 class BadReply(EarlError):
-    """A server answers, but not in the protocol."""
+    """A server's reply breaks the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A server, by its address up to /v1.
-
-    Raises:
-        EarlError: when the address is none, or from its methods, when the server refuses or does not answer.
-        BadReply: from its methods, when its answers break the protocol.
-    """
+    """A server, by its address up to /v1; an invalid address raises EarlError. Its methods raise EarlError when the
+    server refuses or does not answer, BadReply when replies break the protocol."""
 
     url: str
-    timeout_seconds: float = 120.0
-    """Of one try, from the connection to the last byte."""
-    total_seconds: float = 300.0
-    """Of all tries and the pauses between them."""
+    timeout_seconds: float = 120.0  # of one try, from the connection to the last byte
+    total_seconds: float = 300.0  # of all tries and the pauses between them
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url) if self.url.isascii() and self.url.isprintable() and " " not in self.url else None
         try:
             fit = parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is none
+        except ValueError:  # not a valid port
             fit = False
         if parts is None or not fit or "@" in parts.netloc or parts.query or parts.fragment:
             raise EarlError(
@@ -77,15 +65,11 @@ class Client:
             )
 
     def get(self, path: str, take: Callable[[Any], R]) -> R:
-        """What the server has at a path.
-
-        Args:
-            take: reads the answer, and raises ValueError for one that breaks the protocol: it is asked for again.
-        """
+        """What `take` reads from the answer at a path; it raises ValueError to have the request repeated."""
         return self._ask(path, None, take, LIST_BYTES)
 
     def post(self, path: str, body: Mapping[str, Any], take: Callable[[Any], R], limit_bytes: int) -> R:
-        """The server's answer to a request, of at most `limit_bytes`."""
+        """As `get`, for a request with a body and an answer of at most `limit_bytes`."""
         return self._ask(path, json.dumps(body).encode(), take, limit_bytes)
 
     def _ask(self, path: str, data: bytes | None, take: Callable[[Any], R], limit: int) -> R:
@@ -137,11 +121,11 @@ class Client:
 
 
 class _Passing(Exception):
-    """An answer after which it is worth to ask again."""
+    """A status worth a retry."""
 
 
 class _Response(http.client.HTTPResponse):
-    """A response that has to be there, to the last byte, before a moment of the monotonic clock."""
+    """A response that has to be complete before a deadline of the monotonic clock."""
 
     def __init__(self, sock: socket, *arguments: Any, end: float, **keywords: Any) -> None:
         super().__init__(sock, *arguments, **keywords)
@@ -153,7 +137,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Timed(io.RawIOBase):
-    """Reads a socket before a moment of the monotonic clock, however slowly the bytes come."""
+    """Reads a socket up to a deadline of the monotonic clock, however slowly the bytes come."""
 
     def __init__(self, sock: socket, end: float) -> None:
         self._sock, self._end = sock, end
@@ -193,7 +177,7 @@ def _headers() -> dict[str, str]:
 
 
 def _without_key(text: str) -> str:
-    """A server's text without the key, should it repeat that."""
+    """A server's text, without the key in case it is echoed."""
     return text.replace(os.environ.get(KEY) or "\0", "***")
 
 
@@ -211,28 +195,19 @@ def _cure(code: int) -> str:
     return "check the address, which ends in /v1, and the model's name"
 
 
-CONNECTIONS = 64
-"""Requests on their way at once."""
+CONNECTIONS = 64  # concurrent requests
 SLACK_TOKENS = 16
-"""Tokens that a server may spend on a reply beside one for each character, such as its end."""
-REPLY_BYTES, TOKEN_BYTES = 1 << 18, 1 << 10
-"""Of an answer: around its tokens, and for each."""
+"""Tokens that a server may use beyond one per character of a reply, such as end tokens."""
+REPLY_BYTES, TOKEN_BYTES = 1 << 18, 1 << 10  # limits of an answer: fixed part, and per token
 MOST, ROUNDING = 1e6, 1e-3
-"""A log-prob is above -MOST, and above 0 by rounding alone."""
+"""A log-prob is above -MOST, and above 0 by rounding only."""
 MESSAGE = re.compile(r"<\|(system|user|assistant|tool)\|>(.*?)<\|end\|>", re.DOTALL)
 
 
 class ServedSampler:
-    """Completes prompts by asking a server, greedily or at temperature 1.
-
-    Args:
-        client: the server.
-        model: the name that the server knows the model by; None: the only one that it serves.
-        tokenizer: that of the served model, for token ids; None: text.
-
-    Raises:
-        EarlError: when the server does not answer, has no such model, or returns no token ids where they are needed.
-    """
+    """Completes prompts through a server, greedily or at temperature 1. model: the server's name of it; None: the
+    only one served. tokenizer: None means text. Raises EarlError when the server does not answer, has no such model,
+    or returns no token ids where they are needed."""
 
     def __init__(self, client: Client, model: str | None = None, tokenizer: Any = None) -> None:
         self._client, self._model = client, model or _only_model(client)
@@ -242,14 +217,12 @@ class ServedSampler:
         self._threads = ThreadPoolExecutor(CONNECTIONS, "earl-served")
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order; `logprobs` are 0 where the server tells none.
-
-        A prompt to which the server gives no valid reply has a completion with an `error`.
-        """
+        """One completion per prompt, in order; `logprobs` are 0 where the server returns none. A prompt without a valid
+        reply gets a completion with an `error`."""
         return list(self._threads.map(self._complete, prompts))
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Nothing is kept here."""
+        """A no-op."""
 
     def _complete(self, prompt: Prompt) -> Completion:
         try:
@@ -258,7 +231,6 @@ class ServedSampler:
             return Completion([], [], [], False, error=str(error))
 
     def _exactly(self, prompt: Prompt) -> Completion:
-        """Token ids in and out, as vLLM's server knows them."""
         stop = self.tokenizer.eos_token_id
         extra = {"return_token_ids": True, "stop_token_ids": [stop], "ignore_eos": True, "logprobs": 0}
         asked = {"prompt": list(prompt.tokens), "max_tokens": prompt.max_tokens, **extra}
@@ -277,7 +249,7 @@ class ServedSampler:
         return self._client.post("completions", asked | self._sampling(prompt), take, _limit(prompt))
 
     def _by_text(self, prompt: Prompt) -> Completion:
-        """Messages in, text out; characters that no environment speaks become question marks."""
+        """Messages in, text out; characters outside of CHARACTERS become question marks."""
         written = self.tokenizer.decode(prompt.tokens, skip_special_tokens=False)
         body = {"messages": messages(written), "max_tokens": prompt.max_tokens + SLACK_TOKENS}
 
@@ -301,12 +273,8 @@ class ServedSampler:
 
 
 def served(url: str, name: str, model: str | None) -> ServedSampler:
-    """The model behind a server.
-
-    Args:
-        name: a folder or hub id, for its tokenizer; anything else is only a name, and the server is spoken to in text.
-        model: the name that the server knows it by; absent: `name`, or for a folder the only one that it serves.
-    """
+    """The model behind a server. name: a folder or hub id, for its tokenizer; anything else is only a name, and text is
+    exchanged. model: the server's name of it; absent: `name`, or for a folder the only one that it serves."""
     client = Client(url)
     if not Path(name).exists() and not HUB_ID.fullmatch(name):
         return ServedSampler(client, model or name)
@@ -316,14 +284,9 @@ def served(url: str, name: str, model: str | None) -> ServedSampler:
 
 
 def messages(text: str) -> list[dict[str, str]]:
-    """The conversation that a prompt of earl's own tokenizer spells.
-
-    Example:
-        >>> messages("<|user|>1+1<|end|><|assistant|>2<|end|><|user|>2+2<|end|><|assistant|>")[-1]
-        {'role': 'user', 'content': '2+2'}
-    """
+    """The conversation in a prompt of earl's own tokenizer, as messages with role and content."""
     spoken = [{"role": role, "content": content} for role, content in MESSAGE.findall(text)]
-    # What a tool says is the user's turn to servers that were told of no tool calls.
+    # Servers that were told of no tool calls take a tool's output as a user turn.
     return [{**message, "role": "user"} if message["role"] == "tool" else message for message in spoken]
 
 
@@ -367,7 +330,6 @@ def _ids(value: Any, most: int, vocabulary: int) -> list[int]:
 
 
 def _logprobs(value: Any, length: int) -> list[float]:
-    """0 where the server tells none."""
     if value is None:
         return [0.0] * length
     told = _list(value.get("token_logprobs") if isinstance(value, dict) else None, "log-probs")
@@ -377,5 +339,4 @@ def _logprobs(value: Any, length: int) -> list[float]:
 
 
 def _limit(prompt: Prompt) -> int:
-    """Bytes of an answer with one completion."""
     return REPLY_BYTES + TOKEN_BYTES * prompt.max_tokens

@@ -1,6 +1,6 @@
-"""Where an existing model lies: in a folder, or on the hub, from where it is copied once. Some go by a short name.
+"""Finds a model in a folder, in the catalogue, or on the hub, from where it is downloaded once.
 
-Whoever made it is not trusted: its files are checked here before any library reads them.
+Models are untrusted: their files are checked here before any library reads them.
 """
 
 import json
@@ -19,14 +19,13 @@ from earl.parallel.catalogue import known, nearest
 from earl.parallel.memory import ModelShape
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""ORGANISATION/NAME."""
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["*.safetensors"]
 PATIENCE_SECONDS = 10
 _fetches: ContextVar[bool] = ContextVar("fetches", default=True)
 
 FILE_BYTES = 64 << 20
-"""Of a file that a library reads whole, such as a tokenizer."""
+"""Limit of a file that a library reads whole, such as a tokenizer."""
 CONFIG_BYTES = 1 << 20
 SHARD = re.compile(r"[^/\\]+\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -38,23 +37,15 @@ REFUSED = {
     "configuration_files": "names another configuration; keep one config.json",
     "transformers_weights": "names other weights; keep them in model.safetensors or its shards",
 }
-"""Settings by which a library would load what is not in the folder, or cannot be trained."""
+"""Settings by which a library would load data from outside of the folder, or that cannot be trained."""
 LIMITS = {"layer": 1_000, "expert": 10_000, "head": 100_000, "vocab": 1 << 24, "position": 1 << 26}
-"""Of a whole number in config.json, by what its name contains; others are at most OTHERS."""
+"""Limits of integers in config.json, by a part of their name; others are at most OTHERS."""
 OTHERS = 1 << 31
 
 
 def folder_of(path: str | Path, weights: bool = True) -> Path:
-    """The local folder of a model; one from the hub is downloaded when it is not here yet.
-
-    Args:
-        path: a folder, a hub id or a name of the catalogue; a folder of that name comes first.
-        weights: whether the weights are needed too, or only what describes them.
-
-    Raises:
-        EarlError: when there is no such folder, hub id or name, the hub does not answer, or what is there cannot be
-            read safely.
-    """
+    """The local folder of a model: `path` is a folder (tried first), a catalogue name, or a hub id, downloaded when
+    missing. Raises EarlError when there is no such model, no answer from the hub, or a file is unsafe to read."""
     folder = Path(path)
     if not (folder / "config.json").is_file():
         folder = _downloaded(path, weights)
@@ -100,18 +91,14 @@ def fetching(may: bool) -> Iterator[None]:
 
 
 def is_here(path: str | Path) -> bool:
-    """Whether what describes a model can be read without asking the hub."""
+    """Whether a model's description can be read without the hub."""
     if (Path(path) / "config.json").is_file():
         return True
     return isinstance(try_to_load_from_cache(hub_id(str(path)), "tokenizer_config.json"), str)
 
 
 def hub_id(name: str) -> str:
-    """The hub id that is meant: by a name of the catalogue, or by itself.
-
-    Raises:
-        EarlError: with the nearest name for what is neither.
-    """
+    """The hub id of a catalogue name, or the hub id itself. Raises EarlError with the nearest name for others."""
     if model := known(name):
         return model.hub
     if HUB_ID.fullmatch(name):
@@ -122,7 +109,7 @@ def hub_id(name: str) -> str:
 
 
 def known_shape(path: str | Path) -> ModelShape | None:
-    """The shape of a model of the catalogue, unless a folder of that name comes first; None: it has to be read."""
+    """The shape of a model of the catalogue, unless a folder of that name exists; None otherwise."""
     model = None if Path(path).exists() else known(str(path))
     return model.shape if model else None
 
@@ -132,9 +119,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _check(folder: Path, weights: bool) -> None:
-    """Raise EarlError for files that no library should read. Links are followed, as the hub's cache is made of them."""
+    """Raises EarlError for files that no library should read. Links are followed: the hub's cache consists of them."""
     for path in [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]:
-        if not path.exists():  # a link to what was not downloaded
+        if not path.exists():  # a link to a file that was not downloaded
             continue
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
@@ -168,7 +155,7 @@ def _check_config(path: Path) -> None:
 
 
 def _check_weights(folder: Path) -> None:
-    """Weights are read from safetensors alone: other formats can run code, or lie."""
+    """Weights are read from safetensors only: other formats can run code."""
     for path in sorted(folder.glob("*.safetensors.index.json")):
         places = _object(path).get("weight_map")
         names = [*places.values()] if isinstance(places, dict) else [None]
@@ -197,7 +184,6 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
-    """All names of an object and of those within it, with their values."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

@@ -1,10 +1,7 @@
 """A sampler whose model is split over several processes by tensor parallelism: weights, keys and values by heads.
 
-The first process is asked, as any sampler is. The others follow: they hear what it was asked and compute the same
-batches with their part of every layer. It alone sees whole logits, chooses, and tells the tokens.
-
-    first:    together(work) ─▶ generate ─▶ … ─▶ generate ─▶ end
-    others:   together(work) ─▶ follow:  generate ─▶ … ─▶ generate ─▶ end
+Only the first process is called, as any sampler is. Under `together`, the others follow: they receive each `generate`
+call and compute the same batches with their part of every layer. Only the first sees whole logits and chooses tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +22,8 @@ R = TypeVar("R")
 
 
 class SplitSampler(LocalSampler):
-    """One process's part of a sampler.
-
-    Args:
-        policy, temperature, room_bytes: as of `LocalSampler`; the room is that of this process.
-        band: the processes of the copy; every one of them makes its part.
-
-    Raises:
-        EarlError: when the model cannot be split over so many processes.
-    """
+    """One process's part of a sampler; every process of `band` makes its own. room_bytes: of this process. Raises
+    EarlError when the model cannot be split over this many processes."""
 
     def __init__(self, policy: Policy, band: Band, temperature: float = 1.0, room_bytes: int | None = None) -> None:
         self._band, self.tp = band, band.layout.tp
@@ -43,11 +33,8 @@ class SplitSampler(LocalSampler):
         super().__init__(policy, temperature, room_bytes)
 
     def together(self, work: Callable[[], R]) -> R | None:
-        """Do something that may ask the sampler. All processes call this; the others follow the first until it is done.
-
-        Returns:
-            what came of it, on the first process.
-        """
+        """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is
+        done. Returns its result on the first process."""
         if not self._band.leads:
             while order := self._band.told(()):
                 self._follow(*_read(order))
@@ -58,17 +45,15 @@ class SplitSampler(LocalSampler):
             self._band.told(())
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """Complete all prompts, on the first process; see `LocalSampler.generate`."""
         released, self._released = self._released, []
         self._band.told(_written(released, prompts))
         return self._follow(released, prompts)
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget ended episodes, when something is asked next."""
         self._released += sessions
 
     def close(self) -> None:
-        """Let go of everything, also of the other processes, so that this one can join others."""
+        """Free everything and leave the process group, so that this process can join others."""
         self._band.leave()
         super().close()
 
@@ -77,7 +62,6 @@ class SplitSampler(LocalSampler):
         return super().generate(prompts)
 
     def _copied(self, policy: Policy) -> Any:
-        """This process's part of the model."""
         model, layout = bare(policy.model.config), self._band.layout
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         axes = split(model, self.tp, self._band.rank, self._band.group).axes
@@ -91,13 +75,13 @@ class SplitSampler(LocalSampler):
         return model
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
-        """This process's part of a tensor; no more is fetched where less can be."""
+        """This process's part of a tensor; fetches only this part where possible."""
         box = self._boxes[name]
         return weights.part(name, box) if isinstance(weights, InBoxes) else weights[name][box.slices]
 
     @torch.inference_mode()
     def _check(self, probe: Probe) -> None:
-        """All compute what the learner's weights say of the probe; the first one compares."""
+        """All compute the probe's log-probs under their weights; the first one compares."""
         tokens = torch.tensor([probe.tokens])
         own: Tensor = head(self._model)(hidden_states(self._model, tokens, use_cache=False))[0, :-1]
         logits = self._band.gathered(own.float(), self._words)
@@ -106,14 +90,13 @@ class SplitSampler(LocalSampler):
             check(probe, logprobs.tolist(), TOLERANCE, self._version)
 
     def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
-        """The first process's choice."""
         whole = self._band.gathered(logits, self._words)
         chosen = None if whole is None else super()._choose(whole, seeds, greedy, counter)
         return self._band.agreed(chosen, len(logits))
 
 
 def _written(released: Sequence[int], prompts: Sequence[Prompt]) -> list[int]:
-    """What `generate` is asked, as numbers: how many are released, these, then each prompt with its length in front."""
+    """A `generate` call as integers: count of released sessions, these, then each prompt with its length in front."""
     order = [len(released), *released]
     for prompt in prompts:
         head = (prompt.session, prompt.seed, prompt.max_tokens, int(prompt.greedy))
@@ -122,7 +105,6 @@ def _written(released: Sequence[int], prompts: Sequence[Prompt]) -> list[int]:
 
 
 def _read(order: Sequence[int]) -> tuple[Sequence[int], list[Prompt]]:
-    """What `_written` wrote."""
     at, prompts = order[0] + 1, []
     released = order[1:at]
     while at < len(order):

@@ -1,4 +1,4 @@
-"""The tokenizer of the small model: one token per character, and the marks of a chat."""
+"""The tokenizer of the small model: one token per character, and chat markers."""
 
 from typing import Any
 

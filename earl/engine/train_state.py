@@ -1,4 +1,4 @@
-"""What a learner has beside its arithmetic: weights and moments by name, copied, restored and moved."""
+"""The state of a learner: weights and optimizer moments by name, copied, restored and moved."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,10 @@ from earl.parallel.layout import Layout, whole
 
 @dataclass(frozen=True, slots=True)
 class HeldTensors:
-    """What one process holds of a model's tensors, tied ones once, adapters merged; all processes know all names."""
+    """One process's part of a model's tensors, tied ones once, adapters merged; all processes know all names."""
 
     parts: Mapping[str, TensorPart]
-    """By name. The memory is the model's own, but where adapters were merged."""
+    """By name; shares memory with the model, except for merged adapters."""
     axes: Mapping[str, int | None]
     """By name, the axis that tensor parallelism splits it along."""
     layout: Layout
@@ -34,15 +34,12 @@ STEP = "step"
 
 
 class Kept:
-    """A scorer's tensors and their optimizer.
-
-    Every process holds its part of them (see `Ranks.box`), and a file says of each part where it belongs, so that a
-    checkpoint is read under any layout.
-    """
+    """A scorer's tensors and their optimizer. Every process holds its part of them (`Ranks.box`). Files record each
+    part's place, so that a checkpoint can be read under any layout."""
 
     def __init__(self, scorer: Scorer, tokenizer: Any, learner: LearnerConfig, ranks: Ranks) -> None:
         self._scorer, self._config, self._ranks = scorer, learner, ranks
-        self._tokenizer = copy.deepcopy(tokenizer)  # it is written while players use the other
+        self._tokenizer = copy.deepcopy(tokenizer)  # written while rollout uses the other one
         self._named = {own_name(name): parameter for name, parameter in scorer.named_parameters()}
         self.trained = {name: parameter for name, parameter in self._named.items() if parameter.requires_grad}
         self.optimizer = torch.optim.AdamW(
@@ -54,18 +51,17 @@ class Kept:
         self.frozen: Scorer | None = None
         self._frozen_named: dict[str, nn.Parameter] = {}
         self.steps = 0
-        """That the optimizer has begun."""
 
     def reference(self) -> Scorer:
-        """The model as it was when this was first called."""
+        """The model as it was at the first call."""
         if self.frozen is None:
             self.frozen = self._ranks.twin(self._scorer)
-            # Named now: a pass that breaks off leaves gathered tensors in their place.
+            # Named now: an interrupted forward pass leaves gathered tensors in their place.
             self._frozen_named = dict(self.frozen.model.named_parameters())
         return self.frozen
 
     def step(self) -> None:
-        """Step the optimizer; its state comes from host memory for it, if the recipe says so."""
+        """Step the optimizer; with offloading, its state is moved to the device and back."""
         self.steps += 1
         if self._config.offload:
             self._move_moments(self._scorer.device)
@@ -74,10 +70,8 @@ class Kept:
             self._move_moments(torch.device("cpu"))
 
     def weights(self) -> dict[str, Tensor]:
-        """Every tensor of the model under all its names, whole, adapters merged; none where another process has them.
-
-        They are gathered one by one, so that no process but that one ever holds more than one whole tensor.
-        """
+        """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
+        They are gathered one by one: other processes never hold more than one whole tensor."""
         return {name: tensor for name, tensor in self._whole(self._scorer.model) if self._ranks.saver}
 
     def held(self) -> HeldTensors:
@@ -96,7 +90,6 @@ class Kept:
         return HeldTensors(parts, axes, self._ranks.layout)
 
     def snapshot(self) -> Snapshot:
-        """Copy model, reference, and this process's part of the rest."""
         models = {"": self._copied(self._scorer, adapted=True)}
         if self._config.lora_rank:
             models[REFERENCE] = self._copied(self._scorer, adapted=False)
@@ -106,13 +99,13 @@ class Kept:
         return Snapshot(self._ranks.rank, dict(self._parts()), written, self._scorer.model, self._tokenizer)
 
     def restore(self, folder: Path) -> None:
-        """Read this process's part of what the snapshots of any layout wrote."""
+        """Read this process's part of snapshots that were written under any layout."""
         base, state = Stored(folder / REFERENCE if self._config.lora_rank else folder), Stored(folder / STATE)
         kept = (folder / REFERENCE).exists() and not self._config.lora_rank
         self._take(base, state, Stored(folder / REFERENCE) if kept else None, "")
 
     def carried(self) -> Iterator[tuple[str, TensorPart]]:
-        """This process's parts of all that `take` needs: its own memory, without what another one gives alike."""
+        """This process's parts of all that `take` needs: its own memory, without parts that another process gives."""
         for name, parameter in self._named.items():
             yield from self._given(_stored_name(name), name, parameter)
         for name, parameter in self.trained.items():
@@ -125,7 +118,6 @@ class Kept:
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
 
     def take(self, carried: TensorSource) -> None:
-        """Go on from what all processes of another layout carried."""
         kept = any(name.startswith(f"{REFERENCE}/") for name in carried.shapes)
         self._take(carried, carried, carried if kept else None, f"{REFERENCE}/")
 
@@ -147,7 +139,6 @@ class Kept:
                 self._fill(name, parameter, reference, prefix + name)
 
     def move(self, device: torch.device) -> None:
-        """Move all tensors between host and device."""
         self._scorer.to(device)
         if not self._config.offload:
             self._move_moments(device)
@@ -173,7 +164,7 @@ class Kept:
             self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
 
     def _parts(self) -> Iterator[tuple[str, TensorPart]]:
-        """Copies of this process's parts of value head, adapters and moments, but what another one saves alike."""
+        """Copies of this process's parts of value head, adapters and moments, if it is the one that saves them."""
         for name, parameter in self.trained.items():
             box, shape = self._ranks.box(name, parameter)
             state = self.optimizer.state.get(parameter, {})
@@ -199,19 +190,19 @@ class Kept:
         return weight
 
     def _copied(self, scorer: Scorer, adapted: bool) -> dict[str, Tensor]:
-        """A model's whole tensors, tied ones once, adapters merged or left out; nothing where another process saves."""
+        """A model's whole tensors, tied ones once, adapters merged or left out; empty on processes that do not save."""
         tensors = tensors_once(scorer.model)
         copies = {}
         for name in tensors:
             if not is_factor(name):
-                tensor = self._merged(name, tensors, adapted)  # from all processes together
+                tensor = self._merged(name, tensors, adapted)  # collective call
                 if self._ranks.saver:
                     copies[plain(name)] = copied(tensor)
         return copies
 
 
 def _own(name: str) -> bool:
-    """Whether a tensor is the learner's own: none of the model as others read it."""
+    """Whether a tensor is the learner's own, and not part of the exported model."""
     return is_factor(name) or name.startswith("value_head.")
 
 

@@ -1,14 +1,10 @@
-"""Rollout ahead of the learner: which groups may start, who plays each, which the learner is given. A dock decides.
+"""Asynchronous rollout: which groups may start, which worker plays each, and which groups the learner gets.
 
-    weights of version v ─▶ advance: the learner is done with step v, and what there is room for now starts
-                            end:     … in whatever order groups come to an end, each lies with the worker that played it
-    step s               ─▶ take:    exactly the groups that were drawn for s, once all of them have ended
-
-The learner updates in step s from version s - 1 to version s. The dock has room for the groups of max_staleness + 1
-steps, so those of s start as soon as version s - 1 - max_staleness is there, and no token of theirs is older than that:
-the bound needs no further rule. Groups are learned in the order in which they start. Where all start as early as they
-may, the bound leaves no other order: each is needed in the very step that it is learned in, and whoever takes a quick
-one early must later either wait for two slow ones at once or learn from one that is too old.
+The learner updates in step s from version s - 1 to version s. The episode store has capacity for the groups of
+max_staleness + 1 steps, so those of step s start as soon as version s - 1 - max_staleness exists, and none of their
+tokens is older: the bound needs no further rule. Groups are learned in the order in which they start. Since all start
+as early as possible, any other order would break the bound: taking a fast group early means that a slow one is later
+either waited for or too old.
 """
 
 import asyncio
@@ -40,42 +36,35 @@ from earl.runs.storage import read_below
 from earl.trajectory import Task
 
 EPISODE = columns(["tokens"])
-"""A row of the dock is an episode, which lies with its worker as a whole."""
+"""Columns of a row of the store: one episode, whole, at its worker."""
 LEARNER = Consumer("learner", EPISODE, np.zeros((1, 1, 1), np.int64), in_order=True)
-"""As one reader: which of its ranks get what is settled when the rows to be learned from are counted."""
+"""One reader: the split over learner ranks is decided later, when the rows to learn from are counted."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ticket:
-    """A group before it is played: the `number`-th of those that were drawn for `step`."""
+    """A group before it is played: the `number`-th of those drawn for `step`."""
 
     step: int
     number: int
 
 
 class Ahead:
-    """The groups that have started and are not learned yet: at most (max_staleness + 1) × prompts.
+    """Groups that have started and are not learned yet: at most (max_staleness + 1) × prompts.
 
     Args:
-        first: the first step that learns from groups; the weights of the step before are the oldest that play.
+        first: the first step that learns from groups; the oldest weights used are those of the step before.
         last: the last such step.
-        prompts: groups of one step.
-        size: episodes of one group.
+        prompts: groups per step.
+        size: episodes per group.
         max_staleness: versions that rollout may run ahead of the learner; 0: they take turns.
-
-    Example:
-        ahead = Ahead(first=1, last=10, prompts=2, size=4, max_staleness=1)
-        ahead.advance(version=0, limit=120)   # the four tickets of steps 1 and 2
     """
 
     _dock: Ledger
-    _taken: Handout | None
-    """What the learner has of it."""
-    _outlines: dict[Ticket, GroupOf[TrajectorySummary]]
-    """What is known of the groups that have ended."""
+    _taken: Handout | None  # the groups being learned from
+    _outlines: dict[Ticket, GroupOf[TrajectorySummary]]  # trajectory summaries of the groups that have ended
     _limits: dict[int, int]
-    _opened: range
-    """The steps whose groups the dock was given, one after another."""
+    _opened: range  # the steps whose groups were opened, consecutive
 
     def __init__(self, first: int, last: int, prompts: int, size: int, max_staleness: int) -> None:
         self._first, self._last, self._max_staleness = first, last, max_staleness
@@ -83,12 +72,8 @@ class Ahead:
         self.restore({})
 
     def advance(self, version: int, limit: int) -> list[Ticket]:
-        """The groups that are to be begun now, in order.
-
-        Args:
-            version: of the weights that are there now: what was taken to make them has been learned from.
-            limit: tokens of the longest context, for the steps that start with this.
-        """
+        """The groups to begin now, in order. version: of the newest weights; the groups taken for it have been learned.
+        limit: context tokens for newly opened steps."""
         if self._taken is not None:
             self._dock.done(self._taken)
             self._taken = None
@@ -97,11 +82,9 @@ class Ahead:
         return [ticket for ticket, worker in self.playing.items() if worker == NOBODY]
 
     def begin(self, ticket: Ticket, worker: int) -> None:
-        """A worker plays a group from now on."""
         self._dock.begin(self._group(ticket), worker)
 
     def end(self, ticket: Ticket, worker: int, group: GroupOf[TrajectorySummary]) -> None:
-        """A group in play has come to its end, and lies with its worker."""
         rows = self._group(ticket) + np.arange(self._size)
         assert self._dock.makers(rows[:1]) == worker, "a group is played by one worker"
         lengths = np.array([episode.num_tokens for episode in group.trajectories])
@@ -109,7 +92,7 @@ class Ahead:
         self._outlines[ticket] = group
 
     def take(self, step: int) -> list[GroupOf[TrajectorySummary]] | None:
-        """The groups of the step, in order; None while one of them is in play."""
+        """The groups of the step, in order; None while one of them is still playing."""
         handout = self._dock.take(LEARNER.name, self._prompts)
         if handout is None:
             return None
@@ -119,41 +102,36 @@ class Ahead:
         return [self._outlines.pop(ticket) for ticket in self.taken]
 
     def lost(self, worker: int) -> list[Ticket]:
-        """The groups that a worker played or had, of those that are not learned yet: they are to be begun again."""
+        """The unlearned groups that a lost worker was playing or held: each has to be begun again."""
         return [*self._tickets(self._dock.lost(worker))]
 
     def recent(self, ticket: Ticket, group: GroupOf[Played]) -> bool:
-        """Whether no token of a group is older than its step allows: the run may have had another bound before."""
+        """Whether no token of a group is older than its step allows; the bound of a resumed run may have changed."""
         oldest = ticket.step - 1 - self._max_staleness
         return all(episode.oldest >= oldest or not episode.num_sampled for episode in group.trajectories)
 
     @property
     def playing(self) -> Mapping[Ticket, int]:
-        """The groups that have not ended, in order, and the worker that plays each."""
+        """Groups that have not ended, in order, with their workers."""
         return self._tickets(self._dock.waiting(LEARNER.name)[1])
 
     @property
     def ended(self) -> Mapping[Ticket, int]:
-        """The groups that wait to be learned from, in order, and the worker that has each."""
         return self._tickets(self._dock.waiting(LEARNER.name)[0])
 
     @property
     def taken(self) -> Mapping[Ticket, int]:
-        """The groups that are being learned from, in order, and the worker that has each."""
         return {} if self._taken is None else self._tickets(self._taken.groups)
 
     @property
     def limits(self) -> Mapping[int, int]:
-        """The context limit that the groups of a step are played under, also where they have to start again: of every
-        step that has started and is not learned."""
+        """By step, the context limit of its groups, also when they start again; for all started, unlearned steps."""
         return self._limits
 
     def restore(self, limits: Mapping[int, int]) -> None:
-        """Go on, or back, to where `limits` were read; all else is forgotten, and steps that there is no room for.
-
-        Nobody plays the groups of these steps. Those that had ended then are begun and ended anew by the caller; the
-        others start with the next `advance`, which says where that was.
-        """
+        """Reset to the steps in `limits`; everything else is dropped, as are steps beyond the capacity. Their groups
+        have no workers. The caller begins and ends again those that had ended; the others start with the next
+        `advance`."""
         self._dock = Ledger(EPISODE, [LEARNER], self._room)
         self._taken, self._outlines, self._limits, self._opened = None, {}, {}, range(0)
         for step in sorted(limits):
@@ -161,7 +139,7 @@ class Ahead:
                 self._open(step, limits[step])
 
     def _fill(self, step: int, limit: int) -> None:
-        """Open the groups of all steps that there is room for, from this one where none is open."""
+        """Open the groups of all steps that fit, from `step` if none is open."""
         step = self._opened.stop if self._opened else step
         while step <= self._last and self._dock.free:
             self._open(step, limit)
@@ -170,35 +148,30 @@ class Ahead:
             self._dock.close()
 
     def _open(self, step: int, limit: int) -> None:
-        """Open the groups of a step: room is for whole steps."""
         self._opened = range(self._opened.start if self._opened else step, step + 1)
         self._limits[step] = limit
         for _ in range(self._prompts):
             self._dock.open(self._size)
 
     def _group(self, ticket: Ticket) -> int:
-        """The number of its first row: groups are opened in the order of their tickets."""
+        """The number of the group's first row: groups are opened in the order of their tickets."""
         return ((ticket.step - self._opened.start) * self._prompts + ticket.number) * self._size
 
     def _tickets(self, groups: Numbers) -> dict[Ticket, int]:
-        """Of groups by the numbers of their first rows, with their workers."""
         steps, numbers = np.divmod(groups // self._size, self._prompts)
         tickets = map(Ticket, (steps + self._opened.start).tolist(), numbers.tolist())
         return dict(zip(tickets, self._dock.makers(groups).tolist(), strict=True))
 
 
-# What was played ahead, as it lies in a checkpoint: the groups that wait to be learned from, and what was in play.
-#
-# checkpoints/step-000010/ahead/  ahead.json   step-000011.parquet   step-000012.parquet
-#
-# Groups that were in play are not kept: their seeds give them again.
+# Checkpoint of the groups that wait for the learner, in checkpoints/step-000010/ahead/: ahead.json,
+# step-000011.parquet, … Groups still playing are not saved: they are played again from their seeds.
 
 AHEAD = "ahead"
 
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A step that has started: its context limit in tokens, and the numbers of its groups that wait."""
+    """A started step: its context limit in tokens, and the numbers of its waiting groups."""
 
     step: int
     limit: int
@@ -209,12 +182,7 @@ _STARTED = TypeAdapter(list[_Started])
 
 
 def save(folder: Path, limits: Mapping[int, int], ended: Mapping[Ticket, Group]) -> None:
-    """Write into a checkpoint's folder.
-
-    Args:
-        limits: the context limit of every step that has started, in tokens.
-        ended: the groups that wait.
-    """
+    """Write into a checkpoint's folder: the context limit of every started step, in tokens, and the waiting groups."""
     numbers: dict[int, list[int]] = {step: [] for step in sorted(limits)}
     for ticket in sorted(ended):
         numbers[ticket.step].append(ticket.number)
@@ -229,11 +197,7 @@ def save(folder: Path, limits: Mapping[int, int], ended: Mapping[Ticket, Group])
 
 
 def load(folder: Path) -> tuple[dict[int, int], dict[Ticket, Group]]:
-    """The limits and the groups that `save` was given; nothing of a checkpoint without them.
-
-    Raises:
-        EarlError: when a file is damaged.
-    """
+    """The arguments of `save`; empty for a checkpoint without them. Raises EarlError when a file is damaged."""
     own = folder / AHEAD
     if not own.exists():
         return {}, {}
@@ -251,20 +215,14 @@ def load(folder: Path) -> tuple[dict[int, int], dict[Ticket, Group]]:
     return {one.step: one.limit for one in started}, ended
 
 
-# A rollout fragment that plays on while the learner learns: groups start, end, and see new weights on their way.
-#
-# start ─▶ episodes, each at its own pace ─▶ ended            load, evaluate: in between, at any time
-
 FIRST_SESSION = 1 << 32
-"""Sessions below are those of demonstrations and matches, which are played at the same time."""
+"""Sessions below are those of demonstrations and matches, which run at the same time."""
 
 
 class ContinuousFragment(RolloutFragment):
-    """Its methods are called by one thread; the episodes are played by others.
-
-    Weights that are loaded hold for every reply from then on: later turns of an episode are sampled with newer weights
-    than its first, and each token says with which.
-    """
+    """A rollout fragment that plays on while the learner learns. One thread calls its methods; others play the
+    episodes. Loaded weights apply to every later reply: later turns of an episode may be sampled with newer weights
+    than its first, and each token records its version."""
 
     def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         super().__init__(config, tokenizer, sampler)
@@ -280,12 +238,8 @@ class ContinuousFragment(RolloutFragment):
         Thread(target=self._loop.run_forever, name="earl-episodes", daemon=True).start()
 
     def start(self, step: int, tasks: Mapping[int, Task], seed: int, limit: int) -> None:
-        """Let groups of a step begin, under a context limit of `limit` tokens.
-
-        Args:
-            tasks: by their number in the step.
-            seed: that of the step's draw.
-        """
+        """Start groups of a step, under a context limit of `limit` tokens. tasks: by their number in the step. seed: of
+        the step's draw."""
         size, world = self.config.rollout.group_size, grown(limited(self.world, limit), self.config, step)
         for number, task in tasks.items():
             episodes = group_episodes(world, {number: task}, size, seed)
@@ -298,14 +252,8 @@ class ContinuousFragment(RolloutFragment):
             future.add_done_callback(partial(self._end, ticket))
 
     def ended(self, step: int, seconds: float) -> dict[Ticket, Group]:
-        """The groups that ended since this was last asked, once none of a step up to `step` is in play.
-
-        Args:
-            seconds: how long to wait for these at most; then what there is.
-
-        Raises:
-            Exception: what kept an episode from being played.
-        """
+        """The groups that ended since the last call, once no group of a step up to `step` is playing. Waits at most
+        `seconds`, then returns the groups so far. Raises the exception of a failed episode."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._fault or not any(ticket.step <= step for ticket in self._playing), seconds
@@ -316,7 +264,6 @@ class ContinuousFragment(RolloutFragment):
         return ended
 
     def abandon(self) -> None:
-        """Forget all groups, whether they have ended or not."""
         with self._changed:
             given_up, self._playing, self._ended = self._playing, {}, {}
         for future in given_up.values():

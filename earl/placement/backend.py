@@ -1,4 +1,4 @@
-"""Where a run's stages are: in this process and its peers, or on a cluster."""
+"""Backends: where a run's stages run, in this process and its peers or on a cluster; handling of lost processes."""
 
 import os
 import secrets
@@ -21,48 +21,38 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Where the stages are, and what can be done when a part of them is lost."""
+    """Runs the stages of a step, and replaces processes that are lost."""
 
     def open(self, saved: Path | None) -> StepPipeline:
-        """The stages; the model is that of a checkpoint, where there is one."""
+        """The stages; the model is that of the checkpoint `saved`, if given."""
 
     def mend(self, lost: WorkerLost) -> None:
-        """Replace what was lost, so that the run can go on from its last checkpoint. Raises what it cannot mend."""
+        """Replace lost processes, so that the run can continue from its last checkpoint, or re-raise."""
 
     def notes(self) -> Iterable[tuple[str, str]]:
-        """What was mended since this was last asked: kinds of events and messages."""
+        """Events since this was last asked: kinds and messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedBackend:
-    """This process and its peers."""
-
     config: Config
     peers: Peers
 
     def open(self, saved: Path | None) -> StepPipeline:
-        """The embedded placement."""
         return embedded(self.config, self.peers, load(saved) if saved else None)
 
     def mend(self, lost: WorkerLost) -> None:
-        """Nothing can be: the other processes wait for the one that is lost."""
+        """Raises `lost`: the other processes wait for the lost one, so it cannot be replaced."""
         raise lost
 
     def notes(self) -> Iterable[tuple[str, str]]:
-        """None."""
         return ()
 
 
 @contextmanager
 def on_cluster(config: Config, asked: "Asked | None" = None) -> Iterator[Backend]:
-    """The Ray cluster that a recipe's placement asks for; what is started there ends with the context.
-
-    Args:
-        asked: is told of every call to an actor.
-
-    Raises:
-        EarlError: when there is no such cluster, or it has too few devices.
-    """
+    """The Ray cluster that a recipe's placement asks for; whatever is started there ends with the context. asked:
+    called after every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
     with _in_environment(_opening(config.placement.address)):
         from earl.placement.ray.coordinator import cluster  # Ray reads the environment when it is imported
 
@@ -71,7 +61,7 @@ def on_cluster(config: Config, asked: "Asked | None" = None) -> Iterator[Backend
 
 
 def _opening(address: str | None) -> Mapping[str, str]:
-    """The environment in which Ray opens: of a rehearsed cluster its own, of a new one a token for this user alone."""
+    """Environment variables for Ray: those of a rehearsed cluster, or a token that only this user has for a new one."""
     if address:
         return attach(address)
     return {} if "RAY_AUTH_MODE" in os.environ else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
@@ -79,13 +69,13 @@ def _opening(address: str | None) -> Mapping[str, str]:
 
 @cache
 def _token() -> str:
-    """One for all clusters that this process opens, one after the other: Ray reads it once."""
+    """One token for all clusters that this process opens in turn: Ray reads it once."""
     return secrets.token_hex(32)
 
 
 @contextmanager
 def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """With these environment variables, for this process and those that it starts meanwhile."""
+    """Set environment variables for this process and its new children, until the context ends."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

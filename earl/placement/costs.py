@@ -1,7 +1,7 @@
-"""What the stages of a run take under a layout, as far as can be told before it was tried: memory, and time.
+"""Predicts memory and time of a run's stages under a layout, before it is tried.
 
-Memory is what earl.parallel.footprint and slots expect against what a process may take. Time counts operations and the
-bytes that ranks exchange; only its ratios are meant, until the first step has told how fast these machines are.
+Memory: `earl.parallel.footprint` against the limit of a process. Time: operations and exchanged bytes; only ratios are
+meaningful until the first step has calibrated the machine's speed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from earl.parallel.hardware import GIB, of_gpus
 from earl.parallel.layout import Choice, Layout, Stage
 from earl.parallel.memory import Load, ModelShape, Sampling, slot_bytes
 
-# What a run's stages may be run in, and the recipe that a choice makes of another one.
+# Layouts for a run's stages, and the recipe with another layout.
 
 
 def candidates(config: Config, shape: ModelShape) -> dict[Stage, Sequence[Choice]]:
-    """By stage, what is set first. Experience is prepared by the ranks that learn from it; cp stays as it is set."""
+    """Layouts by stage, the current one first. The learner's ranks also prepare experience; cp is never changed."""
     place, learner = config.placement, config.learner
     ranks, devices = place.dp * place.tp, place.samplers * config.sampler.tp
     update = [
@@ -35,7 +35,6 @@ def candidates(config: Config, shape: ModelShape) -> dict[Stage, Sequence[Choice
 
 
 def now(config: Config, stage: Stage) -> Choice:
-    """What a recipe sets."""
     place, learner = config.placement, config.learner
     if stage == "rollout":
         return Choice("rollout", Layout(place.samplers, config.sampler.tp))
@@ -44,7 +43,6 @@ def now(config: Config, stage: Stage) -> Choice:
 
 
 def chosen(config: Config, choice: Choice) -> Config:
-    """A recipe with one stage's layout replaced."""
     layout = choice.layout
     if choice.stage == "rollout":
         return _with(config, placement={"samplers": layout.dp}, sampler={"tp": layout.tp})
@@ -67,42 +65,37 @@ def _first(choices: Sequence[Choice], first: Choice) -> list[Choice]:
 
 
 FLOPS = 2e10
-"""Operations a second of one CPU core in 32 bits, about; where there are GPUs, ratios are alike."""
+"""Operations per second of one CPU core in float32, approximately; on GPUs the ratios are similar."""
 LINK = 1e9
-"""Bytes a second that one process exchanges with its neighbours through gloo on one host: all-reduces of 8 MiB went at
-1.2e9 between two processes on two cores, at 0.9e9 between four."""
+"""Bytes per second between one process and its neighbours through gloo on one host; all-reduces of 8 MiB reached 1.2e9
+between two processes on two cores, 0.9e9 between four."""
 LAYER_SECONDS = 3e-4
-"""Of one exchange between two, however little is exchanged: all-reduces of 256 bytes took 0.27 ms, of 4 KiB 0.34 ms.
-Between four it is taken to last twice as long; where these share two cores it is 5 ms, which the first steps tell."""
+"""Minimum time of an exchange between two processes: all-reduces of 256 bytes took 0.27 ms, of 4 KiB 0.34 ms. Four
+processes are assumed to take twice as long; on two shared cores they take 5 ms, which calibration finds."""
 STAGE_SECONDS = 0.3
-"""Of a stage, however little it does: calls of actors, and all that no layout changes. In `earl bench adaptive --arm
-unbounded` a line through a stage's seconds over tokens begins at 0.3 for update, at 0.4 for rollout."""
-MARGIN = 1.15
-"""Times what is expected: rows, Python and the allocator take their part too."""
-MEASURED_MARGIN = 1.05
-"""Times what is expected where it is known how right that is."""
+"""Fixed cost of a stage, such as actor calls. In `earl bench adaptive --arm unbounded`, the intercept of a stage's
+seconds over tokens is 0.3 for update, 0.4 for rollout."""
+MARGIN = 1.15  # factor on predicted memory, for rows, Python and the allocator
+MEASURED_MARGIN = 1.05  # the factor once the prediction has been compared with a measurement
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedCosts:
-    """See `earl.parallel.selector.selector.Costs`."""
-
     config: Config
     shape: ModelShape
-    scale: tuple[tuple[Stage, float], ...] = ()
-    """By stage, how many times as long it took as is counted here."""
+    scale: tuple[tuple[Stage, float], ...] = ()  # by stage, measured over predicted seconds
     filled: Mapping[Choice, float] = field(default_factory=dict)
-    """How many times as much memory a choice took as is expected, where it was in use; grows while the run goes on."""
+    """By layout, measured over predicted memory where it was in use; grows during the run."""
 
     def scaled(self, choice: Choice, tokens: float, sequences: int, seconds: float) -> "PlacedCosts":
-        """The same, after a stage took so long."""
+        """A copy calibrated by a stage's measured seconds."""
         counted = replace(self, scale=()).seconds(choice, tokens, sequences)
         others = tuple((stage, own) for stage, own in self.scale if stage != choice.stage)
         return replace(self, scale=(*others, (choice.stage, seconds / counted)))
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        """Of a step's stage with contexts of so many tokens on average."""
+        """Predicted seconds of a stage, for contexts with this mean number of tokens."""
         work = (
             self._rollout(choice, tokens, sequences)
             if choice.stage == "rollout"
@@ -111,7 +104,7 @@ class PlacedCosts:
         return (STAGE_SECONDS + work) * dict(self.scale).get(choice.stage, 1.0)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
-        """What stands against it; empty when it fits."""
+        """Why a layout does not fit; empty when it fits."""
         budget = self._budget
         if budget is None:
             return ""
@@ -120,12 +113,11 @@ class PlacedCosts:
         return f"{needed / GIB:.2f} GiB of {budget / GIB:.2f} GiB" if needed > budget else ""
 
     def expected_bytes(self, choice: Choice, load: Load) -> int:
-        """Of the process that takes the most, without a margin."""
+        """Of the process that needs the most, without a margin."""
         return self._sampler_bytes(choice, load) if choice.stage == "rollout" else self._learner_bytes(choice, load)
 
     @property
     def _budget(self) -> int | None:
-        """Of one process; None: not known."""
         place = self.config.placement
         if place.memory_bytes is not None:
             return place.memory_bytes
@@ -146,11 +138,8 @@ class PlacedCosts:
         return own * per_token / layout.tp / layout.cp / FLOPS + exchanged + sharded
 
     def _exchanged(self, choice: Choice, tokens: float, passes: int) -> float:
-        """Seconds of a learner's exchanges in its layers: of states over tp, of keys and values over cp.
-
-        Args:
-            tokens: that a cp group learns from, those that it only reads counted by half.
-        """
+        """Seconds of a learner's exchanges inside its layers: activations over tp, keys and values over cp. tokens:
+        that a cp group trains on, plus half of those that it only reads."""
         shape, tp, cp = self.shape, choice.layout.tp, choice.layout.cp
         seconds, again = 0.0, 3 if choice.recompute else 2
         if tp > 1:
@@ -194,7 +183,7 @@ class PlacedCosts:
         held = sampler_bytes(self.shape, tp, 4, load.longest_tokens, ceil(load.sequences / copies))
         if self.config.placement.memory_bytes is None:
             return held.least if self.config.sampler.kv_cache_gib is not None else held.wanted
-        # Episodes of a group have slots of their own, and read one prompt together.
+        # Episodes of a group have separate slots, and share one prefill of the prompt.
         counts = (ceil(number / copies) for number in (load.sequences, self.config.rollout.prompts))
         share, longest = _share(self.shape, tp), load.longest_tokens
         own, prompts = (slot_bytes(share, Sampling(count, longest, longest)) for count in counts)
@@ -202,7 +191,6 @@ class PlacedCosts:
 
 
 def _share(shape: ModelShape, tp: int) -> ModelShape:
-    """What one process has of a model that is split."""
     return replace(
         shape,
         parameters=ceil(shape.parameters / tp),

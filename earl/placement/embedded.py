@@ -18,30 +18,27 @@ from earl.placement.rollout_backend import PeerPlayers
 from earl.rollout.drivers import Completes, Greedy
 from earl.rollout.tasks import EpisodeFactory
 
-# A policy that only plays: what `earl eval` and `earl play` load. Greedy, in this process alone.
+# The policy of `earl eval` and `earl play` is greedy, and runs in this process only.
 
 SMALL_PARAMETERS = 10_000_000
-"""Up to here the matrices are so small that threads cost more than they bring."""
+"""Up to this size the matrices are so small that threads cost more than they gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalPolicy:
-    """Who plays, and the world that it plays in by the recipe's rules."""
-
     world: EpisodeFactory
     sampler: Completes
 
 
 def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolicy:
-    """Make a policy play its most likely moves; `limit` is the context limit that its training had come to."""
+    """A greedy sampler of a policy. limit: the context limit that its training reached."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
     return EvalPolicy(world_of(config, policy.tokenizer, limit), Greedy(LocalSampler(policy)))
 
 
 def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
-    """A learner and a rollout fragment in this process, joined with those of its peers."""
-    torch.set_num_threads(1)  # processes share the cores; threads on top of them slow each other down
+    torch.set_num_threads(1)  # processes share the cores; more threads would slow all down
     policy = policy or make(config.model, config.run.seed)
     values = algorithm(config.algorithm.name).needs_values
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))

@@ -1,7 +1,4 @@
-"""What a rollout fragment keeps of a step: its groups and their rows stay there, outlines and counts go to the driver.
-
-play ─▶ keep ─▶ outlines      table ─▶ counts by row      shard ─▶ the columns that the learner needs
-"""
+"""The episode store of one rollout fragment: groups and rows stay there, summaries and counts go to the driver."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +18,15 @@ Counts = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Rows in numbers: 16 bytes for each of N."""
+    """Counts of N rows: 16 bytes per row."""
 
-    lengths: Counts
-    """[N], tokens of each."""
-    learned: Counts
-    """[N], tokens that are learned from."""
-    turns: Counts
-    """[N], turns, numbered through from row to row."""
-    order: Counts
-    """[N], the place of each row's group or episode in the step."""
+    lengths: Counts  # [N], tokens
+    learned: Counts  # [N], trained tokens
+    turns: Counts  # [N]; turns are numbered consecutively over the rows
+    order: Counts  # [N], the index in the step of each row's group or episode
 
     @property
     def num_turns(self) -> int:
-        """K."""
         return int(self.turns.sum())
 
     @property
@@ -44,7 +36,7 @@ class RowTable:
 
     @classmethod
     def of(cls, rows: Rows, order: Sequence[int] | NDArray[np.int64]) -> Self:
-        """Count. Every row has a turn."""
+        """Count the tokens and turns of rows. Every row has at least one turn."""
         starts = rows.offsets[:-1]
         marked = (rows.mask, rows.value_mask)
         counts = [np.add.reduceat(own, starts, dtype=np.int32) if len(starts) else starts for own in marked]
@@ -53,11 +45,7 @@ class RowTable:
 
 
 class EpisodeStore:
-    """The groups and rows of one fragment.
-
-    Args:
-        truncated: whether episodes that a token limit cut off are learned from.
-    """
+    """The groups and rows of one fragment. truncated: whether episodes cut off by a token limit are learned from."""
 
     def __init__(self, truncated: bool) -> None:
         self._truncated = truncated
@@ -65,28 +53,22 @@ class EpisodeStore:
         self._rows: Rows = pack([])
 
     def keep(self, groups: Mapping[Ticket, Group]) -> dict[Ticket, GroupOf[TrajectorySummary]]:
-        """Keep groups; the result is what others have to know of them."""
+        """Store groups; returns their trajectory summaries."""
         self._groups |= groups
         return {ticket: GroupOf(tuple(map(outline, group.trajectories))) for ticket, group in groups.items()}
 
     def table(self, step: int) -> RowTable:
-        """Pack what is learned from of a step's groups, and count."""
         tickets = sorted(ticket for ticket in self._groups if ticket.step == step)
         kept = [(t.number, own) for t in tickets for own in learned([self._groups[t]], self._truncated)]
         order = [number for number, group in kept for own in group.trajectories for _ in range(num_rows(own))]
         return self.pack(pack(trajectories_of(group for _, group in kept)), order)
 
     def pack(self, rows: Rows, order: Sequence[int] | NDArray[np.int64]) -> RowTable:
-        """Keep rows that are packed already."""
         self._rows = rows
         return RowTable.of(rows, order)
 
     def shard(self, numbers: NDArray[np.int64], columns: Iterable[str]) -> Shard:
-        """The rows as they are dispatched.
-
-        Args:
-            numbers: of each among those of all fragments, ascending. Turns are counted from each row's first.
-        """
+        """The rows as dispatched, turns counted from each row's first. numbers: [N], over all fragments, ascending."""
         rows, starts = self._rows, np.zeros(len(numbers), np.int64)
         table = RowTable.of(rows, numbers)
         own = {name: getattr(rows, name) for name in columns}
@@ -95,27 +77,20 @@ class EpisodeStore:
         return Shard(numbers, starts, rows.offsets, own)
 
     def whole(self, tickets: Iterable[Ticket]) -> dict[Ticket, Group]:
-        """Groups with their tokens, of those that are here."""
         return {ticket: self._groups[ticket] for ticket in tickets if ticket in self._groups}
 
     def forget(self, step: int) -> None:
-        """Forget a step's groups: they are played again, and must not be learned from twice."""
+        """Drop a step's groups: they are played again, and must not be learned from twice."""
         self._groups = {ticket: group for ticket, group in self._groups.items() if ticket.step != step}
 
     def drop(self, version: int) -> None:
-        """Forget groups up to this step: they have been learned from."""
+        """Drop groups up to step `version`: they have been learned from."""
         self._groups = {ticket: group for ticket, group in self._groups.items() if ticket.step > version}
 
     def clear(self) -> None:
-        """Forget all groups."""
         self._groups = {}
 
 
 def shifted(turns: NDArray[np.int32], lengths: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Turn numbers [T] with `by` [N] added in each row; -1, for no turn, stays.
-
-    Example:
-        >>> shifted(np.array([-1, 0, -1, 0]), np.array([2, 2]), np.array([4, 5])).tolist()
-        [-1, 4, -1, 5]
-    """
+    """Turn numbers [T] with `by` [N] added in each row; -1 (no turn) stays."""
     return np.where(turns >= 0, turns + np.repeat(by, lengths), -1).astype(np.int32)

@@ -1,6 +1,6 @@
 """The rollout fragment: a sampler, and the episodes, demonstrations and matches that are played with it.
 
-Every placement has one or more. Each plays the share that it is given; `Players` deal the shares and join what comes.
+Every placement has one or more. Each plays its share; `Players` splits the work and joins the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,6 @@ from earl.rollout.teacher import demonstrate
 from earl.seeds import derive
 from earl.trajectory import Task
 
-# The world that a recipe's episodes are played in.
-
 
 def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
     """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
@@ -50,14 +48,13 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
 
 
 class RolloutFragment:
-    """Plays with one copy of the policy, or with several that are as one."""
+    """Plays with one copy of the policy, or with several behind one `Sampler`."""
 
     def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         self.config = config
         self.world = world_of(config, tokenizer)
         self.sampler = sampler
-        self.costs: Mapping[str, float] = {}
-        """What it took to play the last groups, by the names that are recorded."""
+        self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
 
     def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""
@@ -68,11 +65,7 @@ class RolloutFragment:
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
-        """The teacher's episodes of the tasks, and the number of each row's task [N].
-
-        Args:
-            limit: replaces the context limit that now holds.
-        """
+        """The teacher's rows for the tasks under a context limit of `limit`, and the task number of each, [N]."""
         world, warm = limited(self.world, limit), self.config.warm_start
         episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
         teacher, noisy = agent(warm.teacher, world.env), agent("random", world.env)
@@ -81,37 +74,32 @@ class RolloutFragment:
         return pack(played, labels), order
 
     def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
-        """Sample the replies of episodes that nobody plays; nothing is kept of them."""
         sample(invention, self.sampler, numbers, self.config.rollout.group_size, seed)
 
     def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> tuple[Rows, NDArray[np.int64]]:
-        """Rows that nobody has played, and the number of each [N]."""
+        """Rows of synthetic episodes, and the number of each, [N]."""
         return rows_of(invention, numbers, seed), np.array(numbers, np.int64)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        """The results of matches, played by the most likely tokens."""
         return [evaluate.evaluate(self.world, Greedy(self.sampler), match) for match in matches]
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come, in tokens."""
         self.world = limited(self.world, tokens)
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Play with these weights from now on; see `Sampler.load`."""
         self.sampler.load(weights, version, probe)
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
-    """The world under another context limit, in tokens."""
     return replace(world, rules=replace(world.rules, context_limit=tokens))
 
 
 def _waves(sampler: Sampler) -> dict[str, float]:
-    """In how many batches one turn of the episodes was sampled at most since this was last asked."""
+    """The most batches of one turn since this was last asked, as a metric."""
     waves = sampler.most_waves() if isinstance(sampler, InWaves) else None
     return {} if waves is None else {"sampler/waves": float(waves)}
 
 
 def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
-    """The world as a step meets it."""
+    """The world with the options that hold at a step."""
     return replace(world, options=config.env.options_at(config.course(step)))

@@ -1,7 +1,7 @@
 """The processes that share the work of an embedded run: same program, same weights, each its share.
 
-earl train ─┬─ rank 0 (this process: also records)
-            └─ rank 1 … (started here, ends with it)     joined by gloo over loopback
+`earl train` is rank 0, which also records; it starts the other ranks, which end with it. They are connected by gloo
+over loopback.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import FileStore, ProcessGroupGloo
 from earl.errors import EarlError
 
 PATIENCE = timedelta(minutes=30)
-"""How long a process waits for another. A process that dies is noticed at once, by its closed connection."""
+"""How long a process waits for another one. The death of a process is noticed at once, by its closed connection."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -32,14 +32,14 @@ class WorkerLost(EarlError):
 
 
 class Peers:
-    """What one process knows of the others. Alone, every exchange is the identity."""
+    """One process's connection to the others. In a single process, every exchange is the identity."""
 
     def __init__(self, rank: int = 0, size: int = 1, group: ProcessGroupGloo | None = None) -> None:
         self.rank, self.size = rank, size
         self._group: Any = group  # torch does not declare the types of its collectives
 
     def add(self, values: Tensor) -> Tensor:
-        """The sum over all processes, the same to the bit on each."""
+        """The sum over all processes, bit-identical on each."""
         if self._group is not None:
             with _naming_loss():
                 self._group.allreduce([values]).wait()
@@ -60,18 +60,13 @@ class Peers:
         return [part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
 
     def agree(self, flag: bool) -> bool:
-        """Whether any process raised its flag."""
         return bool(self.add(torch.tensor([float(flag)])).item())
 
 
 @contextmanager
 def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Peers]:
-    """Start `size` - 1 more processes and join them; they end with this context.
-
-    Args:
-        rendezvous: a file for finding each other; made and removed here.
-        command: what runs in `earl`'s Python with the arguments rank, size and rendezvous added.
-    """
+    """Start `size` - 1 more processes and join them; they end with this context. rendezvous: a temporary file to find
+    each other. command: the arguments of Python; rank, size, rendezvous are appended."""
     if size == 1:
         yield Peers()
         return
@@ -83,7 +78,7 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
             stdin=subprocess.PIPE,
             stdout=2,  # standard output is for the first process's results
             env=environment,
-            process_group=0,  # a Ctrl-C at the terminal is for the first process alone
+            process_group=0,  # Ctrl-C is only for the first process
         )
         for rank in range(1, size)
     ]
@@ -101,11 +96,7 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
 
 @contextmanager
 def joined(rank: int, size: int, rendezvous: Path, lost: Callable[[], bool] = lambda: False) -> Iterator[Peers]:
-    """Be one of `size` processes until the context ends.
-
-    Args:
-        lost: tells, while the others are waited for, whether one of them has ended.
-    """
+    """Be one of `size` processes until the context ends. lost: tells, during set-up, whether another one has ended."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     with _naming_loss():
         group = _meet(lambda: ProcessGroupGloo(FileStore(str(rendezvous), size), rank, size, PATIENCE), lost)
@@ -113,7 +104,7 @@ def joined(rank: int, size: int, rendezvous: Path, lost: Callable[[], bool] = la
 
 
 def _meet(join: Callable[[], ProcessGroupGloo], lost: Callable[[], bool]) -> ProcessGroupGloo:
-    """Call `join` in a thread, which is left behind when it would wait for somebody who has ended."""
+    """Call `join` in a thread, which is abandoned if it would wait for a process that has ended."""
     joined: list[ProcessGroupGloo] = []
     errors: list[RuntimeError] = []
 
@@ -135,12 +126,12 @@ def _meet(join: Callable[[], ProcessGroupGloo], lost: Callable[[], bool]) -> Pro
 
 
 def end_with_parent() -> None:
-    """Make this process end when the one that started it does, however that one ends, and whatever this one does."""
+    """End this process when its parent ends, in whatever way, and whatever this process is doing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
-        os.read(0, 1)  # returns when the pipe closes; nobody writes to it
+        os.read(0, 1)  # returns when the pipe closes; no data is ever written
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -148,7 +139,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def _naming_loss() -> Iterator[None]:
-    """Say in one line what a broken connection means."""
+    """Turn a broken connection into a WorkerLost with a one-line message."""
     try:
         yield
     except RuntimeError as error:

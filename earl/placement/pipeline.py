@@ -1,4 +1,4 @@
-"""The stages of a step, written once: the same algorithm wherever its learner and its players run."""
+"""The stages of a step, written once for every placement, over a `LearnerBackend` and `Players`."""
 
 import math
 import time
@@ -30,16 +30,9 @@ from earl.rollout.tasks import EpisodeFactory, draw, draw_tasks
 from earl.seeds import derive
 from earl.trajectory import TrainingRecord
 
-# How learning rate and entropy weight move over the steps of reinforcement learning.
-
 
 def ramp(step: int, steps: int, start: float, final: float | None, decay_from: float, shape: str) -> float:
-    """The value at `step` (1 to `steps`): `start` up to decay_from · steps, then on the way to `final`.
-
-    Example:
-        >>> [ramp(step, 4, 1.0, 0.0, 0.5, "linear") for step in (1, 2, 3, 4)]
-        [1.0, 1.0, 0.5, 0.0]
-    """
+    """The value at `step` (1 to `steps`): `start` up to decay_from · steps, then on the way to `final`."""
     begin = decay_from * steps
     if final is None or step <= begin:
         return start
@@ -50,13 +43,11 @@ def ramp(step: int, steps: int, start: float, final: float | None, decay_from: f
 
 
 def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
-    """The learning rate of an RL step, after a linear warm-up."""
     rate = ramp(step, steps, config.learning_rate, config.final_learning_rate, config.decay_from, config.schedule)
     return rate * min(1.0, step / config.warmup_steps) if config.warmup_steps else rate
 
 
 def entropy_weight(algorithm: AlgorithmConfig, learner: LearnerConfig, step: int, steps: int) -> float:
-    """The weight of the entropy bonus at an RL step."""
     return ramp(step, steps, algorithm.entropy, algorithm.final_entropy, learner.decay_from, learner.schedule)
 
 
@@ -64,37 +55,26 @@ G = TypeVar("G", bound=GroupOf[Any])
 
 
 class LearnerBackend(Protocol):
-    """What the stages need of a learner, wherever its ranks are.
+    """The learner as the stages use it, wherever its ranks are. Rows come from the players of the same placement,
+    batches from `complete`; on a cluster both are only handles."""
 
-    Rows are what the players of the same placement give, a batch is what `complete` made of them; where they lie on
-    other machines both only stand for them.
-    """
+    costs: Mapping[str, float]  # costs of the last row dispatch, by metric name
 
-    costs: Mapping[str, float]
-    """What it took to dispatch the rows that were taken last, by the names that are recorded."""
-
-    given: Mapping[str, float]
-    """What it took to give the weights to the players last, as above."""
+    given: Mapping[str, float]  # costs of the last weight sync, by metric name
 
     def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
-        """Take the layout that a recipe names, in place.
+        """Change to a recipe's layout in place; `after` is set when memory ran out.
 
-        Args:
-            after: why, where memory ran out.
-
-        Raises:
-            Lost: when that cannot be done in place; mended, it goes on from the last checkpoint under the new layout.
+        Raises WorkerLost when this is impossible; after `mend` the run continues from the last checkpoint with the new
+        layout.
         """
 
     def peaks(self) -> Mapping[str, float]:
-        """The most memory that any rank took by stage, in bytes, since this was last asked, where it is counted."""
+        """Peak memory of any rank by stage, in bytes, since this was last asked; empty where it is not measured."""
 
     def take(self, rows: Any, seed: int, minibatches: int) -> Any:
-        """Have the rows of a step dispatched to those who learn from them.
-
-        Args:
-            seed: that of the update, which orders the rows.
-            minibatches: of the update: each is shared evenly.
+        """Dispatch a step's rows to the ranks that learn from them. seed: of the update, orders the rows; minibatches:
+        of the update, each is split evenly.
         """
 
     def turn_values(self, rows: Any) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -103,34 +83,30 @@ class LearnerBackend(Protocol):
     def complete(
         self, rows: Any, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
     ) -> Any:
-        """The batch of rows with advantages and returns [K] by turn, and log-probs of the reference if wanted."""
+        """The batch of rows with advantages and returns [K] by turn, and reference log-probs if wanted."""
 
     def corrected(self, batch: Any, mode: Literal["token", "sequence"], cap: float) -> tuple[Any, dict[str, float]]:
-        """The batch with its importance corrected; see `earl.algorithms.loss`."""
+        """The batch with importance correction; see `earl.algorithms.loss`."""
 
     def update(self, batch: Any, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """Learn from a batch; the mean of each statistic."""
+        """Learn from a batch; returns the mean of each statistic."""
 
     def collected(self, batch: Any) -> tuple[Batch, NDArray[np.float32]]:
-        """The whole batch, to be written down, and its log-probs [T] as they are now."""
+        """The whole batch, to be recorded, and its current log-probs [T]."""
 
     def weights(self) -> Any:
-        """The weights, as the players of the same placement load them."""
+        """The weights, in the form that the players of the same placement load."""
 
     def snapshot(self) -> Callable[[Path], None]:
-        """Copy all that a run continues from; called with a folder, and from any thread, the copy is written there."""
+        """Copy all that a run continues from; the result writes the copy into a folder, from any thread."""
 
     def restore(self, folder: Path) -> None:
-        """Continue from what a snapshot wrote."""
+        """Continue from a snapshot."""
 
 
 class StepPipeline:
-    """What a step does, over a learner and players that may be here or elsewhere.
-
-    Args:
-        world: of the recipe, to see what is played; the players have their own.
-        shape: of the policy's model.
-    """
+    """The stages of a step, over a learner and players that may run here or elsewhere. world: of the recipe, for
+    drawing tasks; the players have their own. shape: of the policy's model."""
 
     def __init__(
         self, config: Config, world: EpisodeFactory, shape: ModelShape, learner: LearnerBackend, players: Players
@@ -143,23 +119,16 @@ class StepPipeline:
         self._version = 0
 
     def demonstrations(self, step: int, limit: int | None = None) -> StoredTrajectories:
-        """New episodes of the teacher; `limit` replaces the context limit that now holds."""
         warm, seed = self.config.warm_start, self._seed("demonstrate", step)
         tasks = draw_tasks(self.world.env, warm.opponents or self.config.env.opponents, warm.episodes, seed)
         return self.players.demonstrate(tasks, seed, limit or self._limit)
 
     def dispatch_taught(self, rows: StoredTrajectories, step: int) -> Any:
-        """Have the teacher's rows sent to where they are learned from."""
         update = self._imitation(step)
         return self.learner.take(rows, update.seed, update.minibatches)
 
     def imitate(self, taken: Any, turns: int, step: int) -> dict[str, float]:
-        """Learn the teacher's labels.
-
-        Args:
-            taken: the rows as they were dispatched.
-            turns: of all rows.
-        """
+        """Learn the teacher's labels. taken: the dispatched rows; turns: their number over all rows."""
         update = self._imitation(step)
         ones, zeros = np.ones(turns, np.float32), np.zeros(turns, np.float32)
         batch = self.learner.complete(taken, ones, zeros, reference=False)
@@ -171,27 +140,16 @@ class StepPipeline:
         return Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
 
     def rollout(self, step: int) -> PlayedGroups:
-        """The step's groups."""
         return self.players.play(draw(self.config, step))
 
     def dispatch(self, groups: PlayedGroups, step: int = 1) -> Any:
-        """Have the rows of what is learned from sent from where they were played to where they are learned from.
-
-        Args:
-            step: counts the steps of reinforcement learning from 1.
-        """
+        """Dispatch the rows to learn from to the learner. step: RL steps, counted from 1."""
         update = self._update(step)
         return self.learner.take(self.players.rows(self.learned(groups)), update.seed, update.minibatches)
 
     def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
-        """Experience preparation: values, advantages, log-probs of the reference.
-
-        Args:
-            rows: those of the groups, as they were dispatched.
-
-        Returns:
-            the batch, as `update` and `recorded` take it.
-        """
+        """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
+        `recorded`. rows: the dispatched rows of the groups."""
         kept = charged(self.learned(groups), self.config.context.length_penalty)
         values = np.zeros(sum(len(trajectory.turns) for trajectory in trajectories_of(kept)), np.float32)
         if self.algorithm.needs_values:
@@ -202,52 +160,41 @@ class StepPipeline:
         return self.learner.complete(rows, advantages.turns, advantages.returns, reference)
 
     def learned(self, groups: Sequence[G]) -> list[G]:
-        """The groups as far as the recipe learns from them."""
+        """The groups, without trajectories that the recipe does not learn from."""
         return learned(groups, self.config.context.learn_truncated)
 
     def recorded(self, groups: PlayedGroups, batch: Any) -> tuple[list[Group], list[TrainingRecord]]:
-        """The step's groups with their tokens, and what was made of every trajectory, after the update.
-
-        Args:
-            batch: what `prepare` gave; None: nothing was learned.
-        """
+        """The step's groups with their tokens, and the training record of every trajectory, after the update. batch:
+        from `prepare`; None: nothing was learned."""
         whole = self.players.whole(groups)
         if batch is None:
             return whole, unlearned(whole)
         return whole, experiences(whole, self.learned(whole), *self.learner.collected(batch))
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come, in tokens."""
         self._limit = tokens
         self.players.limit(tokens)
 
     def update(self, batch: Any, step: int) -> dict[str, float]:
-        """Learn from a batch; `step` counts the steps of reinforcement learning from 1."""
+        """Learn from a batch; `step` counts RL steps from 1."""
         update, config = self._update(step), self.config.algorithm
         importance: dict[str, float] = {}
-        if config.correction != "none":  # what is stored of an episode is what it was before
+        if config.correction != "none":  # the recorded batch stays uncorrected
             batch, importance = self.learner.corrected(batch, config.correction, config.correction_cap)
         stats = self.learner.update(batch, self.algorithm, update) | importance
         return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
 
     @property
     def costs(self) -> Mapping[str, float]:
-        """What it took to play the last step's groups, and to dispatch the rows that were learned from."""
         return {**self.players.costs, **self.learner.costs}
 
     def peaks(self) -> dict[str, float]:
-        """The most memory that any process took of its own by stage, in bytes, since this was last asked."""
+        """Peak memory of any process by stage, in bytes, since this was last asked."""
         return most([self.players.peaks(), self.learner.peaks()])
 
     def lay_out(self, choice: Choice, after: OutOfMemory | None = None) -> None:
-        """Lay a stage out anew, between two steps; players are given the weights that they had.
-
-        Args:
-            after: why, where memory ran out.
-
-        Raises:
-            Lost: see `LearnerBackend.relayout`.
-        """
+        """Change a stage's layout between two steps; players get their current weights again. `after`: memory ran out.
+        Raises WorkerLost: see `LearnerBackend.relayout`."""
         self._laid = chosen(self._laid, choice)
         if choice.stage == "rollout":
             self.relayout(choice.layout.dp, choice.layout.tp, self._version)
@@ -266,27 +213,18 @@ class StepPipeline:
         )
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        """How strong the weights are that the players have."""
         return self.players.evaluate(matches)
 
     def sync(self, version: int) -> Mapping[str, float]:
-        """Give the learner's weights to the players; what that took, by the names that are recorded."""
+        """Weight sync: load the learner's weights into the players; returns the costs by metric name."""
         self._version = version
         self.players.load(self.learner.weights(), version)
         return self.learner.given
 
     def relayout(self, copies: int, tp: int, version: int) -> float:
-        """Split the samplers anew between two steps: `copies` copies, each over `tp` of their processes.
-
-        Args:
-            version: of the weights, which they are given, and are probed for, in the new layout.
-
-        Returns:
-            the seconds until they could play.
-
-        Raises:
-            EarlError: where that cannot be; they are then as they were.
-        """
+        """Split the samplers into `copies` copies of `tp` processes each, between two steps; returns the seconds it
+        took. They load and probe the weights of `version` again. Raises EarlError where the split is impossible;
+        nothing changes then."""
         began = time.perf_counter()
         check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config, self.shape) == "vllm")
         self.players.relayout(copies, tp)
@@ -294,8 +232,8 @@ class StepPipeline:
         return time.perf_counter() - began
 
     def snapshot(self) -> Callable[[Path], None]:
-        """All that a run continues from, as it is now; the result writes it into a folder while the stages go on: the
-        model as a Hugging Face folder, the learner's state, what was played ahead."""
+        """Copy all that a run continues from; the result writes it into a folder while the stages go on: the model as a
+        Hugging Face folder, the learner's state, and groups played ahead."""
         learner, players = self.learner.snapshot(), self.players.snapshot()
 
         def write(folder: Path) -> None:
@@ -305,11 +243,9 @@ class StepPipeline:
         return write
 
     def restore(self, folder: Path) -> None:
-        """Take the learner that a snapshot wrote."""
         self.learner.restore(folder)
 
     def resume(self, folder: Path) -> None:
-        """Continue from all that a snapshot wrote."""
         self.learner.restore(folder)
         self.players.restore(folder)
 

@@ -1,4 +1,4 @@
-"""Who plays: the seam between a step and its rollout fragments, wherever these run."""
+"""The `Players` protocol between a step and its rollout fragments, and its embedded implementation."""
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,24 +23,21 @@ from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
 
-# Rows between processes: bytes without pickle, and one order for all, however many processes there are.
-
 
 def rows_to_bytes(rows: Rows, order: NDArray[np.int64]) -> bytes:
-    """Rows, and the place of each row's episode [N] among those of all processes."""
+    """Rows, and the index of each row's episode [N] over all processes, without pickle."""
     buffer = io.BytesIO()
     np.savez(buffer, order=order, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
     return buffer.getvalue()
 
 
 def rows_from_bytes(data: bytes) -> tuple[Rows, NDArray[np.int64]]:
-    """What `rows_to_bytes` wrote."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return Rows(**{field.name: arrays[field.name] for field in fields(Rows)}), arrays["order"]
 
 
 def joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
-    """Rows of all processes in the order of their episodes, however many processes there are."""
+    """Rows of all processes in the order of their episodes; the result does not depend on the number of processes."""
     parts = [rows for rows, _ in shares]
     order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
     columns = {
@@ -60,8 +57,6 @@ Item = TypeVar("Item")
 
 
 class StoredTrajectories(Protocol):
-    """Rows of a step, here or elsewhere."""
-
     @property
     def lengths(self) -> NDArray[np.integer[Any]]:
         """Tokens per row, [N]."""
@@ -74,14 +69,13 @@ class StoredTrajectories(Protocol):
 class Players(Protocol):
     """All rollout fragments of a run, as one."""
 
-    costs: Mapping[str, float]
-    """What it took to play the groups of the last step, by the names that are recorded."""
+    costs: Mapping[str, float]  # costs of the last step's groups, by metric name
 
     def play(self, draw: Draw) -> PlayedGroups:
-        """The groups of a step, in order; their tokens may stay where they were played."""
+        """The groups of a step, in order; their tokens may stay with the workers."""
 
     def rows(self, groups: PlayedGroups) -> StoredTrajectories:
-        """The rows of groups of the step: of those that are learned from, as a learner of the same placement takes."""
+        """The rows to learn from of a step's groups, as the learner of the same placement takes them."""
 
     def whole(self, groups: PlayedGroups) -> list[Group]:
         """Groups of the step with their tokens."""
@@ -90,91 +84,78 @@ class Players(Protocol):
         """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
-        """Sample the replies of so many episodes that nobody plays, to see what that takes."""
+        """Sample replies of `count` synthetic episodes, to measure the cost."""
 
     def invent(self, invention: Invention, count: int, seed: int) -> StoredTrajectories:
-        """Rows of so many episodes that nobody played, in place of the step's."""
+        """Rows of `count` synthetic episodes, in place of the step's."""
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come, in tokens."""
+        """Set the context limit of later episodes, in tokens."""
 
     def relayout(self, copies: int, tp: int) -> float:
-        """Let the same processes be `copies` copies of the sampler, each split over `tp`, between two steps.
+        """Regroup the same processes into `copies` sampler copies of `tp` processes each, between two steps.
 
-        They have no weights until the next `load`.
-
-        Returns:
-            the seconds that it took.
-
-        Raises:
-            EarlError: where that cannot be.
+        They have no weights until the next `load`. Returns the seconds it took; raises EarlError where it is
+        impossible.
         """
 
     def peaks(self) -> Mapping[str, float]:
-        """The most memory that any of them took by stage, in bytes, since this was last asked, where it is counted."""
+        """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured."""
 
     def load(self, weights: Any, version: int) -> None:
-        """Play with what a learner's `weights` gave from now on."""
+        """Load the `weights` of a learner of the same placement."""
 
     def snapshot(self) -> Callable[[Path], None]:
-        """What was played for steps that have not come yet, as it is now; called with a folder, it is written there."""
+        """Copy the groups played ahead for later steps; the result writes them into a folder."""
 
     def restore(self, folder: Path) -> None:
-        """Continue from what a snapshot wrote; whatever else was played is forgotten."""
+        """Continue from a snapshot; all other groups are dropped."""
 
 
 class PeerPlayers:
-    """One fragment in each of the processes of an embedded run; every process is told all that was played."""
+    """One fragment in each of the processes of an embedded run; every process gets all groups."""
 
     def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
         self.fragment, self._peers = fragment, peers
         self.costs: Mapping[str, float] = {}
 
     def play(self, draw: Draw) -> list[Group]:
-        """The step's groups, all processes' together."""
         groups = self.fragment.play(draw.step, self._share(draw.tasks), draw.seed)
         self.costs = self.fragment.costs
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
 
     def rows(self, groups: PlayedGroups) -> Rows:
-        """Packed."""
         return pack(trajectories_of(self.whole(groups)))
 
     def whole(self, groups: PlayedGroups) -> list[Group]:
-        """Nothing lies elsewhere."""
         return [group for group in groups if isinstance(group, Group)]
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
-        """The teacher's rows, all processes' together."""
         rows, order = self.fragment.demonstrate(self._share(tasks), seed, limit)
         return joined([rows_from_bytes(data) for data in self._peers.gather(rows_to_bytes(rows, order))])
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
-        """Each process its share."""
         self.fragment.sample(invention, [*self._share(range(count))], seed)
         self._peers.gather(b"")
 
     def invent(self, invention: Invention, count: int, seed: int) -> Rows:
-        """All of them in every process."""
         return self.fragment.invent(invention, range(count), seed)[0]
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        """Each process measures its share of the matches."""
         results = self.fragment.evaluate([*self._share(matches).values()])
         return in_order(
             result for data in self._peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)
         )
 
     def peaks(self) -> Mapping[str, float]:
-        """Not counted: the learner takes of the same processes."""
+        """Not measured: the learner uses memory of the same processes."""
         return {}
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come, in tokens."""
         self.fragment.limit(tokens)
 
     def relayout(self, copies: int, tp: int) -> float:
@@ -185,42 +166,29 @@ class PeerPlayers:
         )
 
     def load(self, weights: Any, version: int) -> None:
-        """Play with these weights from now on."""
         self.fragment.load(weights, version)
 
     def snapshot(self) -> Callable[[Path], None]:
-        """Nothing was played ahead."""
+        """Nothing is played ahead."""
         return void
 
     def restore(self, folder: Path) -> None:
-        """Nothing was played ahead."""
+        """Nothing is played ahead."""
 
     def _share(self, items: Sequence[Item]) -> dict[int, Item]:
         return share(items, self._peers.rank, self._peers.size)
 
 
 def share(items: Sequence[Item], rank: int, size: int) -> dict[int, Item]:
-    """Every `size`-th item, by its number.
-
-    Example:
-        >>> share("abcde", 1, 2)
-        {1: 'b', 3: 'd'}
-    """
+    """Every `size`-th item, by its number: share("abcde", 1, 2) gives {1: 'b', 3: 'd'}."""
     return {number: items[number] for number in range(len(items))[rank::size]}
 
 
 def in_order(results: Iterable[MatchResult]) -> list[MatchResult]:
-    """Match results by opponent and seat."""
     return sorted(results, key=lambda result: (result.opponent, result.seat))
 
 
 def most(costs: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The largest number of each name.
-
-    Example:
-        >>> most([{"sampler/waves": 1.0}, {"sampler/waves": 3.0}])
-        {'sampler/waves': 3.0}
-    """
     found: dict[str, float] = {}
     for name, value in (item for own in costs for item in own.items()):
         found[name] = max(value, found.get(name, value))

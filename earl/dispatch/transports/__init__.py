@@ -1,12 +1,11 @@
 """How messages get from process to process.
 
-base.py         what all of them promise
-peers.py        torch.distributed: gloo, NCCL
-rounds.py       in which pieces and in which order messages go; permutations.py, steps.py
-shared.py       memory that processes of one host share, over another transport for the rest
-objects.py      Ray: references to objects, one for each producer and destination host
+base.py         the `Transport` protocol, and messages as bytes
+peers.py        torch.distributed: gloo, NCCL; finds which process failed
+schedule.py     in which pieces and in which order messages go
+shared.py       shared memory inside a host, another transport for the rest
+objects.py      Ray: references to objects, one per producer and destination host
 controller.py   gather and scatter through one process: the baseline
-roll.py         who does not answer, when something failed
-estimate.py     what each should take, from a plan; probe.py: what has to be known of links
-pace.py         which is fastest, from what they took
+rendezvous.py   the store where processes find each other
+choice.py       predicts the time of each transport, and picks the fastest measured one
 """

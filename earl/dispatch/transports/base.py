@@ -1,4 +1,4 @@
-"""What all transports promise."""
+"""The `Transport` protocol, its errors, and messages as bytes."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,21 @@ from earl.dispatch.plan import Leg, Pieces
 from earl.dispatch.rows import Axis, Numbers, Shard, ranges
 from earl.errors import EarlError
 
-# Pieces as bytes: what one process sends to another one in one message.
-#
-# leg by leg, column by column, piece by piece ─▶ numbers end to end, without names: both sides know the plan
+# A message holds numbers end to end, leg by leg, column by column, piece by piece; no names, since both sides know the
+# plan.
 
 Bytes = NDArray[np.uint8]
 CHECKSUM_BYTES = 4
 SHORT = 64
-"""Tokens of a piece, on average, below which it is cheaper to gather them by index than to copy piece by piece."""
+"""Mean tokens per piece below which gathering by index is cheaper than copying piece by piece."""
 
 
 def size_bytes(pieces: Pieces, legs: Sequence[Leg]) -> int:
-    """Of the message with these pieces."""
     return sum(int(pieces.tokens[pieces.leg == number].sum()) * leg.size_bytes for number, leg in enumerate(legs))
 
 
 def pack(pieces: Pieces, legs: Sequence[Leg], source: Sequence[Shard]) -> Bytes:
-    """The message with these pieces.
-
-    Args:
-        source: what is held of each leg.
-    """
+    """The message with these pieces. source: the shard held for each leg."""
     message = np.empty(size_bytes(pieces, legs), np.uint8)
     begin = 0
     for number, leg in enumerate(legs):
@@ -54,12 +48,7 @@ def unpack(
     target: Mapping[Axis, Shard],
     chosen: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Put what `pack` made into the columns of the target.
-
-    Args:
-        pieces: all that the message consists of.
-        chosen: which of them are wanted, None: all of them.
-    """
+    """Copy a message of `pieces` into the columns of the target. chosen: masks the wanted pieces; None means all."""
     begin = 0
     for number, leg in enumerate(legs):
         here = pieces.leg == number
@@ -76,29 +65,25 @@ def unpack(
 
 
 def seal(message: Bytes) -> Bytes:
-    """A message with its checksum behind it."""
     return np.concatenate([message, np.array([zlib.crc32(message.data)], np.uint32).view(np.uint8)])
 
 
 def intact(message: Bytes) -> bool:
-    """Whether a sealed message is what was sent."""
     said = message[-CHECKSUM_BYTES:].copy().view(np.uint32)[0]
     return zlib.crc32(message[:-CHECKSUM_BYTES].data) == int(said)
 
 
 def _begins(tokens: Numbers) -> Numbers:
-    """Where each of several pieces begins when they lie end to end."""
     return np.cumsum(tokens) - tokens
 
 
 def _cells(column: NDArray[np.generic]) -> Bytes:
-    """The bytes of a column, a line for each token: [T, bytes of a token]."""
+    """A column as bytes, [T, bytes of a token]."""
     line = column.itemsize * (column.shape[1] if column.ndim > 1 else 1)
     return column.reshape(-1).view(np.uint8).reshape(len(column), line)
 
 
 def _move(cells: Bytes, at: Numbers, into: Bytes, to: Numbers, tokens: Numbers) -> None:
-    """Copy runs of lines: from `at` of `cells` to `to` of `into`."""
     if tokens.sum() < SHORT * len(tokens):
         into[ranges(to, tokens)] = cells[ranges(at, tokens)]
         return
@@ -107,29 +92,25 @@ def _move(cells: Bytes, at: Numbers, into: Bytes, to: Numbers, tokens: Numbers) 
 
 
 class Transport(Protocol):
-    """How messages get from process to process. All processes call each function, in the same order."""
+    """Moves messages between processes. All processes call each function, in the same order."""
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
-        """Give every process its message and take one from each of the others.
+        """Send every other process its message and receive one from each.
 
         Args:
-            outgoing: by destination; each may be made when it is first asked for.
+            outgoing: by destination; a message may be packed when it is first read.
             sizes: [P, P], bytes from each process to each other one, the same on all; 0 where there is no message.
 
         Raises:
-            Lost, Late: with the name of the process, and where it is.
+            ProcessLost, Late: naming the process and its host.
         """
 
     def most(self, number: int) -> int:
-        """The largest number, at least 0, that any process gives: none goes on before all have come here.
-
-        Raises:
-            Lost, Late: as above.
-        """
+        """The largest number, at least 0, over all processes; also a barrier. Raises as `exchange` does."""
 
 
 class Corrupted(EarlError):
-    """A message is not what was sent."""
+    """A message does not match its checksum."""
 
 
 class ProcessLost(EarlError):
@@ -137,4 +118,4 @@ class ProcessLost(EarlError):
 
 
 class Late(EarlError):
-    """A process is there, and did not do its part in time."""
+    """A process is alive but did not do its part in time."""

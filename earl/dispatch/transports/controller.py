@@ -1,9 +1,8 @@
-"""The baseline: everything through one process, as verl and ROLL do it.
+"""The baseline transport: everything goes through one process, as in verl and ROLL.
 
-gather: one copy of every data-parallel group ─▶ controller: all rows ─▶ scatter: a group's rows to each of its ranks
-
-Every rank gets a copy of its own, also where several are on one host, and ranks of a context-parallel group get whole
-rows and cut them. Both ways are plans in which every process is a host of its own, so that nothing is fanned out.
+Gather one copy of every data-parallel group to the controller, then scatter to each rank the rows of its group. Every
+rank gets its own copy, even on one host; ranks of a context-parallel group get whole rows and cut them. In both plans
+every process counts as its own host, so that nothing is fanned out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,12 @@ from earl.dispatch.transports.base import Transport
 from earl.parallel.layout import Layout
 
 CONTROLLER = 0
-"""The process that everything goes through."""
 
 
 def gather_and_scatter(
     plan: TransferPlan, process: int, held: Sequence[Shard], transport: Transport, checksums: bool = False
 ) -> dict[Axis, Shard]:
-    """What `execute` does, and the same result to the bit, through the controller."""
+    """The same result as `execute`, bit for bit, through the controller."""
     gathering, scattering = ways(plan)
     gathered = execute(gathering, process, held, transport, checksums)
     whole = execute(scattering, process, [gathered[leg.axis] for leg in plan.legs], transport, checksums)
@@ -31,7 +29,6 @@ def gather_and_scatter(
 
 
 def ways(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
-    """The plans of a transfer to the controller, and from it."""
     lengths, apart = through.lengths, np.arange(len(through.hosts))
     middle = spread(Layout(), [CONTROLLER], np.zeros(len(lengths), np.int64))
     firsts = [Leg(leg.columns, _first_ranks(leg.source)) for leg in through.legs]
@@ -40,12 +37,10 @@ def ways(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
 
 
 def _first_ranks(source: Spread) -> Spread:
-    """Of every tp group the first rank alone."""
     return Spread(source.processes[:, :, :1], source.parts)
 
 
 def cut(plan: TransferPlan, process: int, whole: Mapping[Axis, Shard]) -> dict[Axis, Shard]:
-    """A rank's own ranges of whole rows."""
     target = room(plan, process)
     for axis, shard in target.items():
         begins = whole[axis].begins(shard.rows, shard.starts)

@@ -1,8 +1,7 @@
-"""Through Ray's object stores: a producer puts what a host lacks once, and all consumers there read the one copy.
+"""Transport through Ray's object store: a producer puts what a host lacks once, and all consumers there read it.
 
-producer: offer ─▶ an object for each host ─▶ driver: references alone, `references_for` ─▶ consumer: take
-
-The store of a host is the fan-out inside it, so that a plan's second hop needs no messages.
+`offer` makes one object per host, the driver passes references only (`references_for`), and `take` reads them. The
+host's store is the fan-out inside it, so a plan's second hop needs no messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +26,7 @@ from earl.dispatch.transports.base import (
     unpack,
 )
 
-# A plan without second hops: whoever would get a range from a neighbour on its host gets it from its producer.
-#
-# For transports that give all processes of a host one message: Ray's object store.
+# Plans without a second hop, for transports that give all processes of a host one message.
 
 
 def from_origins(plan: TransferPlan) -> Pieces:
@@ -45,7 +42,7 @@ def from_origins(plan: TransferPlan) -> Pieces:
 
 
 def once(pieces: Pieces) -> Pieces:
-    """Every range one time, however many destinations it has."""
+    """Each range once, however many destinations it has."""
     order = np.lexsort((pieces.start, pieces.row, pieces.leg))
     names = np.stack([pieces.leg, pieces.row, pieces.start])[:, order]
     fresh = np.ones(len(order), np.bool_)
@@ -55,31 +52,26 @@ def once(pieces: Pieces) -> Pieces:
 
 
 def among(plan: TransferPlan, pieces: Pieces, some: Pieces) -> NDArray[np.bool_]:
-    """Which pieces are ranges of some others."""
+    """Mask of the pieces whose range also occurs in `some`."""
     nobody = np.zeros(1, np.int64)
     return np.isin(_keys(plan, pieces, nobody), _keys(plan, some, nobody))
 
 
 def _keys(plan: TransferPlan, pieces: Pieces, process: Numbers) -> Numbers:
-    """A number for each piece that tells its leg, row, first token, and a process."""
+    """A unique number for each piece's leg, row, first token, and a process."""
     rows, tokens = len(plan.lengths), int(plan.lengths.max(initial=0)) + 1
     keys: Numbers = ((pieces.leg * rows + pieces.row) * tokens + pieces.start) * len(plan.hosts) + process
     return keys
 
 
-Reference = Any
-"""`ray.ObjectRef`; Ray is not seen by the type checker."""
+Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
 PATIENCE_SECONDS = 600.0
 LAST_SECONDS = 1.0
-"""How long each message is waited for once all together were not there in time."""
+"""Timeout for each single message, after the timeout for all together has passed."""
 
 
 def offer(plan: TransferPlan, process: int, held: Sequence[Shard], checksums: bool = False) -> dict[int, Reference]:
-    """Put what each host lacks of a process into Ray's object store, once: a reference by host.
-
-    Args:
-        held: what the process holds of each leg; a shard without rows where it holds nothing.
-    """
+    """Put what each host lacks of this process's rows into the object store, once; returns a reference by host."""
     import ray
 
     direct = from_origins(plan)
@@ -95,11 +87,7 @@ def offer(plan: TransferPlan, process: int, held: Sequence[Shard], checksums: bo
 def references_for(
     hosts: NDArray[np.integer[Any]], process: int, offered: Mapping[int, Mapping[int, Reference]]
 ) -> dict[int, Reference]:
-    """Of all that was offered, by source and host, what a process takes, by source: the driver's part.
-
-    Args:
-        hosts: of each process, [P].
-    """
+    """The references that a process takes, by source; the driver calls it. hosts: [P], the host of each process."""
     host = int(hosts[process])
     return {source: by_host[host] for source, by_host in offered.items() if host in by_host}
 
@@ -112,15 +100,8 @@ def take(
     checksums: bool = False,
     seconds: float = PATIENCE_SECONDS,
 ) -> dict[Axis, Shard]:
-    """A process's rows of the plan's target, as `execute` gives them.
-
-    Args:
-        references: by source; see `references_for`.
-        held: as for `offer`: what a process has itself does not go through the store.
-
-    Raises:
-        Lost, Late, Corrupted: with the name of the process that offered, and of its host.
-    """
+    """A process's rows of the plan's target, as `execute` gives them. Local rows do not go through the store. Raises
+    ProcessLost, Late or Corrupted, naming the producer and its host."""
     target = room(plan, process)
     direct = from_origins(plan)
     keep(direct, process, plan.legs, held, target)
@@ -139,18 +120,17 @@ def take(
 
 
 def _got(plan: TransferPlan, process: int, references: Mapping[int, Reference], seconds: float) -> Mapping[int, Bytes]:
-    """Messages out of the object store of this host, not copied. Ray brings those that are not there, all at once."""
+    """Messages from this host's object store, not copied; Ray fetches missing ones in parallel."""
     import ray
     from ray.exceptions import RayError
 
     try:
         return dict(zip(references, ray.get([*references.values()], timeout=seconds), strict=True))
-    except RayError:  # which one it was, is asked one by one
+    except RayError:  # ask one by one, to find the one that failed
         return {source: _only(plan, source, process, reference) for source, reference in references.items()}
 
 
 def _only(plan: TransferPlan, source: int, process: int, reference: Reference) -> Bytes:
-    """One message that is here by now, or never."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 

@@ -1,7 +1,7 @@
-"""Messages through torch.distributed: gloo, or NCCL with devices between, over one group of processes that persists.
+"""Transport over torch.distributed: gloo, or NCCL through device memory, over one persistent process group.
 
-Messages go in rounds (rounds.py), one after another, so that nobody gets from several hosts at once: where many send to
-one, its link drops what does not fit, and all wait for what is sent again.
+Messages between hosts go in steps (`schedule.py`), so that no host receives from several at once: with many senders to
+one receiver the link drops packets, and all wait for retransmission. `Roll` finds the process at fault.
 """
 
 import json
@@ -25,15 +25,13 @@ from earl.dispatch.transports.choice import BRANCHES
 from earl.dispatch.transports.schedule import apart, steps
 from earl.errors import EarlError
 
-# Who is there: every process answers at a door of its own, so that a fault is blamed on the one that has it.
-#
-# A connection of the process group that breaks or stays silent only says that something is wrong somewhere: a neighbour
-# may be waiting for somebody else, or has given up for the same reason. So whoever is stuck asks at all doors, follows
-# those that wait for others to the one that they wait for, and tells all what it found before it gives up.
+# A broken or silent connection of the process group does not tell which process failed: a neighbour may itself be
+# waiting. So every process also answers on a socket of its own; on an error, a process asks all others, follows the
+# chain of waiting processes to its end, and tells all others what it found before it gives up.
 
 NOBODY = -1
 GONE, SILENT = -2, -3
-"""What comes in place of an answer: it has ended or cannot be reached; it is there and says nothing."""
+"""In place of an answer: the process ended or cannot be reached; it accepts connections but does not answer."""
 _KINDS: dict[str, type[EarlError]] = {"Lost": ProcessLost, "Late": Late}
 _LINE_BYTES = 4096
 
@@ -49,16 +47,12 @@ class Register(Protocol):
 
 
 class Roll:
-    """One process among all others."""
+    """One process's view of the others: answers whom it waits for, and finds the process at fault."""
 
     def __init__(self, register: Register, process: int, hosts: Numbers, address: str, seconds: float) -> None:
-        """Open the door. `address` is this process's own, `seconds` how long an answer may take.
-
-        Raises:
-            Late: when another has not opened its own within the register's time.
-        """
-        self.waits_for = NOBODY
-        """Who has to do something before this process goes on."""
+        """Listen on `address`, this process's own; `seconds` is the limit for an answer. Raises Late when another
+        process does not listen within the register's timeout."""
+        self.waits_for = NOBODY  # the process that this one waits for
         self._process, self._hosts, self._seconds = process, hosts, seconds
         self._told: EarlError | None = None
         self._door = socket.create_server((address, 0), backlog=len(hosts))
@@ -67,7 +61,6 @@ class Roll:
         threading.Thread(target=self._answer, daemon=True).start()
 
     def close(self) -> None:
-        """Shut the door."""
         self._door.close()
 
     def _door_of(self, register: Register, other: int) -> tuple[str, int]:
@@ -78,7 +71,7 @@ class Roll:
         return address, port
 
     def blame(self, other: int, waited_seconds: float) -> EarlError:
-        """What is wrong, when a message from or to another process did not get through. All others are told."""
+        """The error to raise when a message from or to another process failed; all others are told."""
         if self._told is None:
             with ThreadPoolExecutor(min(32, len(self._hosts))) as pool:
                 answers = dict(enumerate(pool.map(self._ask, range(len(self._hosts)))))
@@ -111,7 +104,7 @@ class Roll:
         return ", ".join(f"process {process} (host {self._hosts[process]})" for process in processes)
 
     def _ask(self, other: int, line: str = "") -> int:
-        """Whom another process waits for; `line` is what it is told."""
+        """The process that another one waits for; `line` is a message for it."""
         try:
             with socket.create_connection(self._doors[other], self._seconds) as connection:
                 connection.sendall(line.encode()[: _LINE_BYTES - 1] + b"\n")
@@ -123,7 +116,6 @@ class Roll:
             return GONE
 
     def _answer(self) -> None:
-        """Open to whoever comes, until the door is shut."""
         while True:
             try:
                 connection, _ = self._door.accept()
@@ -135,14 +127,14 @@ class Roll:
                     said = connection.makefile().readline(_LINE_BYTES).strip()
                     connection.sendall(f"{self.waits_for}\n".encode())
                 except OSError:
-                    continue  # it has gone
+                    continue  # the other side closed the connection
             if said and self._told is None:
                 kind, message = json.loads(said)
                 self._told = _KINDS[kind](message)
 
 
 def _last(answers: dict[int, int], first: int) -> int:
-    """The one at the end of a line of processes that wait for each other; the first when they wait in a circle."""
+    """The end of a chain of processes that wait for each other; the first one when they wait in a cycle."""
     seen, last = {first}, first
     while answers[last] != NOBODY:
         last = answers[last]
@@ -154,20 +146,17 @@ def _last(answers: dict[int, int], first: int) -> int:
 
 PATIENCE_SECONDS = 600.0
 _DATA, _AGREEMENT = 0, 1
-"""Tags."""
 _CPU = torch.device("cpu")
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A message on its way."""
-
     work: Work
     other: int
 
 
 class _Made(dict[int, Tensor]):
-    """Messages on the device, each made when it is first sent: links need not wait for all of them."""
+    """Messages on the device, each copied there when it is first sent, so that links need not wait for all."""
 
     def __init__(self, outgoing: Mapping[int, Bytes], device: torch.device) -> None:
         super().__init__()
@@ -179,18 +168,15 @@ class _Made(dict[int, Tensor]):
 
 
 class PeerTransport:
-    """One process of the group; a `Transport`."""
-
     def __init__(
         self, group: Any, roll: Roll, process: int, hosts: Numbers, seconds: float, device: torch.device = _CPU
     ) -> None:
-        """See `join`. torch does not declare the types of its groups."""
+        """See `join`. torch does not declare types for its process groups."""
         self.process, self.hosts = process, hosts
         self._group, self._roll, self._device = group, roll, device
         self._patience = timedelta(seconds=seconds)
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
-        """See `Transport`."""
         process, stepped = self.process, apart(self.hosts, sizes)
         came = {
             source: torch.empty(int(sizes[source, process]), dtype=torch.uint8, device=self._device)
@@ -210,7 +196,7 @@ class PeerTransport:
         return {source: message.cpu().numpy() for source, message in came.items()}
 
     def most(self, number: int) -> int:
-        """See `Transport`. Up a tree of all processes, and down again."""
+        """Up a tree of all processes, and down again."""
         below = range(self.process * BRANCHES + 1, min((self.process + 1) * BRANCHES + 1, len(self.hosts)))
         theirs = [(other, torch.zeros(1, dtype=torch.int64, device=self._device)) for other in below]
         self._finish(self._post(theirs, [], _AGREEMENT))
@@ -223,14 +209,13 @@ class PeerTransport:
         return int(agreed)
 
     def close(self) -> None:
-        """Leave the group."""
         self._roll.close()
         self._group.shutdown()
 
     def _post(self, coming: list[tuple[int, Tensor]], going: list[tuple[int, Tensor]], tag: int) -> list[_Pending]:
         if not coming and not going:
             return []
-        if self._group.supports_coalescing:  # NCCL: what meets has to be launched as one
+        if self._group.supports_coalescing:  # NCCL: matching sends and receives have to be launched together
             self._group._start_coalescing()
         pending = []
         for other, message in coming:
@@ -253,7 +238,6 @@ class PeerTransport:
 
     @contextmanager
     def _blaming(self, other: int) -> Iterator[None]:
-        """Find out who is at fault when a message does not get through."""
         try:
             yield
         except RuntimeError as error:
@@ -263,17 +247,17 @@ class PeerTransport:
 def join(
     store: Store, process: int, hosts: Numbers, address: str, seconds: float = PATIENCE_SECONDS, device: str = "cpu"
 ) -> PeerTransport:
-    """Become one of the group. All processes call this.
+    """Join the process group. All processes call this.
 
     Args:
-        store: the same for all; it is where they find each other.
-        hosts: the host of each process, [P].
-        address: this process's own, which the others reach it at.
-        seconds: within which a fault of another process is an error, and how long it may take for a message.
+        store: the same for all; processes find each other through it.
+        hosts: [P], the host of each process.
+        address: at which the others reach this process.
+        seconds: the limit for a message, and for detecting a fault of another process.
         device: "cuda" for NCCL. Messages then pass through the memory of the current device.
 
     Raises:
-        Lost, Late: with the name of the process that ended, or did not come.
+        ProcessLost, Late: naming the process that ended, or did not join.
     """
     answer = min(5.0, seconds / 5)
     patience = seconds - 2 * answer
@@ -282,7 +266,7 @@ def join(
     roll = Roll(store, process, hosts, address, answer)
     try:
         group = _gloo(store, process, size, address, wait) if device == "cpu" else _nccl(store, process, size, wait)
-    except RuntimeError as error:  # somebody ended, or stays away, while others were still finding each other
+    except RuntimeError as error:  # a process failed or is missing during set-up
         raise roll.blame(process, patience) from error
     return PeerTransport(group, roll, process, hosts, patience, torch.device(device))
 
@@ -296,7 +280,7 @@ def _gloo(store: Store, process: int, size: int, address: str, wait: timedelta) 
 
 
 def _nccl(store: Store, process: int, size: int, wait: timedelta) -> Any:
-    """Never run: no machine with several GPUs was there."""
+    """Untested: needs a machine with several GPUs."""
     from torch._C import _distributed_c10d as backends
 
     nccl: Any = backends.ProcessGroupNCCL

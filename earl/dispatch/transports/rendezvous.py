@@ -1,7 +1,7 @@
-"""Where processes find each other: a store of torch.distributed that listens at one address, and not at all of them.
+"""Where processes find each other: a torch.distributed store that listens at one address, not at all of them.
 
-Whoever reaches that port can read the store, delete entries and write some. What was written without the secret of the
-meeting, which goes by Ray's calls alone, is refused. Torch lists all keys to anybody, so hiding them would not do.
+Any client that reaches the port can read the store, delete entries and write some; entries written without the secret,
+which only Ray's calls carry, are refused. Torch lists all keys to any client, so hiding keys would not help.
 """
 
 import hmac
@@ -20,40 +20,26 @@ PATIENCE_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """A place to meet.
-
-    Example:
-        Rendezvous("10.0.0.7", 40123, secret="5f0c…")
-    """
-
-    address: str
-    """The one at which the first process listens."""
+    address: str  # at which the first process listens
     port: int
     secret: str = field(repr=False)
-    """Known to those who may meet."""
 
 
 def fresh(address: str, port: int = 0) -> Rendezvous:
-    """A place that nobody knows yet; port 0: any that is free, once it is opened."""
+    """A new rendezvous with a new secret; port 0: any free one, known once it is opened."""
     return Rendezvous(address, port, secrets.token_hex(32))
 
 
 class Sealed(Store):
-    """A store whose values carry a seal (HMAC-SHA256 of key and value). Counters carry none: they only count arrivals.
-
-    Torch keeps its C++ half alone: who hands it over keeps this one for as long as groups are made.
-
-    Attributes:
-        place: where it is.
-        plain: the same without seals, for NCCL, whose own threads ask it.
-    """
+    """A store whose values carry an HMAC-SHA256 of key and value. Counters carry none: they only count arrivals. Torch
+    keeps only the C++ half alive: hold a reference to this object for as long as groups are made. `plain` is the store
+    without seals, for NCCL, whose own threads read it."""
 
     def __init__(self, plain: TCPStore, place: Rendezvous) -> None:
         super().__init__()
         self.plain, self.place = plain, place
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Write."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         self.plain.set(key, self._seal(key, data) + data)  # type: ignore[arg-type]  # takes bytes too
 
@@ -68,23 +54,18 @@ class Sealed(Store):
         return data
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Until all are written."""
         self.plain.wait([*keys], *([timeout] if timeout else []))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all are written."""
         return self.plain.check([*keys])
 
     def add(self, key: str, amount: int) -> int:
-        """Count up."""
         return self.plain.add(key, amount)
 
     def delete_key(self, key: str) -> bool:
-        """Remove."""
         return self.plain.delete_key(key)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long reading waits."""
         super().set_timeout(timeout)
         self.plain.set_timeout(timeout)
 
@@ -93,16 +74,16 @@ class Sealed(Store):
 
 
 def opened(place: Rendezvous, seconds: float = PATIENCE_SECONDS) -> Sealed:
-    """Listen at a place, at its address alone; the result knows the port. Others may come from now on."""
+    """Listen at the rendezvous's address alone; the result knows the port."""
     with socket.create_server((place.address, place.port)) as listener:
         port = listener.getsockname()[1]
-        # Torch itself would listen at every address of this machine. It closes what it is given.
+        # Torch itself would listen at every address of this machine. It takes ownership of the listener.
         store = TCPStore(place.address, port, is_master=True, master_listen_fd=listener.detach(), **_patience(seconds))
     return Sealed(store, Rendezvous(place.address, port, place.secret))
 
 
 def reached(place: Rendezvous, seconds: float = PATIENCE_SECONDS) -> Sealed:
-    """Come to a place that another process has opened, or soon will."""
+    """Connect to a rendezvous that another process has opened, or soon will."""
     return Sealed(TCPStore(place.address, place.port, is_master=False, **_patience(seconds)), place)
 
 

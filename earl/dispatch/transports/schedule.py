@@ -1,7 +1,8 @@
-"""Permutations of hosts that together carry a load: pure.
+"""Orders messages so that no link carries two at once in one direction: pure.
 
-Filled up by made-up bytes, every host sends and gets as much as the busiest one; whatever is left then is a sum of
-permutations (Birkhoff 1946), so that there is always one more, and all together take as long as the busiest link.
+The load between hosts is padded with dummy bytes until every host sends and receives as much as the busiest one; it is
+then a sum of permutations (Birkhoff 1946), which together take as long as the busiest link. Permutations become rounds,
+in which each host sends one piece and receives one; rounds become steps of single processes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,20 +15,16 @@ from numpy.typing import NDArray
 from earl.dispatch.rows import Numbers
 
 SHORTEST = 1 / 12
-"""Of what the busiest host has for each of the others on average: what is shorter is not worth a message of its own."""
+"""Relative to the busiest host's mean load per other host: shorter permutations are not worth a message."""
 STEP = 0.95
-"""How much shorter the shortest piece of a permutation may be each time that none of longer ones is left."""
+"""Factor on the required length each time that no permutation of longer pieces is left."""
 
 Permutation = tuple[Numbers, float]
-"""Whom each host sends to, and how many bytes at least each of them has for the other, made-up ones included."""
+"""The receiver of each host, and the least bytes of any of these pairs, dummy bytes included."""
 
 
 def permutations(load: Numbers) -> Iterator[Permutation]:
-    """Long ones first, until what is left is short.
-
-    Args:
-        load: [H, H], bytes from each host to each other one.
-    """
+    """Permutations of a load [H, H] of bytes between hosts, long ones first, until what is left is short."""
     busiest = int(max(load.sum(axis=0).max(initial=0), load.sum(axis=1).max(initial=0)))
     full = _filled_up(load, busiest)
     longest = float(full.max(initial=0))
@@ -43,14 +40,14 @@ def permutations(load: Numbers) -> Iterator[Permutation]:
 
 
 def _filled_up(load: Numbers, busiest: int) -> NDArray[np.float64]:
-    """With made-up bytes, so that all rows and columns have the same sum."""
+    """The load padded with dummy bytes, so that all rows and columns have the same sum."""
     sends, gets = busiest - load.sum(axis=1), busiest - load.sum(axis=0)
     missing = int(sends.sum())
     return load + np.outer(sends, gets) / missing if missing else load.astype(np.float64)
 
 
 def _permutation(full: NDArray[np.float64], least: float) -> Numbers | None:
-    """Whom each host may send at least so much to, all to different ones; None where there is no such permutation."""
+    """A permutation whose pairs all have at least `least` bytes; None where there is none."""
     hosts = len(full)
     longest_first = np.argsort(-full, axis=1, kind="stable")
     counts = (full >= least).sum(axis=1)
@@ -62,7 +59,7 @@ def _permutation(full: NDArray[np.float64], least: float) -> Numbers | None:
 
 
 def _placed(host: int, offered: list[list[int]], sender: list[int], seen: set[int]) -> bool:
-    """Find somebody for a host, and somebody else for whoever is in its way."""
+    """Find a receiver for a host; hosts in its way are given another one (augmenting path)."""
     for other in offered[host]:
         if other in seen:
             continue
@@ -73,35 +70,24 @@ def _placed(host: int, offered: list[list[int]], sender: list[int], seen: set[in
     return False
 
 
-# In which order messages go, so that no link carries two at once in one direction: pure.
-#
-# bytes from host to host ─▶ permutations ─▶ rounds: in each a host sends one piece and gets one, all about as long
-#
-# Messages are cut so that every host is busy both ways in every round, whatever they have for each other; all rounds
-# together take hardly longer than the busiest link needs. What stays inside a host is no part of it.
+# Rounds: messages are cut so that every host is busy both ways in every round. All rounds together take hardly longer
+# than the busiest link needs. Traffic inside a host is not part of it.
 
 MOST_HOSTS = 128
-"""Messages of more hosts are not cut: each host sends to the next one, then to the one after that, and so on."""
+"""With more hosts messages are not cut: each host sends to the next one, then to the one after that, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRound:
-    """One piece from each host, [H] each. No two hosts send to the same one."""
+    """One piece from each host, [H] each, no two of them to the same host."""
 
     to: Numbers
-    """The host that it goes to."""
-    begin: Numbers
-    """Its first byte, counted from the first that its host has for that one."""
-    end: Numbers
-    """Behind its last one; where the piece begins: there is none."""
+    begin: Numbers  # first byte, counted within the bytes that its host has for the receiver
+    end: Numbers  # one past the last byte; equal to `begin` where there is no piece
 
 
 def rounds(load: Numbers) -> tuple[ExchangeRound, ...]:
-    """All pieces. The same load is not cut twice.
-
-    Args:
-        load: [H, H], bytes from each host to each other one.
-    """
+    """All rounds for a load [H, H] of bytes between hosts; cached."""
     between = np.array(load, np.int64)
     np.fill_diagonal(between, 0)
     return _rounds(between.tobytes(), len(between))
@@ -119,7 +105,7 @@ def _rounds(load: bytes, hosts: int) -> tuple[ExchangeRound, ...]:
 
 
 def _taken(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Numbers]:
-    """Whom each host sends to, and how much, [R, H] each; it is taken from what is left."""
+    """Receiver and bytes by round and host, [R, H] each; subtracted from `left`."""
     here, taken = np.arange(len(left)), []
     for to, size in turns:
         count = np.minimum(left[here, to], int(np.ceil(size)))
@@ -131,7 +117,6 @@ def _taken(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Number
 
 
 def _append(left: Numbers, to: Numbers, count: Numbers) -> None:
-    """Let what is left of a message go with one of its pieces, if it has any."""
     for host, other in np.argwhere(left).tolist():
         at = _roomiest(to, count, host, other)
         if at is not None:
@@ -140,7 +125,7 @@ def _append(left: Numbers, to: Numbers, count: Numbers) -> None:
 
 
 def _dissolve(to: Numbers, count: Numbers) -> None:
-    """Let the pieces of a round go with others of their messages, where all together do not take longer by it."""
+    """Distribute the pieces of a round over other rounds where the total time does not grow."""
     for number in np.argsort(count.max(axis=1, initial=0), kind="stable").tolist():
         kept, own = count.copy(), count[number].copy()
         count[number] = 0
@@ -154,14 +139,14 @@ def _dissolve(to: Numbers, count: Numbers) -> None:
 
 
 def _roomiest(to: Numbers, count: Numbers, host: int, other: int) -> int | None:
-    """The round in which a piece from one host to another one may grow most without being the longest."""
+    """The round in which a piece from one host to another may grow most without becoming the longest."""
     having = np.flatnonzero((to[:, host] == other) & (count[:, host] > 0))
     room = count[having].max(axis=1, initial=0) - count[having, host]
     return int(having[room.argmax()]) if len(having) else None
 
 
 def _pieces(to: Sequence[Numbers], count: Sequence[Numbers]) -> tuple[ExchangeRound, ...]:
-    """Rounds that carry anything, with the place of each piece in what its host has for the other one."""
+    """Non-empty rounds, with the offset of each piece in its message."""
     hosts = len(to[0]) if to else 0
     sent, here, made = np.zeros((hosts, hosts), np.int64), np.arange(hosts), []
     for own, size in zip(to, count, strict=True):
@@ -172,42 +157,32 @@ def _pieces(to: Sequence[Numbers], count: Sequence[Numbers]) -> tuple[ExchangeRo
     return tuple(made)
 
 
-# What one process does in the rounds of all hosts (rounds.py): pure.
-#
-# Where n processes share a host, a round is n steps: in each, every process of a host sends to another process of the
-# host that its host sends to. A piece is the same part of each of their messages.
+# Steps: where n processes share a host, a round is n steps; in each, every process of a host sends to another process
+# of the receiving host. A piece is the same fraction of each of their messages.
 
 AT_ONCE_BYTES = 256 * 1024
-"""To or from a host, so few that switches have room for them: what is dropped costs time, not what waits."""
+"""Bytes to or from a host that switches can buffer: below this, sending at once loses no packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePart:
-    """Of a message to or from another process."""
-
     other: int
     begin: int
-    """Its first byte."""
     end: int
-    """Behind its last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferStep:
-    """What one process does at a time: it sends a part of a message, and gets one, or either alone."""
+    """What one process sends and receives at a time; either may be missing."""
 
     to: MessagePart | None
     source: MessagePart | None
 
 
 def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
-    """The messages that go step by step, [P, P]; 0 for those that may all go at once: they meet no link, or do not fill
-    it.
-
-    Args:
-        hosts: the host of each process, [P].
-        sizes: [P, P], bytes from each process to each other one.
-    """
+    """The messages that go step by step, [P, P]; 0 for those that may all go at once. hosts: [P], the host of each
+    process; sizes: [P, P], bytes between processes. Messages go at once where they cross no link, or where the load of
+    every host is small."""
     across: Numbers = np.where(hosts[:, None] == hosts[None, :], 0, sizes)
     seats, host_of = _seats(hosts)
     load = _load(across, host_of, len(seats))
@@ -216,18 +191,12 @@ def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
 
 
 def num_steps(hosts: Numbers, sizes: Numbers) -> int:
-    """Of all rounds."""
     seats, host_of = _seats(hosts)
     return len(rounds(_load(sizes, host_of, len(seats)))) * int(seats.shape[1])
 
 
 def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep]:
-    """All that crosses links, in order; all processes come to the same rounds.
-
-    Args:
-        hosts: the host of each process, [P].
-        sizes: [P, P], bytes from each process to each other one.
-    """
+    """The steps of one process, in order; all processes compute the same rounds."""
     seats, host_of = _seats(hosts)
     load = _load(sizes, host_of, len(seats))
     here, most = int(host_of[process]), seats.shape[1]
@@ -252,7 +221,7 @@ def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep
 
 
 def _seats(hosts: Numbers) -> tuple[Numbers, Numbers]:
-    """The processes of each host, [H, n], -1 where it has fewer than others; and the number of each's host, [P]."""
+    """The processes of each host, [H, n], padded with -1; and the index of each process's host, [P]."""
     places, host_of = np.unique(hosts, return_inverse=True)
     members = [np.flatnonzero(host_of == number) for number in range(len(places))]
     seats = np.full((len(places), max(map(len, members))), -1)
@@ -262,7 +231,6 @@ def _seats(hosts: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _load(sizes: Numbers, host_of: Numbers, hosts: int) -> Numbers:
-    """Bytes from host to host."""
     if np.array_equal(host_of, np.arange(hosts)):
         return sizes
     pairs = host_of[:, None] * hosts + host_of[None, :]

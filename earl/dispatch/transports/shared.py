@@ -1,8 +1,7 @@
-"""Messages between processes of one host through memory that they share; all others by another transport. Linux only.
+"""Transport through shared memory inside a host; other messages go by another transport. Linux only.
 
-sender: message ─▶ memory without a name ─▶ its process and descriptor, by the other transport ─▶ receiver maps it
-
-Memory without a name is gone with its last user, however that one ends: nothing is left behind.
+The sender copies a message into an anonymous memfd, and sends process id and descriptor by the other transport; the
+receiver maps it. Anonymous memory is freed with its last user, however that process ends.
 """
 
 import mmap
@@ -15,26 +14,21 @@ import numpy as np
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.base import Bytes, ProcessLost, Transport
 
-TICKET_BYTES = 16
-"""What goes by the other transport: two numbers."""
+TICKET_BYTES = 16  # two numbers: process id and descriptor
 
 
 class Shared:
-    """A `Transport` around another one.
-
-    Memory is used again: it costs more to get it from the kernel than to copy. A message is overwritten two exchanges
-    later, when its receiver has come to the one between, and so is done with it.
-    """
+    """A `Transport` around another one. Memory is reused: getting it from the kernel costs more than copying. A message
+    is overwritten two exchanges later; its receiver is done with it when it enters the exchange in between."""
 
     def __init__(self, others: Transport, process: int, hosts: Numbers) -> None:
-        """`others` carries what leaves the host. hosts: [P], the host of each process."""
         self._others, self._process, self._hosts = others, process, hosts
         self._turn = 0
         self._lent: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}
         self._borrowed: dict[tuple[int, int], mmap.mmap] = {}
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
-        """See `Transport`. Messages are to be read before the next exchange."""
+        """See `Transport`. Messages have to be read before the next exchange."""
         self._turn ^= 1
         messages = {
             other: self._lend(other, message) if self._near(other) else message for other, message in outgoing.items()
@@ -47,7 +41,6 @@ class Shared:
         }
 
     def most(self, number: int) -> int:
-        """See `Transport`."""
         return self._others.most(number)
 
     def _near(self, other: int) -> bool:

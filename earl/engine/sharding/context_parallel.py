@@ -1,10 +1,10 @@
 """Context parallelism: the tokens of a packed micro-batch, split over the processes of a group.
 
-    process 0 of 2:  pieces 0 and 3 ┐  embeddings, layers, output layer: own tokens
-    process 1 of 2:  pieces 1 and 2 ┘  attention: own queries, keys and values of all tokens, gathered
+process 0 of 2:  pieces 0 and 3 ┐  embeddings, layers, output layer: own tokens
+process 1 of 2:  pieces 1 and 2 ┘  attention: own queries, keys and values of all tokens, gathered
 
-All of them know all tokens, and in the end all have the scores of all: what they do with these is the same everywhere.
-A token late in its row has more to attend to than an early one, so each has a piece of the front and its mirror image.
+Tokens late in a row attend to more than early ones, so each process has a piece of the front and its mirror image. All
+processes know all tokens, and all get the scores of all.
 """
 
 from collections.abc import Sequence
@@ -22,39 +22,31 @@ from earl.engine.sharding.tensor_parallel import summed
 
 @dataclass(frozen=True, slots=True)
 class SequencePiece:
-    """Neighbouring tokens of a sequence, and what they attend to.
-
-    Example:
-        tokens 4 … 8 of rows of 7 and 5 -> start 4, stop 9, first 0, rows (3, 2) with 4 tokens before
-    """
+    """Neighbouring tokens: 4 … 8 of rows of 7 and 5 have start 4, stop 9, first 0, rows (3, 2) with before = 4."""
 
     start: int
     stop: int
     first: int
-    """Where the row begins that the first token belongs to: keys and values are needed from there to `stop`."""
+    """Where the first token's row begins: keys and values are needed from there to `stop`."""
     rows: Spans
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one process computes of a sequence of T tokens: n of them, which lie in two pieces."""
+    """The n of T tokens that one process computes, in two pieces."""
 
     group: ProcessGroup
-    pieces: tuple[SequencePiece, ...]
-    """Without empty ones."""
-    positions: Tensor
-    """The place of each own token in its row, [1, n]."""
-    places: Tensor
-    """Of each own token in the sequence, [n]."""
+    pieces: tuple[SequencePiece, ...]  # without empty ones
+    positions: Tensor  # the position of each own token in its row, [1, n]
+    places: Tensor  # the index of each own token in the sequence, [n]
     order: Tensor
-    """Of each token of the sequence in what all processes have, each padded to the largest number, [T]."""
-    padded: int
-    """That largest number."""
+    """The index of each token of the sequence in the padded all-gather result, [T]."""
+    padded: int  # the largest n of any process
     idle: bool
-    """Whether there are too few tokens: then it computes the first one, too, of which nothing is read."""
+    """Whether the process has no tokens of its own: it then computes token 0, and its result is not read."""
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Attention of own queries [n, heads, D] within each row; of keys and values, too, own ones are given."""
+        """Attention of own queries [n, heads, D] within each row; keys and values are gathered from all processes."""
         own = torch.cat([key.flatten(1), value.flatten(1)], dim=1)
         gathered: Tensor = _Gathered.apply(own, self)  # type: ignore[no-untyped-call]
         width = key.shape[1] * key.shape[2]
@@ -67,7 +59,7 @@ class Portion:
         return torch.cat(attended)
 
     def found(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of the wanted places of the sequence are here, and where among the own tokens."""
+        """Which of the wanted positions are here, and their indices among the own tokens."""
         own = torch.full_like(self.order, -1)
         if not self.idle:
             own[self.places] = torch.arange(len(self.places), device=own.device)
@@ -75,14 +67,13 @@ class Portion:
         return here, own[wanted[here]]
 
     def collected(self, parts: Sequence[tuple[Tensor, Tensor, int]]) -> list[Tensor]:
-        """Vectors of which each process has some numbers: these, their places, and how many there are of all."""
+        """Whole vectors from parts (values, their positions, length of the whole) that the processes hold."""
         spread = [numbers.new_zeros(count).index_copy(0, places, numbers) for numbers, places, count in parts]
         whole = torch.split(summed(torch.cat(spread), self.group), [count for _, _, count in parts])
-        return [numbers.clone() for numbers in whole]  # FSDP2 hooks what a module returns, and warns of views
+        return [numbers.clone() for numbers in whole]  # FSDP2 hooks a module's outputs, and warns of views
 
 
 def portion(rows: Spans, group: ProcessGroup) -> Portion:
-    """This process's."""
     total, size, rank = sum(rows.lengths), distributed.get_world_size(group), distributed.get_rank(group)
     everyone = [_bounds(total, size, other) for other in range(size)]
     places = [torch.cat([torch.arange(*bounds) for bounds in own]) for own in everyone]
@@ -98,12 +89,7 @@ def portion(rows: Spans, group: ProcessGroup) -> Portion:
 
 
 def _bounds(total: int, size: int, rank: int) -> list[tuple[int, int]]:
-    """Where the pieces of a process begin and end.
-
-    Example:
-        >>> [_bounds(17, 2, rank) for rank in range(2)]
-        [[(0, 4), (12, 17)], [(4, 8), (8, 12)]]
-    """
+    """Begin and end of a process's pieces: 17 tokens over 2 give [(0, 4), (12, 17)] and [(4, 8), (8, 12)]."""
     return [
         (total * number // (2 * size), total * (number + 1) // (2 * size)) for number in (rank, 2 * size - 1 - rank)
     ]
@@ -119,7 +105,7 @@ def _piece(rows: Spans, start: int, stop: int) -> SequencePiece:
 
 
 class _Gathered(torch.autograd.Function):
-    """Rows [n, W] of each process's own tokens, put together as [T, W]; their gradients are summed."""
+    """Rows [n, W] of own tokens, gathered to [T, W]; gradients are summed."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, whose: Portion) -> Tensor:

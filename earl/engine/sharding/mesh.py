@@ -21,41 +21,34 @@ class Mesh:
     layout: Layout
     rank: int
     device: torch.device
-    """Where this process computes."""
-    grid: DeviceMesh
-    """With the axes dp, cp and tp."""
+    grid: DeviceMesh  # with the axes dp, cp and tp
     shards: DeviceMesh
-    """The processes that hold the same part of every layer, sharded over them: dp × cp."""
-    store: Sealed
-    """Where they met; it lasts as long as they are joined."""
+    """dp × cp: the processes that FSDP2 shards the same tensor-parallel part over."""
+    store: Sealed  # kept alive as long as the processes are joined
 
     @property
     def dp_rank(self) -> int:
-        """Which share of the rows this process computes."""
         return self.rank // (self.layout.tp * self.layout.cp)
 
     @property
     def tp_rank(self) -> int:
-        """Which part of every layer this process holds."""
         return self.rank % self.layout.tp
 
     def wait(self) -> None:
-        """Until every process has come here."""
         distributed.barrier()
 
     @property
     def tp_group(self) -> ProcessGroup | None:
-        """The processes that split layers with this one; None when there are no others."""
+        """The processes that split layers with this one; None when tp is 1."""
         return self.grid.get_group("tp") if self.layout.tp > 1 else None
 
     @property
     def cp_group(self) -> ProcessGroup | None:
-        """The processes that split the tokens of this one's rows; None when there are no others."""
+        """The processes that split the tokens of this one's rows; None when cp is 1."""
         return self.grid.get_group("cp") if self.layout.cp > 1 else None
 
     @property
     def dp_group(self) -> ProcessGroup:
-        """One process of each share of the rows."""
         return self.grid.get_group("dp")
 
 
@@ -67,14 +60,8 @@ def join(
     device: str = "cpu",
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Mesh:
-    """Be one of `layout.size` processes from now on: gloo between CPUs, NCCL between GPUs.
-
-    Args:
-        place: where they meet.
-        store: on rank 0, that place; None: it is opened now.
-        device: "cpu", or a CUDA device such as "cuda:0". Never run on a GPU yet.
-        timeout_seconds: how long an exchange waits before it is given up.
-    """
+    """Join `layout.size` processes: gloo between CPUs, NCCL between GPUs (untested on GPUs). store: on rank 0, an
+    already opened store; None: opened now. device: "cpu", or a CUDA device such as "cuda:0"."""
     where = torch.device(device)
     if where.type == "cuda":
         torch.cuda.set_device(where)
@@ -92,7 +79,6 @@ def join(
 
 @contextmanager
 def joined_mesh(rank: int, layout: Layout, address: str, port: int, device: str = "cpu") -> Iterator[Mesh]:
-    """Be one of several processes of a test or a benchmark until the context ends."""
     try:
         yield join(rank, layout, Rendezvous(address, port, secret="known to all"), device=device)
     finally:
@@ -100,11 +86,10 @@ def joined_mesh(rank: int, layout: Layout, address: str, port: int, device: str 
 
 
 def mesh_of(layout: Layout, device: torch.device, store: Sealed) -> Mesh:
-    """The grid of the processes that have been joined."""
     assert distributed.get_world_size() == layout.size
     dp, tp, cp = layout.dp, layout.tp, layout.cp
     grid = init_device_mesh(device.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
-    # FSDP2 shards over one axis: of two, it would keep whole copies along the first.
+    # FSDP2 shards over one mesh axis; over two, it would replicate along the first.
     shards = (
         grid["dp"] if cp == 1 else init_device_mesh(device.type, (dp * cp, tp), mesh_dim_names=("dp_cp", "tp"))["dp_cp"]
     )

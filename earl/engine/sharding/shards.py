@@ -1,8 +1,8 @@
-"""A learner spread over a grid of processes: tensor parallelism inside a row, FSDP2 along the columns.
+"""A learner sharded over a grid of processes: tensor parallelism along tp, FSDP2 along dp × cp.
 
-Each process computes its data-parallel share of the rows, of these its context-parallel portion of the tokens, with
-its tensor-parallel part of every layer. FSDP2 keeps parameters, gradients and moments of a part cut over the column,
-dp × cp, and gathers one layer at a time while it computes.
+Each process computes its data-parallel share of the rows, of these its context-parallel portion of the tokens, with its
+tensor-parallel part of every layer. FSDP2 shards parameters, gradients and moments of a part over dp × cp, and gathers
+one layer at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,8 @@ from earl.parallel.layout import Box, chunk
 
 
 class Shards:
-    """This process's part of a learner.
-
-    Args:
-        stored: where the weights are read from, slice by slice; None: from the policy's model, which then holds them.
-    """
+    """This process's part of a learner; implements `Ranks`. stored: source of the weights, read slice by slice; None:
+    the policy's model holds them."""
 
     lockstep = True
 
@@ -47,7 +44,7 @@ class Shards:
         self._made: tuple[Any, LearnerConfig] | None = None
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
-        """Build the policy's model without weights, cut it, and read this process's part of them."""
+        """Build the policy's model without weights, split it, and read this process's part of the weights."""
         self._made = policy.model.config, learner
         scorer = self._built(values, frozen=False)
         weights = {} if self._stored else policy.model.state_dict()
@@ -56,26 +53,25 @@ class Shards:
         return scorer
 
     def twin(self, scorer: Scorer) -> Scorer:
-        """The same shards once more, frozen, in host memory between uses if the recipe says so."""
+        """A frozen copy of the shards, in host memory between uses if the recipe says so."""
         frozen = self._built(scorer.value_head is not None, frozen=True)
         for own, other in zip(frozen.parameters(), scorer.parameters(), strict=True):
             self.local(own).copy_(self.local(other.detach()))
         return frozen
 
     def add(self, values: Tensor) -> Tensor:
-        """The sum over the shares of the rows; the processes of a tensor- or context-parallel group have the same."""
+        """The sum over the data-parallel group; tp and cp groups hold equal values."""
         total = values.to(self.mesh.device)
         distributed.all_reduce(total, group=self.mesh.dp_group)
         return total.cpu()
 
     def most(self, count: int) -> int:
-        """The largest count of any process."""
         counts = torch.tensor(count, device=self.mesh.device)
         distributed.all_reduce(counts, distributed.ReduceOp.MAX)
         return int(counts)
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
-        """FSDP2 has added the gradients over the column; what the row holds alike is still to be made alike."""
+        """FSDP2 has summed gradients over dp × cp; unsplit parameters still have to be synchronised over tp."""
         named = [(name, self.local(_grad(parameter))) for name, parameter in parameters.items()]
         self._even(named)
         squares = torch.zeros((), device=self.mesh.device)
@@ -89,7 +85,7 @@ class Shards:
         return norm, self.add(sums)
 
     def _even(self, named: Sequence[tuple[str, Tensor]]) -> None:
-        """Sum over the row what each has a part of, and take the mean of what each has whole: it then stays alike."""
+        """Over tp, sum partial gradients, and average those of unsplit parameters, so that these stay equal."""
         group, alike = self.mesh.tp_group, [(name, g) for name, g in named if self.axis(name) is None]
         if group is None or not alike:
             return
@@ -101,20 +97,16 @@ class Shards:
             gradient.copy_(part.view_as(gradient)).mul_(share)
 
     def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:
-        """Which part of the parameter `name` this process holds, and the shape of the whole."""
-        shape = self._shapes.get(name, tuple(tensor.shape))  # a buffer is whole everywhere
+        shape = self._shapes.get(name, tuple(tensor.shape))  # buffers are never split
         return self.layout.box(shape, self.axis(name), self.mesh.rank), shape
 
     def keeps(self, name: str) -> bool:
-        """What a row holds alike is saved by its first process."""
         return self.mesh.layout.keeps(self.axis(name), self.mesh.rank)
 
     def local(self, tensor: Tensor) -> Tensor:
-        """The memory of this process's part."""
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def gathered(self, name: str, tensor: Tensor) -> Tensor:
-        """The whole parameter, on every process."""
         part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         axis, group = self.axis(name), self.mesh.tp_group
         if axis is None or group is None:
@@ -127,11 +119,10 @@ class Shards:
         return torch.cat(parts, dim=axis).narrow(axis, 0, length)
 
     def axis(self, name: str) -> int | None:
-        """None: along none, all processes of a row hold it alike."""
         return self._splits.axes.get(name)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:
-        """A scorer of this process's shards; only a value head is filled: it begins at zero."""
+        """A scorer of this process's shards; only the value head is initialised, to zero."""
         assert self._made is not None
         config, learner = self._made
         tp, group = self.mesh.layout.tp, self.mesh.tp_group
@@ -154,7 +145,7 @@ class Shards:
         return scorer
 
     def _shard(self, scorer: Scorer, learner: LearnerConfig, frozen: bool) -> None:
-        """FSDP2 on every layer, and on what is around them; then real memory."""
+        """Apply FSDP2 to every layer and to the scorer around them; then allocate memory."""
         narrow = learner.dtype == "bfloat16"
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if narrow else MixedPrecisionPolicy()
         hosted = frozen and learner.offload and self.mesh.device.type != "cpu"
@@ -164,9 +155,9 @@ class Shards:
                 module, mesh=self.mesh.shards, reshard_after_forward=True, mp_policy=policy, offload_policy=offload
             )
         for module in scorer.modules():
-            if isinstance(module, FSDPModule):  # gradients are summed: the loss is a share of the mean over all tokens
+            if isinstance(module, FSDPModule):  # sum gradients: the loss is already a share of the mean over all tokens
                 module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+                module.set_force_sum_reduction_for_comms(True)  # gloo supports only this
         scorer.to_empty(device="cpu" if hosted else self.mesh.device)
         scorer.device = self.mesh.device
         if scorer.value_head is not None:
@@ -184,6 +175,6 @@ class Shards:
 
 
 def _grad(parameter: nn.Parameter) -> Tensor:
-    if parameter.grad is None:  # it had no part in the loss
+    if parameter.grad is None:  # unused in the loss
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

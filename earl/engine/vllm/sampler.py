@@ -24,17 +24,11 @@ from earl.errors import EarlError, boundary
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
 
-# vLLM's engine in a thread of its own: requests join and leave it between any two of its steps.
-#
-# submit ─▶ inbox ─▶ [take what waits · engine.step() · hand out new tokens] ─▶ futures
-
 R = TypeVar("R")
 
 
 @dataclass(slots=True)
 class SampledReply:
-    """A reply as far as it was sampled."""
-
     prompt: Prompt
     done: "Future[Completion]"
     tokens: list[int] = field(default_factory=list)
@@ -43,17 +37,9 @@ class SampledReply:
 
 
 class EngineLoop:
-    """Runs an engine; all its methods may be called from any thread.
-
-    Args:
-        build: makes the engine, in the loop's thread.
-        stop_ids: tokens that end a reply.
-        temperature: of replies that are not greedy.
-
-    Attributes:
-        version: of the weights that sample now; changed within `exclusively` only.
-        cached_tokens: of all prompts so far, those that came from the prefix cache.
-    """
+    """Runs vLLM's engine in its own thread, where `build` makes it; requests join and leave between steps. All
+    methods are thread-safe. `version` of the weights changes only within `exclusively`; `cached_tokens` counts prompt
+    tokens from the prefix cache."""
 
     def __init__(self, build: Callable[[], Any], stop_ids: Sequence[int], temperature: float) -> None:
         self.version = 0
@@ -68,10 +54,9 @@ class EngineLoop:
         self._closed = False
         self._thread = Thread(target=self._run, args=(build,), name="earl-vllm", daemon=True)
         self._thread.start()
-        self.exclusively(lambda _: None)  # waits until there is one
+        self.exclusively(lambda _: None)  # waits until the engine is built
 
     def submit(self, prompts: Sequence[Prompt]) -> "list[Future[Completion]]":
-        """Have prompts completed."""
         replies = [SampledReply(prompt, Future()) for prompt in prompts]
 
         def enter() -> None:
@@ -82,11 +67,9 @@ class EngineLoop:
         return [reply.done for reply in replies]
 
     def exclusively(self, work: Callable[[Any], R]) -> R:
-        """Do something with the engine while no request is in it; unfinished replies go on afterwards.
-
-        They keep what was sampled, and begin again at their prompt and that. Where `work` raises an EarlError, the
-        engine is unsound: they end with it, and so do prompts to come until some `work` succeeds.
-        """
+        """Run `work` on the engine while no request is in it; unfinished replies continue afterwards. They keep their
+        sampled tokens, and are resubmitted with these. If `work` raises an EarlError, the engine is unsound: current
+        and later prompts fail with it until some `work` succeeds."""
         done: Future[R] = Future()
 
         def enter() -> None:
@@ -107,10 +90,9 @@ class EngineLoop:
         return self._wait(done)
 
     def close(self) -> None:
-        """End the engine and its processes."""
         self._closed = True
         self._inbox.put(lambda: None)
-        if current_thread() is not self._thread:  # where garbage is collected may be anywhere
+        if current_thread() is not self._thread:  # the garbage collector may call this from any thread
             self._thread.join()
 
     def _put(self, command: Callable[[], None]) -> None:
@@ -140,7 +122,7 @@ class EngineLoop:
             reply.done.set_exception(EarlError(f"vLLM's engine has ended: {fault.message or 'it was closed'}"))
 
     def _take(self, block: bool) -> None:
-        """Carry out what is in the inbox; wait for something when there is nothing else to do."""
+        """Run the commands in the inbox; with `block`, wait for the first one."""
         try:
             while True:
                 self._inbox.get(block)()
@@ -160,8 +142,8 @@ class EngineLoop:
             seed=derive(prompt.seed, sampled) if sampled else prompt.seed,
             max_tokens=prompt.max_tokens - sampled,
             stop_token_ids=self._stop_ids,
-            ignore_eos=True,  # what ends a reply stands in stop_token_ids
-            logprobs=0,  # of the sampled token alone
+            ignore_eos=True,  # stop_token_ids ends replies
+            logprobs=0,  # of the sampled token only
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -189,20 +171,12 @@ class EngineLoop:
 
 
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
-"""Nothing is reported to anybody, and the processes of an engine, which lies on one host, meet on loopback; unless the
-user's environment says otherwise."""
+"""No telemetry; an engine's processes, all on one host, use loopback. The user's environment overrides this."""
 
 
 class VllmSampler:
-    """Samples with an engine of its own.
-
-    Args:
-        policy: the model's shape and stop tokens, and the weights to begin with, unless it has none.
-        max_tokens: of the longest context.
-
-    Raises:
-        EarlError: when vLLM is not there, or cannot run this model on this machine.
-    """
+    """Samples with its own engine, initially with the policy's weights, if it has any. max_tokens: of the longest
+    context. Raises EarlError when vLLM is missing, or cannot run this model on this machine."""
 
     def __init__(self, policy: Policy, config: SamplerConfig, temperature: float, max_tokens: int) -> None:
         self._model, self._device = policy.model, device()
@@ -212,33 +186,23 @@ class VllmSampler:
         build = partial(_engine, policy.model, config, self._device, max_tokens)
         self._loop = EngineLoop(build, sorted(policy.stop_ids), temperature)
         self.close = weakref.finalize(self, self._loop.close)
-        """Ends the engine and its processes; so does the end of this object, or of Python."""
+        """Ends the engine and its processes; also called when this object or Python ends."""
         if not any(parameter.is_meta for parameter in policy.model.parameters()):
             self.load(policy.model.state_dict(), version=0)
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order."""
         return [reply.result() for reply in self._loop.submit(prompts)]
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """One completion, while others are on their way."""
         [reply] = self._loop.submit([prompt])
         return await asyncio.wrap_future(reply)
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Nothing is kept by session: the prefix cache forgets by itself what is not used."""
+        """A no-op: the prefix cache evicts unused entries by itself."""
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Take new weights, and forget whatever was computed with the old ones.
-
-        Replies on their way keep their tokens and go on under the new weights.
-
-        Args:
-            probe: what the learner's weights say of a prompt; absent: computed here from `weights`.
-
-        Raises:
-            StaleWeights: when the engine then does not compute with them.
-        """
+        """Take new weights, and drop everything computed with the old ones; unfinished replies continue. probe: if
+        absent, computed from `weights`. Raises StaleWeights when the engine does not compute with them."""
         expected = probe or Probe.of(self._model, weights)
 
         def take(engine: Any) -> None:
@@ -250,26 +214,22 @@ class VllmSampler:
         self._loop.exclusively(take)
 
     def sleep(self) -> None:
-        """Free the device's memory, where it has its own."""
         self._loop.exclusively(self._device.sleep)
 
     def wake(self) -> None:
-        """Take it back."""
         self._loop.exclusively(self._device.wake)
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
         return self._loop.version
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of all prompts so far that came from the prefix cache."""
         return self._loop.cached_tokens
 
 
 def _engine(model: Any, config: SamplerConfig, where: EngineDevice, max_tokens: int) -> Any:
-    """An engine of the model's shape, without its weights yet."""
+    """An engine for the model's shape, with dummy weights."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 

@@ -1,9 +1,9 @@
 """The placements on a Ray cluster: one driver that runs the step, actors that do the work.
 
-    earl/train.py ─▶ Stages ─┬─▶ Ranks ═══▶ RankActor × dp·tp     one model, joined by torch.distributed
-                             └─▶ Workers ═▶ WorkerActor × samplers   one rollout fragment each, or sampler.tp of them
+earl/train.py ─▶ StepPipeline ─┬─▶ LearnerGroup ═══▶ LearnerActor × dp·cp·tp   one model, joined by torch.distributed
+                               └─▶ RolloutWorkers ═▶ RolloutActor × samplers   one rollout fragment each
 
-With environments apart, WorkerActors are SamplerActors, and EnvironmentActors × environments ask every one of them.
-
-`policies` says which fragment runs where, `session` makes it so, `crew` watches over the actors.
+A sampler may be split over sampler.tp actors. With separate environments, samplers are SamplerActors, and every
+EnvironmentActor calls all of them. `resources` assigns fragments to devices, `coordinator` starts the actors, and
+`actor_group` supervises them.
 """

@@ -1,6 +1,6 @@
-"""Who watches over actors: every call has an end, and whoever is dead or hangs is named within seconds.
+"""Supervision of actors: every call ends, and a dead or hanging process is named within seconds.
 
-Two threads may ask at a time. None may while members are replaced.
+Two threads may make calls at a time, but none while members are replaced.
 """
 
 import os
@@ -21,33 +21,28 @@ from earl.placement.peers import WorkerLost
 from earl.placement.ray.memory_budget import of_memory
 from earl.placement.ray.reshard import Given
 
-# Signs of life: who has died, or says nothing any more, is known within seconds.
+# Heartbeats.
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """What is heard of a member by one of those who wait for it."""
+    """The heartbeat of a member, as seen by one caller."""
 
-    heard: float = field(default_factory=time.monotonic)
-    """When it last answered, or was asked."""
-    ping: Any = None
-    """The question that it has not answered yet."""
+    heard: float = field(default_factory=time.monotonic)  # when it last answered, or was pinged
+    ping: Any = None  # the unanswered ping
 
 
 @dataclass(slots=True)
 class Member:
-    """An actor, and what is known of its process."""
-
     name: str
     actor: Any
     process: int = 0
     node: str = ""
-    pulse: Heartbeat = field(default_factory=Heartbeat)
-    """As `watch` hears it; every call has its own."""
+    pulse: Heartbeat = field(default_factory=Heartbeat)  # for `watch`; every call has its own heartbeats
 
 
 def silent_of(members: Sequence[Member], pulses: Mapping[int, Heartbeat], patience: float) -> dict[int, str]:
-    """Ask members for a sign of life; those that have given none for too long."""
+    """Ping members; returns those that are dead or silent for more than `patience` seconds, and why."""
     now, silent = time.monotonic(), {}
     for number, pulse in pulses.items():
         if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
@@ -64,28 +59,27 @@ def silent_of(members: Sequence[Member], pulses: Mapping[int, Heartbeat], patien
     return silent
 
 
-# What members of a crew answer, and what became of those that do not.
-
 LEFT = "has lost its connection to another"
 SHORT = "has no memory left"
 
 
 @dataclass(frozen=True, slots=True)
 class CallResults:
-    """What came of one call to several members, by their numbers."""
+    """Results of one call to several members, by member number."""
 
     results: Mapping[int, Any]
-    lost: Mapping[int, str]
-    """Why, of those that did not answer."""
+    lost: Mapping[int, str]  # why members gave no result
 
 
 def take(
     reference: Any, number: int, name: str, results: dict[int, Any], lost: dict[int, str], short: list[OutOfMemory]
 ) -> None:
-    """Note a member's answer, or why there is none."""
+    """Record a member's result, or why there is none."""
     try:
         results[number] = ray.get(reference)
-    except RayTaskError as error:  # first: what a member's own code raised is of its cause's class too
+    except (
+        RayTaskError
+    ) as error:  # first: an error raised by the member's own code is an instance of its cause's class too
         if isinstance(error.cause, OutOfMemory) or of_memory(error.cause):
             short.append(_short(error.cause, name))
             lost[number] = SHORT
@@ -102,25 +96,18 @@ def take(
 
 
 def _short(error: BaseException, name: str) -> OutOfMemory:
-    """Who ran out of memory: a member, or another process whose error the member passes on."""
+    """The process that ran out of memory: the member, or another one whose error it passes on."""
     if isinstance(error, OutOfMemory):
         return OutOfMemory(error.stage, error.who or name, error.said)
     return OutOfMemory("", name, str(error))
 
-
-# Who the members of a crew are: they are started, replaced, let wait, and ended.
 
 START_SECONDS = 180
 """The longest that an actor may take to be scheduled and to answer for the first time."""
 
 
 class ActorRoster:
-    """The members of a crew, by number.
-
-    Args:
-        make: starts actor number i.
-        patience: seconds that one may take to be ended.
-    """
+    """Members by number. make: starts actor number i; patience: seconds that killing one may take."""
 
     def __init__(self, name: str, size: int, make: Callable[[int], Any], patience: float) -> None:
         self._name, self._make, self._patience = name, make, patience
@@ -131,24 +118,17 @@ class ActorRoster:
         return len(self.members)
 
     def replace(self, number: int) -> None:
-        """End a member's process, however it hangs, and start a new one in its place."""
+        """Kill a member's process, even if it hangs, and start a new one."""
         self.end(self.members[number])
         self.members[number] = self._start(number)
 
     def replace_all(self) -> None:
-        """Replace every member."""
         self.end_all()
         self.members = [self._start(number) for number in range(len(self.members))]
 
     def resize(self, size: int, park: bool) -> bool:
-        """Be other members, `size` of them.
-
-        Args:
-            park: whether those that there are wait until there shall be as many as they are again; else they end.
-
-        Returns:
-            whether they are ones that have waited.
-        """
+        """Change to `size` members; returns whether they are parked ones. park: keep the present members until their
+        number is wanted again; otherwise they end."""
         if park:
             self._parked[len(self.members)] = self.members
         else:
@@ -158,24 +138,23 @@ class ActorRoster:
         return waited is not None
 
     def end_all(self) -> None:
-        """End every member, also those that wait."""
         for member in (*self.members, *(member for waiting in self._parked.values() for member in waiting)):
             self.end(member)
         self._parked = {}
 
     def end(self, member: Member) -> None:
-        """End a member, also one that is stopped and hears nothing."""
+        """End a member, even one that is stopped and receives nothing."""
         ray.kill(member.actor, no_restart=True)
         if member.process:
             strategy = NodeAffinitySchedulingStrategy(node_id=member.node, soft=False)
             killed = _kill_process.options(scheduling_strategy=strategy).remote(member.process)
-            ray.wait([killed], timeout=self._patience)  # its node may be gone with it
+            ray.wait([killed], timeout=self._patience)  # its node may be gone too
 
     def _start(self, number: int) -> Member:
         return Member(f"{self._name} {number}", self._make(number))
 
     def introduce(self) -> Mapping[int, str]:
-        """Wait until every new member answers; those that do not, and why."""
+        """Wait until every new member answers; returns those that do not, and why."""
         new = [number for number, member in enumerate(self.members) if not member.process]
         questions = {self.members[number].actor.whereabouts.remote(): number for number in new}
         lost: dict[int, str] = {}
@@ -193,7 +172,7 @@ class ActorRoster:
 
 @ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]
 def _kill_process(process: int) -> None:
-    """Kill a worker process of Ray's on this node; a stopped one does not hear Ray's own request."""
+    """Kill a Ray worker process on this node; a stopped process does not receive Ray's own request."""
     try:
         if b"ray::" in Path(f"/proc/{process}/cmdline").read_bytes():
             os.kill(process, signal.SIGKILL)
@@ -210,15 +189,14 @@ class ActorGroup(ActorRoster):
     """The actors of one fragment.
 
     Args:
-        make: starts actor number i.
-        patience: seconds without a sign of life after which a process is taken for dead.
+        patience: seconds without a heartbeat after which a process is considered dead.
         longest: seconds that a call may take.
-        group: how many neighbours work on a call together and wait for each other, so that one lost is a call of all of
-            them lost. May be changed between two calls.
-        asked: is told of every call once it was made: the stage, and the members.
+        group: group size: consecutive members work on a call together; if one fails, the group's call fails. May be
+            changed between two calls.
+        asked: called after every call was made, with stage and members.
 
     Attributes:
-        meanwhile: done again and again while members work, to see to those that they work with.
+        meanwhile: called repeatedly while members work, to watch over others that they depend on.
     """
 
     def __init__(
@@ -239,14 +217,13 @@ class ActorGroup(ActorRoster):
         """Call members; wait until each has answered or is lost.
 
         Args:
-            stage: what it is for, to be said when it fails.
-            call: given an actor and its number, make the remote call.
-            numbers: whom to ask.
-            bound: whether they wait for each other in this call, whatever they do in others.
+            stage: what the call is for; named in errors.
+            call: makes the remote call, given an actor and its number.
+            bound: all called members wait for each other in this call, whatever `group` is.
 
         Raises:
-            OutOfMemory: when one has no memory left for it, once the others have answered or lost it.
-            Exception: what a member's own code raised, unless it says that it lost another.
+            OutOfMemory: when a member has no memory left, after the others have answered or failed.
+            Exception: raised by a member's own code, unless it reports the loss of another one.
         """
         short: list[OutOfMemory] = []
         waiting = {call(self.members[number].actor, number): number for number in numbers}
@@ -269,18 +246,18 @@ class ActorGroup(ActorRoster):
             stuck = self._collect(waiting, pulses, results, lost, len(self) if bound else self.group, short)
             if short:
                 raise OutOfMemory(stage, short[0].who, short[0].said, stuck)
-        if set(lost.values()) > {LEFT}:  # who only lost another is not to blame
+        if set(lost.values()) > {LEFT}:  # members that only lost a connection to another are not the cause
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return CallResults(results, self._named(lost))
 
     def mates(self, number: int, group: int | None = None) -> range:
-        """Who works together with a member, and itself; `group` in place of the crew's own."""
+        """The group of a member, itself included; `group` replaces the default size."""
         size = group or self.group
         first = number - number % size
         return range(first, first + size)
 
     def watch(self) -> Mapping[int, str]:
-        """Members that have died or say nothing, and why; nothing is asked of them."""
+        """Members that are dead or silent, and why; only pings."""
         return self._named(self._silent({number: member.pulse for number, member in enumerate(self.members)}))
 
     def _named(self, lost: Mapping[int, str]) -> dict[int, str]:
@@ -295,10 +272,8 @@ class ActorGroup(ActorRoster):
         group: int,
         short: list[OutOfMemory],
     ) -> bool:
-        """Let those finish that can, so that only the work of the lost is repeated. Whether others still wait.
-
-        Those who wait for one that is lost have a moment to say so, which shows who was the first.
-        """
+        """Let members finish that can, so that only lost work is repeated. Returns whether others still wait. Members
+        that wait for a lost one get a moment to report it, which shows which one failed first."""
         rest = {reference: number for reference, number in waiting.items() if number not in lost}
         stuck = False
         bounds = (POLL_SECONDS * 4, self._patience, self._longest)
@@ -324,26 +299,23 @@ class ActorGroup(ActorRoster):
         return silent_of(self.members, pulses, self._patience)
 
 
-# Who holds the crews of a run, as these see it.
-
-
 class ActorOwner(Protocol):
-    """Who holds the crews of a run, as far as these need to know."""
+    """The owner of a run's actor groups, as these see it."""
 
     def turn(self, crew: ActorGroup) -> None:
-        """A crew is about to be called: where it shares its devices, they are made free for it."""
+        """An actor group is about to be called: if it shares devices, free them for it."""
 
     def keep(self, config: Config) -> None:
-        """Whoever is started from now on follows this recipe."""
+        """Actors that are started later follow this recipe."""
 
     def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Ranks that have left each other meet under another layout. Raises Lost when one is gone."""
+        """Ranks that have left each other join under another layout. Raises WorkerLost when one is gone."""
 
     def failed(self, message: str) -> None:
-        """Somebody was lost. Raises EarlError when there were too many."""
+        """A process was lost. Raises EarlError when there were too many losses."""
 
     def mended(self, message: str) -> None:
-        """Somebody was replaced."""
+        """A lost process was replaced."""
 
     def note(self, kind: str, message: str) -> None:
-        """Something is to stand among the run's events."""
+        """Record an event of the run."""

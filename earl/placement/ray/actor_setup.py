@@ -1,4 +1,4 @@
-"""What actors begin with: their devices, their budget, the other processes that they compute together with."""
+"""Set-up and wrappers of actors: devices, memory budget, connections, and the decorators of their methods."""
 
 import fcntl
 import os
@@ -30,27 +30,15 @@ from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
-# One process of a sharded learner: it joins the others, and builds its part.
-#
-# with joined_mesh(rank, layout, address, port) as mesh:
-# learner = sharded_learner(config, mesh)
-# …                                    # every process calls the same methods with the same arguments
+# Each process calls `join`, then `sharded_learner`, then the same learner methods with the same arguments.
 
 
 def sharded_learner(
     config: Config, mesh: Mesh, model: Path | None = None, carried: TensorSource | None = None
 ) -> Learner:
-    """This process's part of the learner of a recipe.
-
-    Weights of an existing model are read slice by slice: no process ever holds all of them.
-
-    Args:
-        model: a Hugging Face folder to begin from instead of the recipe's model, such as a checkpoint.
-        carried: all that the processes of another layout had, to go on from instead.
-
-    Raises:
-        EarlError: when there is no such model, or the layout does not fit it.
-    """
+    """This process's part of the learner of a recipe. Existing weights are read slice by slice: no process ever holds
+    all of them. model: a Hugging Face folder to start from instead of the recipe's model; carried: the state of all
+    processes of another layout. Raises EarlError when there is no such model, or the layout does not fit it."""
     if mesh.device.type == "cpu":
         torch.set_num_threads(1)  # processes share the cores
     path = model or config.model.path
@@ -75,7 +63,7 @@ SIOCGIFADDR = 0x8915
 
 
 def interface_of(host: str) -> str | None:
-    """The interface that has an IPv4 address, which gloo and NCCL have to be told; None when there is none."""
+    """The interface with an IPv4 address, which gloo and NCCL need; None when there is none."""
     for _, name in socket.if_nameindex():
         if _address(name) == host:
             return name
@@ -91,21 +79,19 @@ def _address(interface: str) -> str | None:
     return socket.inet_ntoa(packed[20:24])
 
 
-WARM_BYTES = 1 << 23
-"""Of an object that Ray copies by several threads."""
-WARM_WIDTH = 256
-"""Of a product for which libraries take their buffers."""
+WARM_BYTES = 1 << 23  # of an object that Ray copies by several threads
+WARM_WIDTH = 256  # of a matrix product for which libraries allocate their buffers
 
 
 def show(devices: Sequence[str]) -> None:
-    """Let this process compute on these GPUs; none: on those that Ray gave it."""
+    """Restrict this process to these GPUs; if empty, to those that Ray assigned."""
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
 
 
 def begun(config: Config, who: str = "") -> Budget:
-    """The budget of a process that has begun: what Ray needs to copy large objects is there already, and the buffers
-    that numpy and torch reserve for products."""
+    """The budget of a new process. Ray's copy threads and the product buffers of numpy and torch are created first, so
+    that they do not count."""
     if config.placement.memory_bytes is not None:
         thin_threads()
         ray.put(np.zeros(WARM_BYTES, np.uint8))
@@ -115,7 +101,6 @@ def begun(config: Config, who: str = "") -> Budget:
 
 
 def joined_band(config: Config, meeting: Meeting | None, store: Sealed | None) -> Band | None:
-    """Join the other processes of a copy; None: there are none."""
     if meeting is None:
         return None
     torch.set_num_threads(1)  # processes share the cores
@@ -124,56 +109,47 @@ def joined_band(config: Config, meeting: Meeting | None, store: Sealed | None) -
 
 
 def outline_of(config: Config, source: str | None) -> Policy:
-    """The policy of a checkpoint, or the one that the recipe starts from, without weights: the learner gives them."""
     return outline(config.model.model_copy(update={"path": source}) if source else config.model)
 
 
 def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
-    """Meet the other ranks; they stay joined until they leave, or the process ends."""
     _between_hosts()
     placement = config.placement
-    device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank its own device alone
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank only its own device
     layout = Layout(placement.dp, placement.tp, placement.cp)
     return join(rank, layout, place, store, device, placement.stage_seconds)
 
 
 def _between_hosts() -> None:
-    """Let gloo, and NCCL where nobody has said otherwise, listen at the address by which Ray knows this node."""
+    """Make gloo, and NCCL unless configured, listen at the address by which Ray knows this node."""
     interface = interface_of(ray.util.get_node_ip_address()) or "lo"
     os.environ["GLOO_SOCKET_IFNAME"] = interface
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": this name, and not all that begin so
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": exactly this name, not a prefix
 
-
-# What surrounds every call to an actor's work: its budget of memory, and one line for a process that is gone.
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 OWN_FILES = Path("/proc/self/fd")
 BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out waiting")
-"""What a collective says when another process is gone; torch has no class of errors for it."""
+"""Texts of a collective's errors when another process is gone; torch has no error class for it."""
 
 
 class Alive:
-    """What every actor answers."""
-
     _budget: Budget | None = None
-    _lines: "Lines | None" = None
-    """To those that it computes together with."""
+    _lines: "Lines | None" = None  # connections to the processes that it computes with
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def ping(self) -> None:
-        """A sign of life, given beside whatever the actor computes."""
+        """Heartbeat, answered while the actor computes."""
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def whereabouts(self) -> tuple[int, str]:
-        """Process id and node id."""
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
     def peaks(self) -> dict[str, int]:
-        """See `Budget.peaks`."""
         return self._budget.peaks() if self._budget else {}
 
     def sever(self) -> None:
-        """Let those that it computes together with know that it does not come to their next exchange."""
+        """Break the connections to the processes it computes with: it does not take part in their next exchange."""
         if torch.cuda.is_available() and distributed.is_initialized():
             distributed.distributed_c10d._abort_process_group()
         elif self._lines:
@@ -181,7 +157,7 @@ class Alive:
 
 
 def bounded(stage: str) -> Callable[[Method], Method]:
-    """Have a method keep to the actor's budget."""
+    """Run a method within the actor's memory budget."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)
@@ -196,7 +172,7 @@ def bounded(stage: str) -> Callable[[Method], Method]:
 
 
 def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a method; where there is no memory, others hear of it before anything else is tried."""
+    """Call a method; when memory runs out, break the connections to others before anything else."""
     try:
         return method(self, *arguments)
     except (MemoryError, RuntimeError) as error:
@@ -206,7 +182,7 @@ def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...
 
 
 def losing_others(method: Method) -> Method:
-    """Say in one line that it was another process that failed."""
+    """Turn errors that another process caused into a one-line ConnectionError."""
 
     @wraps(method)
     def called(self: Any, *arguments: Any) -> Any:
@@ -225,7 +201,7 @@ def losing_others(method: Method) -> Method:
 
 
 def together(stage: str) -> Callable[[Method], Method]:
-    """A call of all actors of a copy: the first one does it, the others compute with it until it is done."""
+    """A call of all actors of a sampler copy: the first runs it, the others follow until it is done."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)
@@ -240,7 +216,7 @@ def together(stage: str) -> Callable[[Method], Method]:
 
 
 class Lines:
-    """The connections that are opened within a context: gloo has no way to let the others know, but to close them."""
+    """The connections that are opened within a context: gloo cannot notify other processes except by closing them."""
 
     def __enter__(self) -> "Lines":
         self._known = _sockets()
@@ -250,14 +226,14 @@ class Lines:
         self._own = {number: name for number, name in _sockets().items() if self._known.get(number) != name}
 
     def cut(self) -> None:
-        """Shut those down that are still the same: whoever waits at the other end hears of it at once."""
+        """Shut down the connections that still exist: a process that waits at the other end notices at once."""
         for number, name in _sockets().items():
             if self._own.get(number) == name:
                 _shut(number, name)
 
 
 def _shut(number: int, name: str) -> None:
-    """Shut a socket down, unless it was closed meanwhile: gloo's threads go on closing theirs."""
+    """Shut a socket down, unless it was closed meanwhile: gloo's threads may close theirs at any time."""
     try:
         copy = os.dup(number)
     except OSError:
@@ -267,12 +243,12 @@ def _shut(number: int, name: str) -> None:
         return
     with socket.socket(fileno=copy) as line:
         if _has_peer(line):
-            with suppress(OSError):  # the other end has left in this very moment
+            with suppress(OSError):  # the other end has just left
                 line.shutdown(socket.SHUT_RDWR)
 
 
 def _has_peer(line: socket.socket) -> bool:
-    """Whether it is connected: who listens must not be disturbed, gloo would end the process."""
+    """Whether a socket is connected: shutting down a listening one would make gloo end the process."""
     try:
         line.getpeername()
     except OSError:
@@ -281,13 +257,13 @@ def _has_peer(line: socket.socket) -> bool:
 
 
 def _sockets() -> dict[int, str]:
-    """This process's sockets: number and name, which no later one has."""
+    """This process's sockets by descriptor; names are never reused."""
     found = {}
     for line in OWN_FILES.iterdir():
         try:
             name = str(line.readlink())
         except OSError:
-            continue  # it was closed meanwhile
+            continue  # closed meanwhile
         if name.startswith("socket:"):
             found[int(line.name)] = name
     return found

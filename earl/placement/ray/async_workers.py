@@ -1,6 +1,6 @@
-"""Rollout workers that play ahead of the learner: its groups are asked for, and those of later steps are in play.
+"""Rollout workers for asynchronous rollout: groups of later steps are played while the learner learns.
 
-load ─▶ what may start now ─▶ dealt to the workers ─▶ … ─▶ play: wait for the step's groups, take them
+`load` starts the groups that may start now and deals them to workers; `play` waits for the step's groups.
 """
 
 import time
@@ -24,11 +24,11 @@ from earl.rollout.tasks import Draw, draw
 from earl.runs.trajectories import to_bytes
 
 ASK_SECONDS = 1.0
-"""A worker answers when a step's groups have ended, or after so long with those that have."""
+"""How long a worker may wait for a step's groups before it answers with those that have ended."""
 
 
 class AheadWorkers(RolloutWorkers):
-    """Rollout workers whose episodes go on while the learner learns; see `Ahead` for when they start, and where."""
+    """Rollout workers whose episodes go on while the learner learns; `Ahead` decides when they start."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, config: Config) -> None:
         self._config = config
@@ -38,7 +38,6 @@ class AheadWorkers(RolloutWorkers):
         super().__init__(crew, setup, keeper)
 
     def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
-        """The groups of a step, in order, once all of them have ended."""
         ends = time.monotonic() + self._config.placement.stage_seconds
         while (groups := self._ahead.take(draw.step)) is None:
             missing = [ticket for ticket in self._ahead.playing if ticket.step == draw.step]
@@ -60,12 +59,11 @@ class AheadWorkers(RolloutWorkers):
         )
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come, in tokens."""
         self._limit = tokens
         super().limit(tokens)
 
     def load(self, weights: Any, version: int) -> None:
-        """Play on with these weights, and start what may be played with them."""
+        """Load these weights, and start the groups that may be played with them."""
         super().load(weights, version)
         assert self._limit is not None, "the limit is set before the first weights"
         starting = self._ahead.advance(version, self._limit)
@@ -77,14 +75,13 @@ class AheadWorkers(RolloutWorkers):
         self._start(dealt)
 
     def snapshot(self) -> Callable[[Path], None]:
-        """The groups that wait, to be written; those in play start again from their seeds."""
+        """Save the groups that wait for the learner; those still playing start again from their seeds."""
         self._collect(0, 0.0)
         found = self._fetch(self._ahead.ended)
         ended = {ticket: found[ticket] for ticket in self._ahead.ended}
         return partial(async_rollout.save, limits=dict(self._ahead.limits), ended=ended)
 
     def restore(self, folder: Path) -> None:
-        """Continue from what a snapshot wrote; whatever else was played is forgotten."""
         limits, saved = async_rollout.load(folder)
         self._ahead.restore(limits)
         self._all("abandon", lambda actor, _: actor.abandon.remote())
@@ -100,7 +97,6 @@ class AheadWorkers(RolloutWorkers):
                 self._ahead.end(ticket, number, group)
 
     def _collect(self, step: int, seconds: float) -> None:
-        """Take in the groups that have ended."""
         answers = self._crew.ask("rollout", partial(_ended, step=step, seconds=seconds), range(len(self._crew)))
         for number, groups in answers.results.items():
             for ticket, group in groups.items():
@@ -108,7 +104,7 @@ class AheadWorkers(RolloutWorkers):
         self._replace("rollout", answers.lost)
 
     def _ready(self, numbers: Sequence[int]) -> None:
-        """Make workers ready. What those in whose place they are had in play, or kept for later, starts again."""
+        """Make workers ready. Groups that their predecessors were playing or held start again."""
         gone = {ticket: number for number in numbers for ticket in self._ahead.lost(number)}
         super()._ready(numbers)
         taken = gone.keys() & self._ahead.taken.keys()
@@ -117,7 +113,6 @@ class AheadWorkers(RolloutWorkers):
             raise WorkerLost(f"what was played for step {min(taken).step} is gone with the worker that had it")
 
     def _start(self, dealt: Mapping[Ticket, int]) -> None:
-        """Let workers play the groups that are dealt to them."""
         shares: dict[int, list[Ticket]] = {}
         for ticket, number in sorted(dealt.items()):
             self._ahead.begin(ticket, number)
@@ -128,7 +123,6 @@ class AheadWorkers(RolloutWorkers):
             self._replace("start", answers.lost)
 
     def _order(self, step: int, tickets: Iterable[Ticket]) -> tuple[Any, ...]:
-        """What `ContinuousFragment.start` is told."""
         drawn = draw(self._config, step)
         tasks = {ticket.number: drawn.tasks[ticket.number] for ticket in tickets}
         return step, tasks, drawn.seed, self._ahead.limits[step]

@@ -1,8 +1,8 @@
-"""What there is to run on: this machine, or a Ray cluster. Asked before a run begins, and answered within seconds.
+"""The resources of this machine or of a Ray cluster, queried within seconds before a run; joining a cluster.
 
-Ray itself waits a minute and more for a cluster that does not answer and then ends the process, so it is asked last, in
-a process of its own: name ─▶ TCP port ─▶ whether HTTP/2 is spoken there, as Ray does ─▶ the nodes. This process must
-not import Ray here: that would fix how it shows itself to a cluster before the placement has said it.
+Ray waits a minute and more for a cluster that does not answer, and then ends the process. So it is queried last, in a
+child process, after the TCP port and the HTTP/2 handshake. This process must not import Ray for that: the import fixes
+how it identifies itself to a cluster, before the placement has set it.
 """
 
 import json
@@ -31,15 +31,12 @@ from earl.parallel.hardware import ClusterSpec, Device, device_of
 from earl.rehearsal.owner import session_folder
 from earl.rehearsal.state import attach, known
 
-PATIENCE_SECONDS = 3.0
-"""For a port to answer."""
-RAY_SECONDS = 30.0
-"""For a cluster that answers to say what it has."""
-IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
-"""Seconds that Ray tries to be let in, instead of 20."""
+PATIENCE_SECONDS = 3.0  # for a port to answer
+RAY_SECONDS = 30.0  # for a cluster to list its nodes
+IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "5"}  # seconds that Ray tries to connect, instead of 20
 MIB = 1 << 20
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-"""With which an HTTP/2 connection begins: the preface, and settings without a single one."""
+"""The start of an HTTP/2 connection: preface, and an empty settings frame."""
 SETTINGS = 0x04
 WHERE = "from ray._private.utils import read_ray_address; print(read_ray_address() or '')"
 QUESTION = """
@@ -51,33 +48,25 @@ print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What one machine of a Ray cluster offers."""
-
     cpus: int
     gpus: int
     memory_bytes: int | None
-    kind: str
-    """Of its GPUs, as Ray calls it; empty: none, or not known."""
+    kind: str  # Ray's name of its GPUs; empty: none, or unknown
 
 
 def installed(name: str) -> bool:
-    """Whether a library can be imported, without importing it."""
+    """Whether a library is installed, without importing it."""
     return find_spec(name) is not None
 
 
 def here(memory_bytes: int) -> ClusterSpec:
-    """This machine.
-
-    Args:
-        memory_bytes: its main memory.
-    """
     count = torch.cuda.device_count()
     device = _device_here() if count else None
     return ClusterSpec("this machine", 1, os.cpu_count(), memory_bytes, count, count, device)
 
 
 def on_this_machine(address: str) -> bool:
-    """Whether a recipe alone may have an address asked: its own cluster, loopback, or a rehearsal that is up here."""
+    """Whether a recipe alone may have an address queried: its own cluster, loopback, or a rehearsal here."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback
@@ -87,14 +76,8 @@ def on_this_machine(address: str) -> bool:
 
 
 def inventory(address: str) -> ClusterSpec:
-    """What the Ray cluster at `address` has.
-
-    Args:
-        address: HOST:PORT, or "auto" for the cluster that this machine is part of.
-
-    Raises:
-        EarlError: when nothing answers there within seconds, or something that is not Ray.
-    """
+    """The resources of the Ray cluster at `address`: HOST:PORT, or "auto" for the cluster that this machine belongs to.
+    Raises EarlError when nothing answers there within seconds, or something that is not Ray."""
     environment = {**os.environ, **attach(address), **IMPATIENT}
     found = _own(environment) if address == "auto" else address
     _knock(found)
@@ -102,7 +85,6 @@ def inventory(address: str) -> ClusterSpec:
 
 
 def _own(environment: Mapping[str, str]) -> str:
-    """Where the cluster that this machine is part of answers."""
     if named := environment.get("RAY_ADDRESS"):
         return named
     said = subprocess.run(
@@ -118,7 +100,7 @@ def _own(environment: Mapping[str, str]) -> str:
 
 
 def _knock(address: str) -> None:
-    """Raises EarlError unless something answers at HOST:PORT as Ray does."""
+    """Raises EarlError unless an HTTP/2 server, as Ray is one, answers at HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise EarlError(f"placement.address = {address!r} is not HOST:PORT; give one such as 10.0.0.1:6379, or auto")
@@ -172,7 +154,7 @@ def _node(resources: dict[str, float]) -> Node:
 
 
 def of_nodes(where: str, nodes: list[Node]) -> ClusterSpec:
-    """The sum of all nodes; where they differ, the least memory and the smallest kind of GPU count."""
+    """The sum over all nodes; where they differ, the least memory and the smallest kind of GPU count."""
     with_gpus = [node for node in nodes if node.gpus]
     kinds = [device_of(node.kind) for node in with_gpus]
     known = [device for device in kinds if device is not None]
@@ -189,7 +171,7 @@ def of_nodes(where: str, nodes: list[Node]) -> ClusterSpec:
 
 
 def _device_here() -> Device | None:
-    """The smallest of this machine's GPUs, as their driver calls them; asked so, no memory of theirs is taken."""
+    """The smallest of this machine's GPUs by nvidia-smi, which allocates no GPU memory here."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -201,31 +183,25 @@ def _device_here() -> Device | None:
     return min(known, key=lambda device: device.memory_bytes) if len(known) == len(kinds) and known else None
 
 
-# Being the driver of a Ray cluster, whoever's it is.
-
 PROMPT = {"free_objects_batch_size": 1}
-"""Ray deletes what nobody refers to at once, instead of once a second: weights pass through its store (stock.py)."""
-PERIOD_SECONDS = 2.0
-"""After which it is looked again whether Ray's own processes live."""
+"""Ray frees unreferenced objects at once, not once a second: weights pass through its store (`weight_sync.py`)."""
+PERIOD_SECONDS = 2.0  # interval of the check that Ray's own processes are alive
 
 
 @contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Be a driver of the Ray cluster at `address`, or of one of this process alone that ends with it.
-
-    Raises:
-        EarlError: when Ray does not start, or does not let this process in.
-    """
-    # Ray prints what befalls its processes on standard output, which is for results; the crew says it in one line.
+    """Be a driver of the Ray cluster at `address`, or of a new one that ends with this process. Raises EarlError when
+    Ray does not start, or does not accept this process."""
+    # Ray prints failures of its processes on standard output, which is for results; the actor group reports them.
     ray_worker.print_to_stdstream = lambda *_, **__: None
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-    # Where Ray is told that there are no other machines, all of it listens on loopback. Its name for it is of macOS.
+    # Told that there are no other machines, Ray listens on loopback only. The flag's name comes from macOS.
     ray_constants.ENABLE_RAY_CLUSTER = address is not None
     ours = signal.getsignal(signal.SIGTERM)  # Ray's own handler would end this process in the middle of a step
     with ExitStack() as ended:
         if address is None:
             folder = ended.enter_context(session_folder("earl-ray-"))
-            # As many slots as are asked for: on one machine its owner says how many processes share the cores.
+            # As many slots as wanted: on one machine the user decides how many processes share the cores.
             slots = max(cpus, os.cpu_count() or 1)
             quiet |= {"include_dashboard": False, "_system_config": PROMPT, "_temp_dir": str(folder / "ray")}
             _join("Ray did not start on this machine", num_cpus=slots, **quiet)
@@ -242,7 +218,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
 
 def _end_with_node(over: threading.Event) -> None:
-    """End this process when its own Ray's node or head dies, for which Ray waits without end; see stopping.py."""
+    """End this process when its own Ray's raylet or GCS dies, which Ray would wait for forever; see stopping.py."""
     vital = {ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER}
     while not over.wait(PERIOD_SECONDS):
         if dead := vital & {kind for kind, _ in ray_worker._global_node.dead_processes()}:
@@ -256,6 +232,6 @@ def _end_with_node(over: threading.Event) -> None:
 def _join(failure: str, **arguments: Any) -> None:
     try:
         ray.init(**arguments)
-    except Exception as error:  # Ray's own are of many kinds, among them Exception itself
+    except Exception as error:  # Ray raises many kinds, Exception itself among them
         reason = " ".join(str(error).split())[:LONGEST_MESSAGE]
         raise EarlError(f"{failure} ({reason}): free processors and memory there, then start again") from error

@@ -1,7 +1,4 @@
-"""A run's hold on a Ray cluster: devices, actors, and what is done when one of these fails.
-
-cluster() ─▶ ray.init ─▶ placement group ─▶ crews of actors ─▶ Stages        and all of it gone at the end
-"""
+"""Coordinates a run on a Ray cluster: reserves devices, starts actors, and handles their failures."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,35 +28,25 @@ from earl.placement.ray.rollout_workers import Environments, RolloutWorkers, Tea
 from earl.placement.ray.row_exchange import RowDispatcher
 from earl.runs import checkpoint
 
-# What befalls the crews of a run: who was lost, and what was done about it.
-
 
 class Events:
-    """What was noted, and how many were lost.
-
-    Args:
-        most: losses that a run goes on from.
-    """
+    """Events of a run, and the number of failures. most: failures that a run may continue from."""
 
     def __init__(self, most: int) -> None:
         self._most, self._failures = most, 0
         self._notes: list[tuple[str, str]] = []
 
     def notes(self) -> list[tuple[str, str]]:
-        """What was noted since this was last asked: kinds of events and messages."""
         notes, self._notes = self._notes, []
         return notes
 
     def note(self, kind: str, message: str) -> None:
-        """Note an event; see `ActorOwner`."""
         self._notes.append((kind, message))
 
     def mended(self, message: str) -> None:
-        """Note what was replaced; see `ActorOwner`."""
         self.note("recovered", message)
 
     def failed(self, message: str) -> None:
-        """Count a loss; see `ActorOwner`."""
         self._failures += 1
         if self._failures > self._most:
             raise EarlError(
@@ -69,7 +56,7 @@ class Events:
 
 
 class Coordinator(Events):
-    """The actors of a run: a place to run it in, and to mend it."""
+    """The actors of a run: a `Backend`, and the `ActorOwner` of their groups."""
 
     def __init__(
         self, config: Config, policy: PlacementSpec, slots: Slots, devices: Devices, asked: Asked | None = None
@@ -91,11 +78,7 @@ class Coordinator(Events):
         self._environments = ActorGroup("environment", policy.processors, devices.environment, *bounds, asked=asked)
 
     def open(self, saved: Path | None) -> StepPipeline:
-        """The stages of the run over these actors.
-
-        Args:
-            saved: a checkpoint whose model is taken in place of the recipe's.
-        """
+        """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""
         self._saved = saved.resolve() if saved else None
         model = self._config.model
         if self._source:
@@ -126,15 +109,12 @@ class Coordinator(Events):
 
     @property
     def _source(self) -> str | None:
-        """The model of the run's latest checkpoint, where it went on from one: older ones are removed on the way."""
+        """The model of the latest checkpoint, if the run was resumed: older ones are removed during the run."""
         return str(checkpoint.latest(self._saved.parent)) if self._saved else None
 
     def mend(self, lost: WorkerLost) -> None:
-        """Replace all ranks of the learner after one was lost; their state has to be restored.
-
-        Raises:
-            EarlError: when there were too many failures.
-        """
+        """Replace all learner ranks after one was lost; their state has to be restored. Raises EarlError when there
+        were too many failures."""
         began = time.perf_counter()
         self.failed(str(lost))
         if self._team:
@@ -144,23 +124,18 @@ class Coordinator(Events):
         self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
 
     def close(self) -> None:
-        """End every actor."""
         self._environments.end_all()
         self._workers.end_all()
         self._ranks.end_all()
 
     def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Let the ranks, who have left each other, meet under another layout, and go on from what they gave.
-
-        Raises:
-            Lost: when a rank is gone, and with it what it gave.
-        """
+        """Join the ranks, which have left each other, under another layout, with the state that they gave. Raises
+        WorkerLost when a rank is gone, and its state with it."""
         self.keep(config)
         if lost := self._join(given):
             raise WorkerLost(lost)
 
     def keep(self, config: Config) -> None:
-        """Have whoever is started from now on follow this recipe."""
         self._config, self._recipe = config, config.model_dump()
 
     def _start_ranks(self) -> None:
@@ -169,7 +144,7 @@ class Coordinator(Events):
             self._ranks.replace_all()
 
     def _join(self, given: Sequence[Given] | None = None) -> str:
-        """Let the ranks meet and make their learner, or go on with it. Returns what went wrong, else nothing."""
+        """Connect the ranks and make, or continue, their learner. Returns the error, or an empty string."""
         if lost := self._ranks.introduce():
             return "; ".join(lost.values())
         try:
@@ -185,12 +160,12 @@ class Coordinator(Events):
         return ""
 
     def _see_to_ranks(self) -> None:
-        """Whoever draws weights from a rank that hangs would do so without end."""
+        """A sampler that draws weights from a hanging rank would wait forever."""
         if lost := self._ranks.watch():
             raise WorkerLost(f"{'; '.join(lost.values())} while others worked")
 
     def turn(self, crew: ActorGroup) -> None:
-        """Give shared devices to a crew: the other one rests first. Environments need those of their samplers."""
+        """Free shared devices for an actor group: the other group offloads first. Environments need their samplers'."""
         crew = self._workers if crew is self._environments else crew
         if not self._policy.turns or self._awake is crew:
             return
@@ -211,14 +186,8 @@ class Coordinator(Events):
 
 @contextmanager
 def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]:
-    """Hold the devices that a recipe's placement asks for, and end everything that was started on them.
-
-    Args:
-        asked: is told of every call to an actor.
-
-    Raises:
-        EarlError: when there is no such cluster, or it has too few devices.
-    """
+    """Hold the devices that a recipe's placement asks for; end everything that was started on them. asked: called after
+    every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
     policy = policy_of(config)
     slots = slots_of(policy)
     with connected(config.placement.address, sum(slots.bundles) + policy.processors):

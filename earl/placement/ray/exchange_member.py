@@ -1,4 +1,4 @@
-"""What an actor does to exchange rows with others directly; see circle.py for who asks it."""
+"""The actor's side of the row exchange (see `row_exchange.py`), and the tables from which every process plans it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,38 +23,36 @@ from earl.placement.episode_store import Counts, RowTable, shifted
 from earl.placement.ray.memory_budget import of_memory
 
 PROBE_BYTES = 1 << 20
-"""What one process of every host sends to the next host, to see how fast links are."""
+"""What one process of every host sends to the next host, to measure links."""
 AGREEMENTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one process says of a call that all take part in."""
+    """One process's result of a collective call."""
 
-    fault: str = ""
-    """Why it failed; empty: it did not."""
+    fault: str = ""  # why it failed; empty on success
     result: Any = None
 
 
 class ExchangeMember:
-    """An actor that is one process of a group."""
+    """An actor that is one process of an exchange group."""
 
     _transport: Transport | None = None
     _close_group: Callable[[], None] | None = None
 
     def invite(self) -> Rendezvous:
-        """Open the place where all find each other: this node's address, a port, and a secret."""
+        """Open the rendezvous of the group: this node's address, a port, and a secret."""
         self._book = opened(fresh(ray.util.get_node_ip_address()))
         return self._book.place
 
     def depart(self) -> None:
-        """Let go of the group, if it is in one."""
         if self._close_group:
             self._close_group()
         self._transport = self._close_group = None
 
     def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> CallResult:
-        """Join the others; what is known of the links between them then."""
+        """Join the others; the result is the measured link."""
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
@@ -71,14 +69,14 @@ class ExchangeMember:
             return CallResult(_line(error))
 
     def exchanged(self, through: TransferPlan, process: int, held: Sequence[Shard], checksums: bool) -> CallResult:
-        """Carry out a plan with the others: the rows that this process gets, by axis."""
+        """Carry out a plan with the others; the result is this process's rows, by axis."""
         assert self._transport is not None, "all have met"
         try:
             return CallResult(result=execute(through, process, held, self._transport, checksums))
         except (EarlError, RuntimeError, MemoryError) as error:
             if not of_memory(error):
                 return CallResult(_line(error))
-            self.depart()  # the others need not wait for it
+            self.depart()  # the others need not wait for this process
             raise
 
 
@@ -87,7 +85,6 @@ def _line(error: Exception) -> str:
 
 
 def measured(transport: Transport, process: int, hosts: Counts) -> HostLink:
-    """How fast messages are between processes that have just met."""
     message = waiting_seconds(transport, len(hosts), AGREEMENTS)
     firsts = np.unique(hosts, return_index=True)[1]
     if len(firsts) == 1:
@@ -101,32 +98,28 @@ def measured(transport: Transport, process: int, hosts: Counts) -> HostLink:
 
 
 def _probe(firsts: Numbers, hosts: Numbers) -> TransferPlan:
-    """One process of every host gives a row to that of the next host."""
+    """One process of every host sends a row to the one of the next host."""
     count = len(firsts)
     lengths, rows = np.full(count, PROBE_BYTES), np.arange(count)
     leg = Leg(columns(["mask"]), spread(Layout(count), firsts.tolist(), rows))
     return plan(lengths, [leg], spread(Layout(count), np.roll(firsts, -1).tolist(), rows), hosts)
 
 
-# What every process has to know of a step's rows to plan their way: numbers by row, and who is where.
-
 LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
-"""Columns of rows that were sampled: what is learned is what was sampled."""
+"""Columns of sampled rows; their targets are the sampled tokens."""
 TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
-"""Columns of rows of a teacher, who samples nothing."""
+"""Columns of a teacher's rows, which have no sampled log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeTable(RowTable):
     """The rows of all workers, in the order of their episodes."""
 
-    worker: Counts
-    """[N], where each lies."""
+    worker: Counts  # [N], the worker that holds each row
     columns: tuple[str, ...]
 
     @classmethod
     def joined(cls, tables: Sequence[RowTable], names: tuple[str, ...]) -> Self:
-        """Of each worker's own, by number."""
         order = np.concatenate([table.order for table in tables])
         sorting = np.argsort(order, kind="stable")
         worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
@@ -140,18 +133,13 @@ class EpisodeTable(RowTable):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A table, who is where, and to whom each row goes: 24 bytes a row, and a few for each process.
-
-    Processes: first the ranks of the learner, then the workers.
-    """
+    """A table, the process layout, and the destination of each row: 24 bytes per row, and a few per process. Processes:
+    first the learner ranks, then the workers."""
 
     table: EpisodeTable
-    part: Counts
-    """[N], the data-parallel part of the learner that each row goes to."""
-    layout: Layout
-    """Of the learner."""
-    hosts: Counts
-    """[P], the host of each process."""
+    part: Counts  # [N], the learner's data-parallel part that each row goes to
+    layout: Layout  # of the learner
+    hosts: Counts  # [P], the host of each process
 
     def plan(self) -> TransferPlan:
         """The same on every process."""
@@ -162,11 +150,9 @@ class Manifest:
         return plan(self.table.lengths.astype(np.int64), [leg], target, self.hosts.astype(np.int64))
 
     def numbers(self, worker: int) -> NDArray[np.int64]:
-        """The rows of a worker, ascending."""
         return np.flatnonzero(self.table.worker == worker)
 
     def taken(self, shard: Shard) -> tuple[Rows, RowShare]:
-        """What came to a rank, as its learner has it."""
         given: dict[str, Any] = dict(shard.columns)
         lengths = np.diff(shard.offsets)
         given["turns"] = shifted(given["turns"], lengths, self.table.first_turns[shard.rows])
@@ -179,24 +165,19 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a dispatch cost."""
+    """Costs of a dispatch, in bytes."""
 
-    bytes: int
-    """That consumers lacked."""
-    across: int
-    """Of these, between hosts."""
-    least: int
-    """That had to go between hosts."""
+    bytes: int  # bytes that consumers lacked
+    across: int  # of these, between hosts
+    least: int  # lower bound of the bytes between hosts
 
     @classmethod
     def by(cls, plan: TransferPlan) -> Self:
-        """A plan."""
         moved = volume(plan)
         return cls(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
 
     @property
     def metrics(self) -> dict[str, float]:
-        """As they are recorded of a step."""
         return {
             "dispatch/bytes": float(self.bytes),
             "dispatch/bytes_across": float(self.across),
@@ -206,11 +187,8 @@ class Moved:
 
 
 def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:
-    """The part of each row, so that all parts have as much to do in every minibatch of the first epoch.
-
-    Args:
-        seed: of the update, as is the count of minibatches.
-    """
+    """The part of each row, so that all parts have equal work in every minibatch of the first epoch. seed, count: order
+    and number of minibatches of the update."""
     part = np.zeros(len(table.lengths), np.int32)
     costs = work.of(table.lengths.astype(np.int64))
     for rows in minibatches(order_of(seed), len(part), count):

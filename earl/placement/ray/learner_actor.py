@@ -1,4 +1,4 @@
-"""One rank of the learner, in a process of Ray's. Its constructor does nothing; see workers.py."""
+"""One rank of the learner, as a Ray actor. Its constructor does nothing; see `rollout_actor.py`."""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
@@ -24,30 +24,21 @@ from earl.placement.ray.reshard import Carried, Given, give
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, described, offer
 from earl.recipe import build
 
-# What a rank does so that samplers get the learner's weights.
-
 
 class WeightServer(Alive):
-    """An actor that has a part of the learner's weights."""
+    """An actor that holds a part of the learner's weights, and serves it to samplers."""
 
     _learner: Learner
     _rank: int
-    _coarse: bool
-    """Whether it computes in bfloat16."""
-    _drawn: bool
-    """Whether samplers draw what they load, while the learner waits."""
+    _coarse: bool  # whether it computes in bfloat16
+    _drawn: bool  # whether samplers draw weights bucket by bucket, while the learner waits
 
     @losing_others
     @bounded("weights")
     def weights(self, readers: int, checksums: bool) -> tuple[list[Any] | None, WeightManifest, Probe]:
-        """References to what this rank gives of the model's weights, by bucket; what they are, and a probe of them.
-
-        No references: they are drawn from it, bucket by bucket, while it waits.
-
-        Args:
-            readers: how many processes will load them.
-            checksums: whether these check what they load.
-        """
+        """References to this rank's part of the weights by bucket, their manifest, and a probe. Without references
+        (None), readers draw the weights bucket by bucket while the rank waits. readers: processes that load them.
+        checksums: whether these verify what they load."""
         held = self._learner.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
@@ -59,38 +50,34 @@ class WeightServer(Alive):
         return offer(held, self._rank, checksums=checksums), known, probe
 
     def come(self, reader: str, bucket: int) -> bool:
-        """Whether a reader may have a bucket now; asked of the first rank."""
+        """Whether a reader may have a bucket now; called on the first rank."""
         return self._lockstep.come(reader, bucket)
 
     @bounded("weights")
     def bucket(self, number: int, again: bool = False) -> list[Any]:
-        """A reference to a bucket of the weights as they are now, packed anew or not; None where it gives nothing."""
+        """A reference to a bucket of the current weights, repacked or not; None where this rank gives nothing."""
         return [self._stock.bucket(number, again)]
 
     def leave_stock(self, reader: str) -> None:
-        """A reader has all weights."""
         self._lockstep.leave(reader)
         self._stock.leave()
 
     @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
     def again(self, references: list[Any]) -> list[Any]:
-        """A second object with what lies in this rank's store, beside whatever the actor computes."""
+        """A second object with the content of this rank's store, made while the actor computes."""
         return [ray.put(ray.get(reference).copy()) for reference in references]
 
 
 class LearnerActor(ExchangeMember, WeightServer):
-    """One rank of the learner."""
-
-    _meets: Sealed | None = None
-    """Where the ranks meet, on the first one."""
+    _meets: Sealed | None = None  # the ranks' rendezvous store, on the first rank
 
     def address(self, rank: int) -> Rendezvous | None:
-        """Where the ranks meet, which the first one opens: this node's address, a free port, and a secret."""
+        """The ranks' rendezvous, opened by the first rank: this node's address, a free port, and a secret."""
         self._meets = None if rank else opened(fresh(ray.util.get_node_ip_address()))
         return self._meets.place if self._meets else None
 
     def devices(self) -> list[str]:
-        """The GPUs that Ray gave this rank, as CUDA names them."""
+        """The GPUs that Ray assigned to this rank, as CUDA names them."""
         return [str(number) for number in ray.get_gpu_ids()]
 
     @losing_others
@@ -102,15 +89,11 @@ class LearnerActor(ExchangeMember, WeightServer):
         meeting: Rendezvous,
         carried: Sequence[Given] | None = None,
     ) -> None:
-        """Join the other ranks and make the learner.
-
-        Args:
-            carried: what all ranks gave, to go on from; see `leave`.
-        """
+        """Join the other ranks and make the learner. carried: all ranks' state to continue from; see `leave`."""
         config = build(recipe)
         self._coarse = config.learner.dtype == "bfloat16"
         self._rank = rank
-        # Adapters are merged by all ranks together, and who plays on loads while the learner learns.
+        # All ranks merge adapters together, and asynchronous rollout loads while the learner learns.
         self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
         with Lines() as self._lines:
             mesh = joined(config, rank, meeting, self._meets)
@@ -121,19 +104,19 @@ class LearnerActor(ExchangeMember, WeightServer):
             self._sound = 0
 
     def leave(self) -> Given:
-        """Leave the other ranks, and give what this one has of the learner's state, without asking them."""
+        """Leave the other ranks, and give this rank's part of the learner's state; needs no other rank."""
         given = give(self._learner.carried(), self._learner.steps - self._sound)
         for held in ("_learner", "_stock", "_lockstep", "_rows", "_part", "_batch", "_corrected"):
             self.__dict__.pop(held, None)
         if distributed.is_initialized():
             distributed.destroy_process_group()
-        gc.collect()  # modules and their hooks know each other
+        gc.collect()  # modules and hooks form reference cycles
         return given
 
     @losing_others
     @bounded("dispatch")
     def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> Moved | None:
-        """Take this rank's rows of a step. The first one says what all of them were sent."""
+        """Take this rank's rows of a step from the object store. The first rank returns what all were sent."""
         plan = manifest.plan()
         taken = objects.take(plan, rank, references, _nothing(plan, rank), checksums)
         self._rows, self._part = manifest.taken(taken["token"])
@@ -141,7 +124,7 @@ class LearnerActor(ExchangeMember, WeightServer):
 
     @bounded("dispatch")
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
-        """Take this rank's rows of a step from those who give them. The first one says what all of them were sent."""
+        """Take this rank's rows of a step by the row exchange. The first rank returns what all were sent."""
         plan = manifest.plan()
         said = self.exchanged(plan, process, _nothing(plan, process), checksums)
         if said.fault:
@@ -152,7 +135,6 @@ class LearnerActor(ExchangeMember, WeightServer):
     @losing_others
     @bounded("values")
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The turns of its rows, and the value head's estimate before each."""
         return self._learner.turn_values(self._rows, self._part)
 
     @losing_others
@@ -165,32 +147,30 @@ class LearnerActor(ExchangeMember, WeightServer):
     @losing_others
     @bounded("scoring")
     def corrected(self, mode: Literal["token", "sequence"], cap: float) -> tuple[int, dict[str, float]]:
-        """Correct the importance of its batch: how many tokens are learned, and means over them."""
+        """Correct the importance of its batch; returns the number of trained tokens, and means over them."""
         self._corrected, stats = self._learner.corrected(self._batch, mode, cap, self._part)
         return int(self._batch.mask.sum()), stats
 
     @losing_others
     @bounded("update")
     def update(self, corrected: bool, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """Learn from the batch."""
         return self._learner.update(self._corrected if corrected else self._batch, algorithm, update, self._part)
 
     @losing_others
     @bounded("recording")
     def collected(self) -> tuple[NDArray[np.int64], Batch, NDArray[np.float32]]:
-        """The numbers of its rows, its batch, and the log-probs [T] as they are now: for the record."""
+        """The numbers of its rows, its batch, and the current log-probs [T], to be recorded."""
         logprobs = self._learner.logprobs(self._batch, part=self._part)
         return self._part.numbers, self._batch, logprobs
 
     @losing_others
     @bounded("snapshot")
     def snapshot(self) -> None:
-        """Copy this rank's part of a checkpoint, to be saved."""
         self._write: Callable[[Path], None] | None = self._learner.snapshot()
 
     @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
     def save(self, folder: str) -> None:
-        """Write the snapshot, beside whatever the actor computes."""
+        """Write the snapshot, while the actor computes."""
         assert self._write is not None, "a snapshot is written once"
         self._write(Path(folder))
         self._write = None
@@ -198,18 +178,15 @@ class LearnerActor(ExchangeMember, WeightServer):
     @losing_others
     @bounded("restoring")
     def restore(self, folder: str) -> None:
-        """Continue from a checkpoint."""
         self._learner.restore(Path(folder))
 
     def rest(self) -> None:
-        """Leave the device to others."""
         self._learner.offload()
 
     def wake(self) -> None:
-        """Take the device again."""
         self._learner.reload()
 
 
 def _nothing(plan: TransferPlan, process: int) -> list[Shard]:
-    """What a process that only receives holds of a plan's legs."""
+    """Empty shards of a plan's legs, for a process that only receives."""
     return [empty(leg.source, process, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]

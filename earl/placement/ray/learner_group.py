@@ -1,4 +1,4 @@
-"""The learner of a cluster, as the stages see it: every call goes to all ranks, who answer as one."""
+"""The learner of a cluster, as the stages see it: every call goes to all ranks, whose results are combined."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,23 +24,19 @@ from earl.placement.ray.row_exchange import RowDispatcher
 from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
 from earl.placement.rollout_backend import most
 
-Weighted = tuple[int, Mapping[str, float]]
-"""Learned tokens, and means over them."""
+Weighted = tuple[int, Mapping[str, float]]  # trained tokens, and means over them
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The rows, or the batch, that the ranks have between them."""
+    """A handle of the rows, or the batch, that the ranks hold."""
 
     corrected: bool = False
 
 
 class LearnerGroup:
-    """The ranks of a learner, each with the rows that were dispatched to it; those of a tp or cp group have the same.
-
-    Raises:
-        Lost: from every method, when a rank has died or hangs: all that was not saved is lost with it.
-    """
+    """The ranks of a learner, each with its dispatched rows; ranks of a tp or cp group have the same rows. Every method
+    raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it."""
 
     def __init__(self, crew: ActorGroup, keeper: ActorOwner, dispatcher: RowDispatcher) -> None:
         self._crew, self._keeper, self._dispatcher = crew, keeper, dispatcher
@@ -48,15 +44,9 @@ class LearnerGroup:
         self.given: Mapping[str, float] = {}
 
     def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
-        """Take the layout that a recipe names, in place: processes stay, and what they have of the learner is carried
-        from each to each. What was dispatched to them is not.
-
-        Args:
-            after: why; then what some of them have learned of a batch, and others have not, is undone.
-
-        Raises:
-            Lost: when that cannot be done in place; `mend` goes on from the last checkpoint, under the new layout.
-        """
+        """Change to a recipe's layout in place: processes stay and exchange the learner's state; dispatched rows are
+        dropped. Raises WorkerLost when this is impossible, as when memory ran out (`after`) in the middle of an update;
+        `mend` then continues from the last checkpoint, with the new layout."""
         self._dispatcher.layout = rows_of(config)
         self._keeper.keep(config)
         if after and after.stuck:
@@ -69,11 +59,9 @@ class LearnerGroup:
         self._keeper.rejoin(config, given)
 
     def peaks(self) -> dict[str, float]:
-        """The most memory that any rank took of its own by stage, in bytes, since this was last asked."""
         return most(ask_all(self._crew, "peaks", lambda actor, _: actor.peaks.remote()))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> Taken:
-        """Have the rows of a step dispatched from where they were played."""
         self.costs = self._dispatcher.send(rows, seed, minibatches, self._take)
         return Taken()
 
@@ -85,28 +73,25 @@ class LearnerGroup:
         return next(own for own in moved if own)
 
     def turn_values(self, rows: Taken) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
-        """The turns of the rows, and the value head's estimate before each."""
         parts = self._parts("values", "turn_values")
         return np.concatenate([turns for turns, _ in parts]), np.concatenate([values for _, values in parts])
 
     def complete(
         self, rows: Taken, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
     ) -> Taken:
-        """The batch of the rows: advantages and returns [K] are scalars by turn, and spread where the tokens lie."""
+        """Make the batch: advantages and returns [K] are scalars by turn, and spread over tokens by the ranks."""
         self._parts("preparation", "complete", ray.put(advantages), ray.put(returns), reference)
         return rows
 
     def corrected(self, batch: Taken, mode: Literal["token", "sequence"], cap: float) -> tuple[Taken, dict[str, float]]:
-        """The batch with its importance corrected, and what was corrected: means over all learned tokens."""
+        """The batch with importance correction, and its statistics: means over all trained tokens."""
         return replace(batch, corrected=True), _mean(self._parts("scoring", "corrected", mode, cap))
 
     def update(self, batch: Taken, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """Learn from a batch; the mean of each statistic."""
         stats: dict[str, float] = self._parts("update", "update", batch.corrected, algorithm, update)[0]
         return stats
 
     def collected(self, batch: Taken) -> tuple[Batch, NDArray[np.float32]]:  # noqa: ARG002
-        """The whole batch, to be written down, and its log-probs [T] as they are now."""
         parts = self._parts("recording", "collected")
         whole = _joined([part for _, part, _ in parts])
         ranked = replace(whole, reference=np.concatenate([logprobs for _, _, logprobs in parts]))
@@ -114,7 +99,7 @@ class LearnerGroup:
         return whole.select(order), ranked.select(order).reference
 
     def weights(self) -> tuple[WeightOffer | BucketTensors, Probe]:
-        """Where the weights are had, which lie with the ranks and do not come here, and a probe of them."""
+        """Handles of the weights, which stay with the ranks, and a probe of them."""
         checksums = self._dispatcher.checksums
         answers = self._all("weights", "weights", self._dispatcher.readers, checksums)
         references, described, probe = answers[0]
@@ -125,7 +110,7 @@ class LearnerGroup:
         return WeightOffer(described, tuple(tuple(own) for own, _, _ in answers), actors, checksums), probe
 
     def snapshot(self) -> Callable[[Path], None]:
-        """Let every rank copy its part; the result lets every rank write it, whatever else they do meanwhile."""
+        """Let every rank copy its part; the result lets every rank write it, while they go on."""
         self._parts("snapshot", "snapshot")
         return self._save
 
@@ -134,11 +119,10 @@ class LearnerGroup:
         ask_all(self._crew, "saving", lambda actor, _: actor.save.remote(name))
 
     def restore(self, folder: Path) -> None:
-        """Let every rank read its part."""
         self._parts("restoring", "restore", str(folder.resolve()))
 
     def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all ranks, one for each group that has the same rows."""
+        """The results of all ranks, one per group with the same rows."""
         return self._all(stage, method, *arguments)[:: self._dispatcher.layout.tp]
 
     def _all(self, stage: str, method: str, *arguments: Any) -> list[Any]:
@@ -147,12 +131,12 @@ class LearnerGroup:
 
 
 def rows_of(config: Config) -> Layout:
-    """How rows are dispatched to the learner: whole to all ranks of a tp and a cp group, who share the work on them."""
+    """Rows are dispatched whole to all ranks of a tp and a cp group, which share the work on them."""
     return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
 
 
 def ask_all(crew: ActorGroup, stage: str, call: Call) -> list[Any]:
-    """Every rank's answer. Raises Lost when one gives none."""
+    """Every rank's result. Raises WorkerLost when one gives none."""
     answers = crew.ask(stage, call, range(len(crew)))
     if answers.lost:
         raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
@@ -160,14 +144,12 @@ def ask_all(crew: ActorGroup, stage: str, call: Call) -> list[Any]:
 
 
 def _mean(parts: Sequence[Weighted]) -> dict[str, float]:
-    """Means over all tokens, from each part's own."""
     known = [(count, stats) for count, stats in parts if stats]
     total = sum(count for count, _ in known)
     return {name: sum(count * stats[name] for count, stats in known) / total for name in (known[0][1] if known else ())}
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:
-    """Batches end to end."""
     lengths = np.concatenate([part.lengths for part in parts])
     names = [field.name for field in fields(Batch) if field.name != "offsets"]
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}

@@ -1,12 +1,9 @@
-"""What a process of a cluster may take of memory, and what it took: by stage, above what it had at its start.
+"""Memory budget and peak memory of a process, by stage, relative to its start.
 
-The kernel refuses what is above the budget (RLIMIT_DATA: private memory, not what is shared with Ray's object store),
-so that torch raises the very error that it raises where a machine has no more. On GPUs the device itself does.
-
-    bound = what is reserved now + budget - what is in use now          set again every few milliseconds
-
-The kernel counts what is reserved, and Ray's processes reserve 100 MiB and more that they never touch: stacks of
-threads, and heaps of each. A bound that follows what is in use leaves that out.
+The kernel enforces the budget by RLIMIT_DATA (private memory, without Ray's shared object store), so torch raises its
+usual out-of-memory error. On GPUs the device itself is the limit. The kernel counts reserved memory, and Ray's
+processes reserve 100 MiB and more that they never touch, so the limit is reset every few milliseconds: reserved now +
+budget - used now.
 """
 
 import ctypes
@@ -23,28 +20,19 @@ from earl.engine.heap import PIECE_BYTES, give_back_pieces
 from earl.errors import OutOfMemory
 
 SAID = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
-"""In what torch raises where there is no memory; only CUDA has a class of errors for it."""
+"""Texts of out-of-memory errors; only CUDA has an error class for them."""
 SPARE_BYTES = 16 << 20
-"""Of the budget, beside what work may take: what was reserved before is in use without asking the kernel again, and
-others begin threads."""
-FOLLOW_SECONDS = 0.005
-"""How often the bound follows what is in use."""
-STACK_BYTES = 1 << 20
-"""Of a thread, instead of 8 MiB."""
-ATTRIBUTES_BYTES = 64
-"""What glibc keeps of a thread's attributes, at most."""
+"""Held back from the budget: memory reserved earlier may become used unnoticed, and other threads start."""
+FOLLOW_SECONDS = 0.005  # interval at which the limit is reset
+STACK_BYTES = 1 << 20  # per thread, instead of 8 MiB
+ATTRIBUTES_BYTES = 64  # upper bound of glibc's struct of thread attributes
 OWN = Path("/proc/self")
-RESET_PEAK = "5"
-"""Written to clear_refs: the peak is what is resident now."""
+RESET_PEAK = "5"  # written to clear_refs: resets the peak to the resident size
 
 
 class Budget:
-    """One process's memory, from now on.
-
-    Args:
-        most: bytes that it may take from now on; None: as many as there are.
-        who: has it, where others may hear of it that did not ask; empty: whoever asked knows.
-    """
+    """One process's memory, from now on. most: bytes that it may use; None: unlimited. who: name for errors that reach
+    processes other than the caller; empty: none."""
 
     def __init__(self, most: int | None, who: str = "") -> None:
         self._who = who
@@ -58,11 +46,7 @@ class Budget:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Bound and measure a stage.
-
-        Raises:
-            OutOfMemory: for whatever error says so, once all that the stage held is let go of.
-        """
+        """Bound and measure a stage. Raises OutOfMemory for any such error, after the stage's objects are released."""
         shared = self._begin()
         said = None
         try:
@@ -72,7 +56,7 @@ class Budget:
             if not of_memory(error):
                 raise
             said = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "nothing is left of its budget"
-            traceback.clear_frames(error.__traceback__)  # they hold what the stage had made
+            traceback.clear_frames(error.__traceback__)  # frames hold the stage's objects
         finally:
             self._peaks[name] = max(self._peaks.get(name, 0), self._peak(shared))
         if said is not None:
@@ -80,13 +64,12 @@ class Budget:
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Have the kernel refuse what is above the budget, for as long as this lasts."""
         if self._most is None:
             yield
             return
         ended = threading.Event()
         following = threading.Thread(target=self._follow, args=(ended,), daemon=True)
-        following.start()  # while there is still room for its stack
+        following.start()  # while there is room for its stack
         try:
             self._bind()
             yield
@@ -105,12 +88,12 @@ class Budget:
         _BOUND.set(max(0, _status("VmData") + self._most - SPARE_BYTES - used))
 
     def peaks(self) -> dict[str, int]:
-        """The most bytes above the start by stage, since this was last asked."""
+        """Peak bytes above the start by stage, since this was last asked."""
         peaks, self._peaks = self._peaks, {}
         return peaks
 
     def _begin(self) -> int:
-        """Bytes in view already that are not this process's own: of the object store, and of libraries."""
+        """Resident bytes that are not this process's own: of the object store, and of libraries."""
         if self._cuda:
             torch.cuda.reset_peak_memory_stats()
             return 0
@@ -126,19 +109,19 @@ class Budget:
 
 
 class _Bound:
-    """What the kernel lets this process reserve; nothing is refused while anybody stands aside."""
+    """The kernel's limit for this process; suspended while any thread is in `aside`."""
 
     def __init__(self) -> None:
         self._lock, self._aside, self._most = threading.Lock(), 0, resource.RLIM_INFINITY
 
     def set(self, most: int) -> None:
-        """From now on. most: bytes, RLIM_INFINITY for no bound."""
+        """Set the limit in bytes; RLIM_INFINITY for none."""
         with self._lock:
             self._most = most
             self._apply()
 
     def step(self, aside: int) -> None:
-        """One more that stands aside, or one less."""
+        """Count one more user of `aside`, or one less."""
         with self._lock:
             self._aside += aside
             self._apply()
@@ -154,7 +137,7 @@ _BOUND = _Bound()
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Let Ray do its own part of a stage: it copies into shared memory, by threads that it must be able to begin."""
+    """Suspend the limit while Ray copies into shared memory: it must be able to start threads."""
     _BOUND.step(1)
     try:
         yield
@@ -163,7 +146,7 @@ def aside() -> Iterator[None]:
 
 
 def of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that there is no memory, or came of one that does."""
+    """Whether an error, or one in its context, is an out-of-memory error."""
     if error is None:
         return False
     said = isinstance(error, MemoryError) or any(word in str(error) for word in SAID)
@@ -171,7 +154,6 @@ def of_memory(error: BaseException | None) -> bool:
 
 
 def _status(key: str) -> int:
-    """A line of the kernel's account of this process, in bytes."""
     for line in (OWN / "status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) << 10
@@ -179,15 +161,14 @@ def _status(key: str) -> int:
 
 
 def _trim() -> None:
-    """Give freed memory back to the kernel."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def thin_threads() -> None:
-    """Give threads that begin from now on less stack: the kernel counts all of it, and Ray ends the process when it
-    cannot begin one. It copies a large object by several."""
+    """Give new threads smaller stacks: the kernel counts them whole, and Ray, which copies large objects by several
+    threads, ends the process when it cannot start one."""
     library = ctypes.CDLL(None)
     if hasattr(library, "pthread_attr_setdefault_np"):
         attributes = ctypes.create_string_buffer(ATTRIBUTES_BYTES)

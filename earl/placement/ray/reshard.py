@@ -1,10 +1,8 @@
-"""A learner's state from one layout to another: every rank gives its parts, and takes those that it needs.
+"""Moves a learner's state from one layout to another through Ray's object store.
 
-    rank: parts ─▶ objects in the store of its host ─┐
-    driver: what is where, references                ├─▶ rank of the other layout: the objects its boxes overlap with
-    rank: …                                          ─┘
-
-Ray's object store is shared memory: on one host nothing is copied but into it and out of it.
+Every rank puts its parts into the store of its host; the driver passes references; ranks of the new layout fetch the
+objects that their boxes overlap with. On one host the store is shared memory: data is copied only into it and out of
+it.
 """
 
 from collections import defaultdict
@@ -21,23 +19,19 @@ from earl.engine.checkpoint_tensors import TensorPart
 from earl.errors import EarlError
 from earl.parallel.layout import Box
 
-OBJECT_BYTES = 1 << 24
-"""Tensors are put together until they have so many bytes."""
-Reference = Any
-"""`ray.ObjectRef`; Ray is not seen by the type checker."""
+OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
+Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
 Piece = tuple[str, Box, tuple[int, ...]]
-"""A tensor's name, which part of it, and the shape of the whole."""
+"""A tensor's name, the box of the part, and the shape of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one rank gave."""
+    """The state that one rank gave."""
 
-    pieces: tuple[tuple[Piece, ...], ...]
-    """By object, in its order."""
+    pieces: tuple[tuple[Piece, ...], ...]  # by object, in its order
     references: tuple[Reference, ...]
-    steps: int
-    """Of its optimizer, since its rows were prepared."""
+    steps: int  # optimizer steps since its rows were prepared
 
 
 def give(parts: Iterator[tuple[str, TensorPart]], steps: int) -> Given:
@@ -64,7 +58,7 @@ def _together(parts: Iterator[tuple[str, TensorPart]]) -> Iterator[list[tuple[st
 
 
 class Carried:
-    """What all ranks gave: a source that any part of any tensor is read from. The objects live as long as it does."""
+    """The state of all ranks, from which any part of any tensor can be read. It keeps the objects alive."""
 
     def __init__(self, given: Sequence[Given]) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -77,19 +71,18 @@ class Carried:
                     self.shapes[name] = shape
 
     def read(self, name: str, wanted: Box) -> Tensor:
-        """A part of a tensor. Raises EarlError when nobody gave it, or Ray's errors when who did is gone."""
+        """A part of a tensor. Raises EarlError when no rank gave it, and Ray's errors when its rank is gone."""
         result, found = torch.empty(wanted.shape), 0
         for reference, place, box in self._places[name]:
             if (common := box.common(wanted)) is not None:
                 array = self._got(reference)[place][common.inside(box)]
-                result[common.inside(wanted)] = torch.from_numpy(np.array(array))  # Ray's own cannot be written to
+                result[common.inside(wanted)] = torch.from_numpy(np.array(array))  # Ray's arrays are read-only
                 found += common.numbers
         if found != wanted.numbers:
             raise EarlError(f"no rank gave {name!r}, or a part of it, to the next layout; continue with --resume")
         return result
 
     def _got(self, reference: Reference) -> list[Any]:
-        """Views of the store."""
         if reference not in self._arrays:
             self._arrays[reference] = ray.get(reference)
         return self._arrays[reference]

@@ -1,4 +1,4 @@
-"""The devices that a run holds of a Ray cluster, and its actors, each started on those that are its own."""
+"""Assigns fragments to the devices of a Ray cluster, reserves these, and starts actors on them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,57 +18,46 @@ from earl.placement.ray.learner_actor import LearnerActor
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import RolloutWorkers, Setup
 
-# Distribution policies as data: which fragment of a step runs where, how often, and what joins its copies.
-#
-# After the fragmented dataflow graphs of MSRL (arXiv 2210.00882): the algorithm is written once, a policy places it.
+# Placement policies as data, after the fragmented dataflow graphs of MSRL (arXiv 2210.00882): which fragment of a step
+# runs where, in how many copies, and how its actors are connected.
 
 Join = Literal["collectives", "objects"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part of the step and its copies.
-
-    Example:
-        Fragment("learner", actors=4, devices=1, pool="shared", join="collectives")   # dp x tp = 4
-    """
+    """A part of the step and its copies."""
 
     name: Literal["learner", "rollout", "sampler", "environments"]
     actors: int
-    devices: int
-    """That one actor computes on: GPUs, or CPU cores where there are none."""
-    pool: str
-    """Fragments that name the same pool share its devices and take turns on them."""
+    devices: int  # per actor: GPUs, or CPU cores where there are none
+    pool: str  # fragments with the same pool share its devices and take turns
     join: Join
-    """What passes between its actors: tensors by collectives, or finished work by Ray objects."""
+    """How its actors exchange data: tensors by collectives, or results by Ray objects."""
     processors: bool = False
-    """Whether it computes on CPU cores also where there are GPUs."""
+    """Whether it computes on CPU cores even where there are GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """A placement."""
-
     kind: str
     learner: Fragment
     rollout: Fragment
-    """Samplers and the episodes that are played with them; the samplers alone where environments are apart."""
+    """Samplers and their episodes; only samplers if environments are separate."""
     environments: Fragment | None = None
-    """Episodes, away from their samplers. Its processors are nobody else's, on whatever node."""
+    """Episodes on exclusive CPU cores, on any node, separate from their samplers."""
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
-        """All of them."""
         return (self.learner, self.rollout, *([self.environments] if self.environments else []))
 
     @property
     def processors(self) -> int:
-        """CPU cores that are asked for besides the devices."""
         return self.environments.actors if self.environments else 0
 
     @property
     def turns(self) -> bool:
-        """Whether the fragments take turns, the idle one offloaded."""
+        """Whether the fragments take turns on the devices, the idle one offloaded."""
         return self.learner.pool == self.rollout.pool
 
 
@@ -81,16 +70,12 @@ class Slots:
         the same, disaggregated -> bundles (1, 1, 1, 1, 2, 2), ranks (0, 1, 2, 3), workers (4, 5)
     """
 
-    bundles: tuple[int, ...]
-    """Devices of each bundle; a bundle lies on one host."""
-    ranks: tuple[int, ...]
-    """The bundle of each learner rank."""
-    workers: tuple[int, ...]
-    """The bundle of each rollout worker."""
+    bundles: tuple[int, ...]  # devices of each bundle; a bundle lies on one host
+    ranks: tuple[int, ...]  # the bundle of each learner rank
+    workers: tuple[int, ...]  # the bundle of each rollout worker
 
 
 def policy_of(config: Config) -> PlacementSpec:
-    """The policy that a recipe's [placement] names."""
     placement = config.placement
     colocated = placement.kind == "colocated"
     ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
@@ -104,7 +89,6 @@ def policy_of(config: Config) -> PlacementSpec:
 
 
 def slots_of(policy: PlacementSpec) -> Slots:
-    """Lay the fragments of a policy out over bundles of devices."""
     ranks, workers, width = policy.learner.actors, policy.rollout.actors, policy.rollout.devices
     if policy.turns:
         bundles = max(-(-ranks // width), workers)
@@ -112,16 +96,11 @@ def slots_of(policy: PlacementSpec) -> Slots:
     return Slots((1,) * ranks + (width,) * workers, tuple(range(ranks)), tuple(range(ranks, ranks + workers)))
 
 
-START_SECONDS = 120
-"""The longest that reserving devices may take."""
+START_SECONDS = 120  # the longest that reserving devices may take
 
 
 def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
-    """Devices for each bundle, near each other where that can be.
-
-    Raises:
-        EarlError: when there are too few.
-    """
+    """Reserve devices for each bundle, close to each other if possible. Raises EarlError when there are too few."""
     device = "GPU" if gpus else "CPU"
     group = placement_group([{device: float(size)} for size in bundles], strategy="PACK")
     if not group.wait(START_SECONDS):
@@ -136,16 +115,8 @@ def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
 
 
 class Devices:
-    """Who computes on which of the devices.
-
-    Args:
-        slots: the bundles that the policy asks for.
-        group: these bundles, reserved.
-        gpus: whether they are of GPUs; else of CPU cores.
-
-    Attributes:
-        split: processes of one copy of the sampler, as the run begins.
-    """
+    """Starts actors on the reserved bundles. gpus: whether the bundles are of GPUs; otherwise of CPU cores. `split`:
+    initial processes of one sampler copy."""
 
     def __init__(self, config: Config, policy: PlacementSpec, slots: Slots, group: PlacementGroup, gpus: bool) -> None:
         self._policy, self._slots, self._group, self.gpus = policy, slots, group, gpus
@@ -155,11 +126,7 @@ class Devices:
         self._engine_tp = policy.rollout.devices // self.split  # devices of one process, now
 
     def resplit(self, copies: int, tp: int) -> None:
-        """Have engines started over `tp` devices from now on, as many as the run has devices for.
-
-        Raises:
-            EarlError: where they have not as many devices as the run.
-        """
+        """Start engines over `tp` devices from now on. Raises EarlError unless they use all devices of the run."""
         rollout = self._policy.rollout
         if copies * tp != rollout.actors * rollout.devices or (self.gpus and tp > rollout.devices):
             raise EarlError(
@@ -169,31 +136,26 @@ class Devices:
         self._engine_tp = tp
 
     def rank(self, number: int) -> Any:
-        """Start a rank of the learner."""
         return self._start(LearnerActor, self._slots.ranks[number], 1)
 
     def worker(self, number: int) -> Any:
-        """Start a process of a sampler, with a rollout fragment where environments are not apart."""
+        """Start a process of a sampler, with a rollout fragment unless environments are separate."""
         devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
         return self._start(self._kind, self._bundle(number)[0], devices)
 
     def environment(self, _: int) -> Any:
-        """Start a rollout fragment without a sampler."""
-        return _actor(EnvironmentActor, num_cpus=1)  # left to itself, Ray takes nodes without GPUs first
+        return _actor(EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
 
     def shared(self, worker: int, shown: Sequence[Sequence[str]]) -> list[str]:
-        """The GPUs that a rollout worker takes turns on with ranks of the learner; none where they do not.
-
-        Args:
-            shown: the GPUs that each rank sees.
-        """
+        """The GPUs that a rollout worker shares with learner ranks; empty if they do not take turns. shown: the GPUs
+        that each rank sees."""
         bundle, first = self._bundle(worker)
         neighbours = zip(self._slots.ranks, shown, strict=True) if self._policy.turns else ()
         devices = [device for own, seen in neighbours if own == bundle for device in seen]
         return devices[first : first + self._engine_tp]
 
     def _bundle(self, worker: int) -> tuple[int, int]:
-        """The bundle of a rollout worker, and which of its devices is the worker's first."""
+        """The bundle of a rollout worker, and the index of its first device there."""
         copy, first = divmod(worker * self._engine_tp, self._policy.rollout.devices)
         return self._slots.workers[copy], first
 
@@ -207,20 +169,17 @@ def _actor(kind: type, **options: Any) -> Any:
     return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
 
 
-# Rollout workers with engines that split their copy by themselves, as vLLM does: another split is another engine.
-#
-# 4 engines x tp 1 ─▶ asleep, or ended ─▶ 2 engines x tp 2 ─▶ weights, probe
+# Engines that split a copy by themselves, as vLLM does: another split needs another engine. 4 engines x tp 1 sleep or
+# end, then 2 engines x tp 2 start, load weights, and are probed.
 
 
 class EngineWorkers(RolloutWorkers):
     """Rollout fragments, each with an engine that holds a copy of the model.
 
     Args:
-        change: is told copies and devices of each, before actors are started for them. Raises EarlError where they
-            cannot be.
-        pooled: whether engines of another split sleep while they are not wanted; else they end. They can where they
-            have devices whose memory they give back and that nobody counts: GPUs that they take turns on. Never run on
-            a GPU yet.
+        change: called with copies and devices per copy before their actors start. Raises EarlError where impossible.
+        pooled: unused engines of another split sleep instead of ending. Possible only where they release their memory
+            and it is not budgeted: on GPUs that they share in turns. Untested on GPUs.
     """
 
     def __init__(
@@ -230,7 +189,7 @@ class EngineWorkers(RolloutWorkers):
         super().__init__(crew, setup, keeper)
 
     def relayout(self, copies: int, tp: int) -> float:
-        """Play with other engines from now on: `copies`, each over `tp` devices; see `Team.relayout`."""
+        """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
         began = time.perf_counter()
         self._learned()
         self._change(copies, tp)

@@ -1,4 +1,4 @@
-"""Rollout workers in Ray's processes. Constructors do nothing, so that heartbeats are answered while models load."""
+"""Rollout workers as Ray actors. Constructors do nothing, so that heartbeats are answered while models load."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -44,28 +44,24 @@ from earl.rollout.prompt import Completion, Prompt
 from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
 
-# What an actor does that plays episodes and keeps them, whether its sampler is with it or elsewhere.
-
 
 class EpisodePlayer(ExchangeMember, Alive):
-    """An actor that holds a rollout fragment, and what was played with it until it has been learned from."""
+    """An actor with a rollout fragment, and the episode store of its groups until they are learned from."""
 
     _fragment: RolloutFragment
     _holdings: EpisodeStore
 
     _split: SplitSampler | None = None
-    """Where its copy of the sampler is split over several actors, its part."""
+    """Its part of the sampler, where a copy is split over several actors."""
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come."""
         self._fragment.limit(tokens)
 
     @together("rollout")
     def play(
         self, step: int, tasks: Mapping[int, Task], seed: int
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
-        """Play groups of a step, and keep them in place of those that were played of it before; and what it took, see
-        `RolloutFragment.costs`."""
+        """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
         self._holdings.forget(step)
         played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
         kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
@@ -73,32 +69,28 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @together("demonstrations")
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
-        """Play the teacher's episodes, and keep their rows."""
         return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
     @together("rollout")
     def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
-        """Sample the replies of episodes that nobody plays."""
         self._fragment.sample(invention, numbers, seed)
 
     @together("rows")
     def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> RowTable:
-        """Keep rows that nobody has played."""
         return self._holdings.pack(*self._fragment.invent(invention, numbers, seed))
 
     @together("rows")
     def table(self, step: int) -> RowTable:
-        """The rows of what is learned from of a step, in numbers."""
         return self._holdings.table(step)
 
     @together("dispatch")
     def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
-        """The rows of the last table, put into the object store once for every host that needs some; by host."""
+        """Put the last table's rows into the object store, once for each host that needs some; references by host."""
         return objects.offer(manifest.plan(), manifest.layout.size + worker, self._shards(manifest, worker), checksums)
 
     @bounded("dispatch")
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
-        """Give the rows of the last table to the ranks who need them."""
+        """Send the rows of the last table to the ranks that need them."""
         shards = self._shards(manifest, process - manifest.layout.size)
         return CallResult(self.exchanged(manifest.plan(), process, shards, checksums).fault)
 
@@ -107,27 +99,24 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @together("recording")
     def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
-        """Which of some groups are here, and these with their tokens; see `earl.runs.trajectories.to_bytes`."""
+        """Which of these groups are here, and their tokens; see `earl.runs.trajectories.to_bytes`."""
         found = self._holdings.whole(tickets)
         return [*found], to_bytes([*found.values()], 0)
 
     @together("evaluation")
     def evaluate(self, matches: Sequence[Match]) -> bytes:
-        """Measure matches."""
         return matches_to_bytes(self._fragment.evaluate(matches))
 
 
 class RolloutActor(EpisodePlayer):
-    """A rollout fragment with its sampler, in a process of its own."""
+    """A rollout fragment with its sampler, in its own process."""
 
     _kind: type[RolloutFragment] = RolloutFragment
-    _policy: Policy | None = None
-    """Without weights: they come from the learner."""
+    _policy: Policy | None = None  # without weights; the learner sends them
     _meets: Sealed | None = None
-    """Where the processes of its copy meet, on the first one."""
+    """The rendezvous store of its sampler copy, on the first process."""
 
     def address(self) -> Rendezvous:
-        """Where the processes of a copy meet whose first one this is; it listens from now on."""
         self._meets = opened(fresh(ray.util.get_node_ip_address()))
         return self._meets.place
 
@@ -135,12 +124,8 @@ class RolloutActor(EpisodePlayer):
     def setup(
         self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
     ) -> None:
-        """Make the fragment, or give it another sampler: what there was of one is let go of first.
-
-        Args:
-            devices: the GPUs that it takes turns on with learner ranks; none: those that Ray gave it.
-            meeting: where the actors of its copy meet; None: it has a whole copy.
-        """
+        """Make the fragment, or replace its sampler; the old one is freed first. devices: the GPUs that it shares with
+        learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
         show(devices)
         config = build(recipe)
         policy = self._policy = self._policy or outline_of(config, source)
@@ -154,7 +139,7 @@ class RolloutActor(EpisodePlayer):
         self._holdings = EpisodeStore(config.context.learn_truncated)
 
     def _leave(self) -> None:
-        """Let go of a sampler, before there is memory for another one."""
+        """Free the sampler, before memory for another one is needed."""
         self._split = None
         if hasattr(self, "_fragment"):
             if isinstance(self._fragment.sampler, Closes):
@@ -164,39 +149,33 @@ class RolloutActor(EpisodePlayer):
     @losing_others
     @bounded("weights")
     def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
-        """Play with these weights from now on; what of them arrived damaged, and was sent again.
-
-        Raises:
-            StaleWeights: when the sampler does not compute with them.
-            Corrupted: when some of them arrived damaged again and again.
-        """
+        """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
+        sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
         taken = weights.taken()
         self._fragment.load(taken, version, probe)
         self._holdings.drop(version)
         return taken.damaged
 
     def rest(self) -> None:
-        """Leave the device to others."""
         self._fragment.sampler.sleep()
 
     def wake(self) -> None:
-        """Take the device again."""
         self._fragment.sampler.wake()
 
 
 class ContinuousActor(RolloutActor):
-    """A rollout fragment that plays on between calls, in a process of its own."""
+    """A rollout fragment that plays on between calls, in its own process."""
 
     _kind = ContinuousFragment
     _fragment: ContinuousFragment
 
     def start(self, orders: Sequence[tuple[int, Mapping[int, Task], int, int]]) -> None:
-        """Let groups begin: step, tasks by number, seed and context limit of each order."""
+        """Start groups: step, tasks by number, seed and context limit of each order."""
         for order in orders:
             self._fragment.start(*order)
 
     def ended(self, step: int, seconds: float) -> dict[Ticket, GroupOf[TrajectorySummary]]:
-        """The groups that have ended, which are kept; see `ContinuousFragment.ended`."""
+        """Summaries of the groups that have ended, which are kept; see `ContinuousFragment.ended`."""
         return self._holdings.keep(self._fragment.ended(step, seconds))
 
     def hold(self, tickets: Sequence[Ticket], groups: bytes) -> dict[Ticket, GroupOf[TrajectorySummary]]:
@@ -204,30 +183,26 @@ class ContinuousActor(RolloutActor):
         return self._holdings.keep(dict(zip(tickets, from_bytes(groups)[1], strict=True)))
 
     def abandon(self) -> None:
-        """Forget all groups."""
         self._fragment.abandon()
         self._holdings.clear()
 
 
-# Environments in processes of their own, without devices, and samplers that only decode: both ends of their line.
-#
-# EnvironmentActor: episodes ─▶ Router ─▶ RemoteSampler 0 … m ═ Ray ═▶ SamplerActor 0 … m ◀─ weights
-#
-# Every environment asks every sampler. Token ids go out, token ids and log-probs come back.
+# Separate environments: an EnvironmentActor's Router calls all SamplerActors through RemoteSamplers, by Ray. Token ids
+# are sent, token ids and log-probs come back.
 
 AGAIN_SECONDS = 0.2
-"""Between two questions to a sampler that is lost, until another is in its place."""
+"""Interval of retries when a sampler is lost, until it is replaced."""
 SESSIONS = 1 << 32
 """More than the episodes that one process plays between two loads of weights."""
 
 
 class SamplerActor(Alive):
-    """A sampler in a process of its own, for all environments."""
+    """A sampler in its own process, for all environments."""
 
     def setup(
         self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
     ) -> None:
-        """Make the sampler; see `RolloutActor.setup`."""
+        """See `RolloutActor.setup`."""
         assert meeting is None, "a sampler that environments ask at any time is whole"
         show(devices)
         config = build(recipe)
@@ -237,70 +212,53 @@ class SamplerActor(Alive):
         self._streams: Streams = self._sampler
 
     def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
-        """Sample with these weights from now on; see `RolloutActor.load`."""
+        """See `RolloutActor.load`."""
         taken = weights.taken()
         self._sampler.load(taken, version, probe)
         return taken.damaged
 
     async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order, while others are on their way."""
         return [*await asyncio.gather(*(self._streams.complete(prompt) for prompt in prompts))]
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Forget what was kept for these episodes."""
         self._sampler.release(sessions)
 
     def rest(self) -> None:
-        """Leave the device to others."""
         self._sampler.sleep()
 
     def wake(self) -> None:
-        """Take the device again."""
         self._sampler.wake()
 
 
 class RemoteSampler:
-    """A sampler as an environment sees it: what it was asked when it was lost, the one in its place is asked again.
-
-    Args:
-        actors: of all samplers, as they are now.
-        number: which of them it is.
-        first_session: where this process begins to count its episodes; no other has the same.
-
-    Attributes:
-        version: of the weights that it has to answer with.
-
-    Raises:
-        VersionsDiffer: when it answers with others.
-    """
+    """A sampler as an environment sees it: prompts that a lost one did not answer go to its replacement in `actors`.
+    first_session: unique offset of this process's sessions. Raises VersionsDiffer when replies come from weights of
+    another version than `version`."""
 
     def __init__(self, actors: Sequence[Any], number: int, first_session: int) -> None:
         self._actors, self._number, self._first_session = actors, number, first_session
         self.version = 0
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order."""
         return asyncio.run(self._decode(prompts))
 
     async def complete(self, prompt: Prompt) -> Completion:
-        """One completion, while others are on their way."""
         [completion] = await self._decode([prompt])
         return completion
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Let it forget what was kept for these episodes."""
         self._actors[self._number].release.remote([self._first_session + session for session in sessions])
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        """Its process was given the weights and has checked them; they count from now on."""
+        """Set the expected version; the sampler's own process has loaded and checked the weights."""
         del weights, probe
         self.version = version
 
     def sleep(self) -> None:
-        """Its device is none of an environment's business."""
+        """A no-op."""
 
     def wake(self) -> None:
-        """Its device is none of an environment's business."""
+        """A no-op."""
 
     async def _decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
         while True:
@@ -308,7 +266,7 @@ class RemoteSampler:
             try:
                 completions: list[Completion] = await self._actors[self._number].decode.remote(asked)
             except RayActorError:
-                self._first_session += SESSIONS  # it may be at work still: no session is asked for twice
+                self._first_session += SESSIONS  # the lost one may still be at work: never reuse a session
                 await asyncio.sleep(AGAIN_SECONDS)
             except RayTaskError as error:
                 raise error.cause from None
@@ -334,17 +292,11 @@ class EnvironmentActor(EpisodePlayer):
     def setup(
         self, recipe: Mapping[str, Any], source: str | None, actors: Sequence[Any], number: int, life: int
     ) -> None:
-        """Make the fragment.
-
-        Args:
-            actors: of the samplers.
-            number: of this environment; each begins with another sampler.
-            life: how many environments were set up before.
-        """
+        """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
         config = build(recipe)
         self._budget = Budget(None)
         model = config.model.model_copy(update={"path": source}) if source else config.model
-        self._actors[:] = self._actors or actors  # who was replaced meanwhile is known already
+        self._actors[:] = self._actors or actors  # replacements are known already
         places = [(number + place) % len(actors) for place in range(len(actors))]
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
@@ -353,10 +305,9 @@ class EnvironmentActor(EpisodePlayer):
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def meet(self, actors: Sequence[Any]) -> None:
-        """Ask these samplers from now on, also what the ones before were asked and did not answer."""
+        """Use these samplers from now on, also for unanswered prompts."""
         self._actors[:] = actors
 
     def load(self, version: int) -> None:
-        """The samplers have the weights of this version from now on."""
         self._fragment.load({}, version)
         self._holdings.drop(version)

@@ -1,4 +1,4 @@
-"""A crew of equals: whoever is lost is replaced, told what the others were told, and asked again."""
+"""Rollout workers of a cluster: lost ones are replaced, get the same state as the others, and repeat their share."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,13 +27,8 @@ Setup = Callable[[Any, int, Meeting | None], Any]
 
 
 class Team:
-    """Actors that all play with the same weights. A copy of the model may be split over several: the first of them
-    plays, the others compute with it.
-
-    Args:
-        setup: given an actor, its number and where the processes of its copy meet, make it ready.
-        tp: processes of one copy.
-    """
+    """Actors that all use the same weights. A copy of the model may be split over `tp` actors: the first plays, the
+    others follow. setup: makes an actor ready, given its number and the meeting of its copy."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, tp: int = 1) -> None:
         self._crew, self._setup, self._keeper = crew, setup, keeper
@@ -45,26 +40,22 @@ class Team:
 
     @property
     def tp(self) -> int:
-        """Processes of one copy."""
         return self._crew.group
 
     @property
     def copies(self) -> int:
-        """Of the model."""
         return len(self._crew) // self.tp
 
     @property
     def actors(self) -> list[Any]:
-        """The first of each copy, as they are now."""
         return [member.actor for member in self.members]
 
     @property
     def members(self) -> Sequence[Member]:
-        """The first of each copy, as they are now."""
+        """The first member of each copy; changes when actors are replaced."""
         return self._crew.members[:: self.tp]
 
     def load(self, weights: Any, version: int) -> None:
-        """Play with the weights that a reference stands for from now on."""
         call = partial(_load, given=(weights, version))
         self._told["weights"] = call
         for damaged in self._each("weights", call).values():
@@ -72,14 +63,8 @@ class Team:
                 self._keeper.note("dispatch", f"{said}: sent again")
 
     def relayout(self, copies: int, tp: int) -> float:
-        """Let the same processes be other copies, each split over `tp`; they have no weights until the next `load`.
-
-        Returns:
-            the seconds that it took.
-
-        Raises:
-            EarlError: for a split of another number of processes, or one that lies on several hosts.
-        """
+        """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Returns
+        the seconds it took. Raises EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
         began = time.perf_counter()
         if copies * tp != len(self._crew):
             raise EarlError(
@@ -99,54 +84,48 @@ class Team:
         return time.perf_counter() - began
 
     def forget(self) -> None:
-        """What the learner gave is gone with it: nobody is given it any more, until the next `load`."""
+        """Do not give the lost learner's weights to replacements any more, until the next `load`."""
         self._told.pop("weights", None)
 
     def mend(self, stage: str, lost: Mapping[int, str]) -> None:
-        """Replace those who were lost in a call that others made."""
+        """Replace actors that were lost in a call made by others."""
         self._replace(stage, lost)
 
     def watch(self) -> None:
-        """Replace whoever is lost while others work with them."""
         self._replace("rollout", self._crew.watch())
 
     @property
     def loading(self) -> Sequence[Member]:
-        """The first of each copy that takes weights."""
+        """The first member of each copy that loads weights."""
         return self.members
 
     @property
     def readers(self) -> int:
-        """How many processes take weights, each what it needs of them."""
+        """The number of processes that load weights, each its own part."""
         return len(self._crew)
 
     @property
     def crew(self) -> ActorGroup:
-        """All of its processes, to be asked by others too."""
+        """The actor group of all its processes, for calls by others."""
         return self._crew
 
     @property
     def numbers(self) -> Sequence[int]:
-        """In the crew, of `members`."""
+        """The numbers of `members` in the actor group."""
         return range(0, len(self._crew), self.tp)
 
     def _tell(self, stage: str, call: Call) -> None:
-        """Tell all, and whoever is replaced from now on."""
+        """Call all actors, and later also their replacements."""
         self._told[stage] = call
         self._all(stage, call)
 
     def _all(self, stage: str, call: Call, turn: bool = True) -> list[Any]:
-        """Every copy's answer, by number.
-
-        Args:
-            call: given an actor and the number of its copy.
-            turn: whether they need the device for it, where it is shared.
-        """
+        """Every copy's result, by number. call: gets an actor and its copy's number; turn: needs the device."""
         results = self._each(stage, call, turn)
         return [results[copy * self.tp] for copy in range(self.copies)]
 
     def _each(self, stage: str, call: Call, turn: bool = True) -> Mapping[int, Any]:
-        """Every process's answer, by number; arguments as of `_all`."""
+        """Every process's result, by number; arguments as in `_all`."""
         if turn:
             self._keeper.turn(self._crew)
         if self._unready:
@@ -162,12 +141,7 @@ class Team:
         return lambda actor, number: call(actor, number // self.tp)
 
     def _replace(self, stage: str, lost: Mapping[int, str]) -> set[int]:
-        """Put new ones in the place of each that was lost and of those who work with it, and bring them to where the
-        others are.
-
-        Returns:
-            the numbers of those who were replaced.
-        """
+        """Replace lost actors and their copies' others, restoring the common state; returns all their numbers."""
         if not lost:
             return set()
         began = time.perf_counter()
@@ -183,8 +157,8 @@ class Team:
         return numbers
 
     def _ready(self, numbers: Sequence[int]) -> None:
-        """Bring members to where the others are: all of some copies. Where that breaks off, since it is from others
-        that they get something, they are brought there before they are next asked."""
+        """Bring members, all of some copies, to the state of the others. If this is interrupted, since it depends on
+        other processes, it is repeated before their next call."""
         self._unready |= {*numbers}
         left = {*numbers} - self._replace("start", self._crew.introduce())
         if self.tp > 1:
@@ -211,18 +185,15 @@ def _address(actor: Any, _: int) -> Any:
     return actor.address.remote()
 
 
-# The rollout workers of a cluster, as the stages see them: whoever is lost is replaced, and its share played again.
-
-
 class RolloutWorkers(Team):
-    """Rollout fragments in processes of their own. An episode's draws follow from its seed, not from who plays it."""
+    """Rollout fragments in separate processes. An episode's draws follow from its seed, not from the worker."""
 
     costs: Mapping[str, float] = MappingProxyType({})
     _holders: Mapping[Ticket, int]
-    """Of the step's groups, in order, the worker that has each."""
+    """The worker that holds each of the step's groups, in order."""
 
     def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
-        """The groups of a step, in order. Their tokens stay with the workers, one of whom plays them again if lost."""
+        """The groups of a step, in order. Tokens stay with the workers; a lost worker's groups are played again."""
         size, tasks, seed = self.copies, draw.tasks, draw.seed
         played = self._hold(
             "rollout", lambda actor, number: actor.play.remote(draw.step, share(tasks, number, size), seed)
@@ -234,29 +205,26 @@ class RolloutWorkers(Team):
         return [outlines[ticket] for ticket in self._holders]
 
     def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
-        """The rows of the step's groups, of those that are learned from."""
         counted = partial(_table, step=next(iter(self._holders)).step)
         tables = self._all("rows", counted)
-        self._told["rows"] = counted  # whoever is replaced before they are sent plays, and packs, again
+        self._told["rows"] = counted  # replacements play and pack again, until the rows are sent
         return EpisodeTable.joined(tables, LEARNED)
 
     def offer(self, manifest: Any, checksums: bool) -> list[dict[int, Any]]:
-        """References to the rows that were last counted, by worker and host."""
+        """References to the rows counted last, by worker and host."""
         return self._all("dispatch", lambda actor, worker: actor.offer.remote(manifest, worker, checksums))
 
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
-        """The groups of the step with their tokens, to be written down."""
         found = self._fetch(self._holders)
         return [found[ticket] for ticket in self._holders]
 
     def _fetch(self, holders: Mapping[Ticket, int]) -> dict[Ticket, Group]:
-        """Groups from the workers that have them. Those of a worker that is replaced meanwhile may be missing."""
+        """Groups from the workers that hold them. Those of a worker that is replaced meanwhile may be missing."""
         own = {worker: [t for t in holders if holders[t] == worker] for worker in range(self.copies)}
         parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
         return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> EpisodeTable:
-        """The teacher's episodes of the tasks, in order."""
         size = self.copies
         tables = self._hold(
             "demonstrations", lambda actor, number: actor.demonstrate.remote(share(tasks, number, size), seed, limit)
@@ -264,12 +232,11 @@ class RolloutWorkers(Team):
         return EpisodeTable.joined(tables, TAUGHT)
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
-        """Sample the replies of so many episodes that nobody plays."""
         size = self.copies
         self._all("rollout", lambda actor, n: actor.sample.remote(invention, [*share(range(count), n, size)], seed))
 
     def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
-        """Rows of so many episodes that nobody played, which stay with the workers in place of the step's."""
+        """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
         size = self.copies
         tables = self._hold(
             "rows", lambda actor, number: actor.invent.remote(invention, [*share(range(count), number, size)], seed)
@@ -277,34 +244,32 @@ class RolloutWorkers(Team):
         return EpisodeTable.joined(tables, LEARNED)
 
     def relayout(self, copies: int, tp: int) -> float:
-        """Let the same processes be other copies between two steps; see `Team.relayout`."""
         self._learned()
         return super().relayout(copies, tp)
 
     def forget(self) -> None:
-        """Weights are gone with the learner that gave them, and the step is played again."""
+        """The learner's weights are lost with it, and the step is played again."""
         self._learned()
         super().forget()
 
     def load(self, weights: Any, version: int) -> None:
-        """Play with the weights that a reference stands for from now on; what was played has been learned from."""
+        """Load the weights that a handle stands for; the groups played so far have been learned from."""
         self._learned()
         super().load(weights, version)
 
     def _hold(self, stage: str, call: Call) -> list[Any]:
-        """Have all play, and whoever is replaced before the step is learned from."""
+        """Call all, and also replacements until the step is learned from."""
         self._learned()
         played = self._all(stage, call)
         self._told["play"] = call
         return played
 
     def _learned(self) -> None:
-        """Nobody has to have the step's rows any more."""
+        """Replacements no longer need the step's rows."""
         self._told.pop("play", None)
         self._told.pop("rows", None)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        """The results of matches, by opponent and seat."""
         size = self.copies
         parts = self._all(
             "evaluation", lambda actor, number: actor.evaluate.remote([*share(matches, number, size).values()])
@@ -312,26 +277,22 @@ class RolloutWorkers(Team):
         return in_order(result for part in parts for result in matches_from_bytes(part))
 
     def limit(self, tokens: int) -> None:
-        """Set the context limit of the episodes to come, in tokens."""
         self._tell("limit", partial(_limit, tokens=tokens))
 
     def peaks(self) -> dict[str, float]:
-        """The most memory that any worker took of its own by stage, in bytes, since this was last asked."""
         return most(self._crew.ask("peaks", _peaks, range(len(self._crew))).results.values())
 
     def snapshot(self) -> Callable[[Path], None]:
-        """Nothing was played ahead."""
+        """Nothing is played ahead."""
         return void
 
     def restore(self, folder: Path) -> None:
-        """Nothing was played ahead."""
+        """Nothing is played ahead."""
 
 
 class Environments(RolloutWorkers):
-    """Rollout fragments without samplers of their own: they ask those of another team, which has the weights.
-
-    A sampler that is lost while they play is replaced, and asked again by whoever waits for it.
-    """
+    """Rollout fragments without samplers: they call those of another team, which has the weights. A sampler that is
+    lost during rollout is replaced, and unanswered prompts are sent again."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, samplers: Team) -> None:
         self._samplers = samplers
@@ -340,23 +301,19 @@ class Environments(RolloutWorkers):
 
     @property
     def loading(self) -> Sequence[Member]:
-        """The samplers."""
         return self._samplers.members
 
     @property
     def readers(self) -> int:
-        """The samplers' processes."""
         return self._samplers.readers
 
     def load(self, weights: Any, version: int) -> None:
-        """Give the samplers the weights that a reference stands for, and play with them from now on."""
         self._learned()
         self._samplers.load(weights, version)
         self._introduce()
         self._tell("weights", lambda actor, _: actor.load.remote(version))
 
     def forget(self) -> None:
-        """The samplers have the weights."""
         self._samplers.forget()
         super().forget()
 
@@ -371,14 +328,14 @@ class Environments(RolloutWorkers):
         known = self._samplers.actors
         try:
             self._samplers.watch()
-        finally:  # whoever waits for a sampler that is gone would do so without end
+        finally:  # waiting for a lost sampler would never end
             if self._samplers.actors != known:
                 self._introduce()
 
     def _introduce(self) -> None:
-        """Let every environment know the samplers as they are now."""
+        """Tell every environment the current samplers."""
         for actor in self.actors:
-            actor.meet.remote(self._samplers.actors)  # no answer is waited for: who is lost is noticed elsewhere
+            actor.meet.remote(self._samplers.actors)  # result ignored: losses are noticed elsewhere
 
 
 def _peaks(actor: Any, _: int) -> Any:

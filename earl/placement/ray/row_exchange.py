@@ -1,7 +1,7 @@
-"""The Data Dispatcher of a cluster, from where the driver is: it sees counts and references, never a token.
+"""The Data Dispatcher of a cluster, on the driver: it sees counts and references, never a token.
 
-workers: counts by row ─▶ balance, manifest ─▶ by objects: workers offer ─▶ references ─▶ ranks take
-                                            └▶ by peers: workers and ranks exchange, in one group
+Workers count their rows; the driver balances them and makes a manifest. Rows then go through Ray's object store
+(workers offer, ranks take) or by peers: workers and ranks exchange directly in one group.
 """
 
 import time
@@ -28,30 +28,20 @@ from earl.placement.ray.exchange_member import CallResult, EpisodeTable, Manifes
 from earl.placement.ray.rollout_workers import RolloutWorkers
 from earl.placement.ray.weight_sync import WeightManifest, given
 
-# Rows straight from process to process: one group of all who hold rows and all who learn, kept from step to step.
-#
-# driver ── enter ──▶ ranks, workers: one group of torch.distributed, made anew when one of them was replaced
-# driver ── exchange, with the manifest ──▶ all at once: pack ─▶ send and receive ─▶ unpack
-#
-# Whoever is lost in the middle is named and ended, so that the others need not wait for it; nobody keeps anything of an
-# exchange that did not come to its end.
+# The row exchange: all row holders and learner ranks form one torch.distributed group, kept from step to step and
+# remade when a member was replaced. The driver calls `enter`, then `exchange` with the manifest, on all members at
+# once. A lost member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
 
 STAGE = "dispatch"
 
 
 class ExchangeFailed(EarlError):
-    """An exchange failed, and everybody is there, by now."""
+    """An exchange failed, and all processes are alive again."""
 
 
 class ExchangeGroup:
-    """Ranks of a learner, then workers: the processes of a manifest, joined.
-
-    Args:
-        seconds: how long one message may take.
-
-    Attributes:
-        link: what joins the hosts, measured when the group was made.
-    """
+    """Learner ranks, then workers: the processes of a manifest, joined. seconds: limit of one message. `link` joins the
+    hosts; it is measured when the group is made."""
 
     def __init__(self, workers: RolloutWorkers, ranks: ActorGroup, seconds: float) -> None:
         self._workers, self._ranks, self._seconds = workers, ranks, seconds
@@ -64,7 +54,7 @@ class ExchangeGroup:
         return np.unique(nodes, return_inverse=True)[1].astype(np.int32)
 
     def join(self) -> None:
-        """Make the group, unless it is there. Raises what `exchange` does."""
+        """Make the group, unless it exists. Raises as `exchange` does."""
         members = (*self._ranks.members, *self._workers.members)
         present = tuple((member.node, member.process) for member in members)
         if self._met == present:
@@ -78,19 +68,14 @@ class ExchangeGroup:
         self.link = min(links, key=lambda link: link.bytes_per_second)
 
     def exchange(self, manifest: Any, checksums: bool) -> Moved:
-        """Let every rank take its rows from those who have them.
-
-        Raises:
-            Lost: when a rank is gone.
-            Torn: when the exchange failed for another reason. Workers that were lost have been replaced, and have
-                their rows again.
-        """
+        """Let every rank take its rows from the workers that hold them. Raises WorkerLost when a rank is gone,
+        ExchangeFailed otherwise; lost workers have then been replaced, and have their rows again."""
         results = self._together(lambda actor, process: actor.exchange.remote(manifest, process, checksums))
         moved: Moved = results[0]
         return moved
 
     def _together(self, call: Callable[[Any, int], Any]) -> list[Any]:
-        """Every process's result, by number; all of them are asked at once, for they wait for each other."""
+        """Every process's result, by number; all are called at once, since they wait for each other."""
         first, met, self._met = len(self._ranks), self._met, ()
         with ThreadPoolExecutor(2) as pool:
             asked = [
@@ -109,7 +94,7 @@ class ExchangeGroup:
         said: list[CallResult] = [crew.results[number] for crew in (ranks, workers) for number in sorted(crew.results)]
         if faults := sorted({own.fault for own in said if own.fault}):
             raise ExchangeFailed(f"{faults[0]} (during {STAGE})")
-        self._met = met  # after anything else, some may have left the group
+        self._met = met  # after any failure, some may have left the group
         return [own.result for own in said]
 
     def _ask(
@@ -117,35 +102,28 @@ class ExchangeGroup:
     ) -> CallResults:
         process = {number: begin + place for place, number in enumerate(numbers)}
         answers = crew.ask(STAGE, lambda actor, number: call(actor, process[number]), numbers, bound=True)
-        for number in answers.lost:  # its connections break, and nobody waits for it any longer
+        for number in answers.lost:  # closed connections release processes that wait for it
             crew.end(crew.members[number])
         return answers
 
 
-# What a step's rows weigh on links, and what that should take by each way: from numbers by row, without a plan.
-#
-# The driver has no plan: that would be more than it may hold of a row.
+# Predicts the time of a dispatch from row counts; a plan would take the driver more memory per row than it may hold.
 
 CALL_SECONDS = 1.5e-3
-"""Of the driver, to call a crew of actors on one machine and have all their answers: see docs/benchmarks.md."""
-OBJECT_SECONDS = 1e-3
-"""To put an object into Ray's store and to get it."""
+"""Of a driver's call to an actor group on one machine, with all answers: see docs/benchmarks.md."""
+OBJECT_SECONDS = 1e-3  # to put an object into Ray's store and to get it
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes and messages of one dispatch."""
 
-    busiest_bytes: float
-    """That the busiest link between two hosts carries in one direction."""
-    inside_bytes: float
-    """That change hands within the host where most do."""
-    messages: int
-    """Of the process that sends, or gets, the most."""
+    busiest_bytes: float  # on the busiest link between two hosts, in one direction
+    inside_bytes: float  # exchanged within a host, at the host where this is most
+    messages: int  # the most messages that one process sends or receives
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
-        """Of a manifest."""
         table, layout, hosts = manifest.table, manifest.layout, manifest.hosts
         workers, count = len(hosts) - layout.size, int(hosts.max()) + 1
         pair = table.worker.astype(np.int64) * layout.dp + manifest.part
@@ -153,7 +131,7 @@ class Traffic:
         tokens = np.bincount(pair, weights=table.lengths, minlength=workers * layout.dp)
         sent = tokens.reshape(workers, layout.dp) * size  # [workers, parts], bytes
         once, copies = _reach(manifest, count)
-        at, into = hosts[layout.size :], sent @ once  # [workers, hosts]: what of a worker's rows each host needs
+        at, into = hosts[layout.size :], sent @ once  # [workers, hosts]: bytes of a worker's rows that each host needs
         away = into * (at[:, None] != np.arange(count))
         busiest = max(np.bincount(at, away.sum(axis=1), count).max(), away.sum(axis=0).max())
         inside = sent.sum(axis=0) @ copies - away.sum(axis=0)
@@ -161,7 +139,6 @@ class Traffic:
         return cls(float(busiest), float(inside.max()), int(max(some.sum(axis=1).max(), some.sum(axis=0).max())))
 
     def expected(self, link: HostLink, processes: int) -> dict[str, float]:
-        """Seconds by each way."""
         moving = self.busiest_bytes * OVERHEAD / link.bytes_per_second + self.inside_bytes / INSIDE_BYTES_PER_SECOND
         agreements = 2 * agreement(processes)
         return {
@@ -171,7 +148,7 @@ class Traffic:
 
 
 def _reach(manifest: Manifest, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How much of each part's rows each host needs, and how many copies its ranks have of them together: [dp, H]."""
+    """The fraction of each part's rows that each host needs, and the copies that its ranks hold together: [dp, H]."""
     layout = manifest.layout
     on = manifest.hosts[spread(layout, range(layout.size), np.zeros(0, np.int64)).processes]  # [dp, cp, tp]
     there = on[..., None] == np.arange(count)  # [dp, cp, tp, H]
@@ -181,21 +158,14 @@ def _reach(manifest: Manifest, count: int) -> tuple[NDArray[np.float64], NDArray
 
 Take = Callable[[Any, Sequence[Mapping[int, Any]], bool], Moved]
 TRIES = 3
-"""How often the rows of a step are sent, at most, while nobody of the learner is lost."""
+"""How often a step's rows are sent at most, unless a learner rank is lost."""
 MESSAGE_HEARTBEATS = 6
-"""Heartbeats that a message between peers may take: who is dead is noticed within one."""
+"""Heartbeats that a message between peers may take; a dead process is noticed within one."""
 
 
 class RowDispatcher:
-    """Rows from the workers who played them to the ranks who learn from them.
-
-    Args:
-        work: what a row costs a rank.
-        settings: which way rows go, and whether they are checked.
-
-    Attributes:
-        layout: of the ranks, as it is now, as far as rows go: see `rows_of`.
-    """
+    """Sends rows from the workers that played them to the learner ranks. work: cost model of a row. settings: transport
+    and checksums. `layout`: current layout of the ranks for rows; see `rows_of`."""
 
     def __init__(
         self,
@@ -214,15 +184,15 @@ class RowDispatcher:
         self._settled: str | None = None
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int, take: Take) -> Mapping[str, float]:
-        """Send all rows of a step; what that cost, as it is recorded.
+        """Send all rows of a step; returns the costs by metric name.
 
         Args:
-            seed: of the update, as is the number of minibatches.
-            take: has every rank take what its references stand for: a manifest, references by rank, and whether they
-                are checked. The ranks plan, and say what was moved.
+            seed, minibatches: of the update.
+            take: calls all ranks with a manifest, references by rank, and whether to verify; the ranks plan, and return
+                what was moved.
 
         Raises:
-            Lost: when a rank is gone, or the rows do not arrive however often they are sent.
+            WorkerLost: when a rank is gone, or the rows do not arrive in `TRIES` attempts.
         """
         part = shares(table, self._work, self.layout.dp, seed, minibatches)
         for attempt in range(TRIES):
@@ -235,16 +205,14 @@ class RowDispatcher:
 
     @property
     def readers(self) -> int:
-        """How many processes load weights."""
         return self._workers.readers
 
     @property
     def checksums(self) -> bool:
-        """Whether what arrives is checked."""
         return self._settings.checksums
 
     def given(self, described: WeightManifest) -> Mapping[str, float]:
-        """What it takes to give weights to all samplers; see `given`."""
+        """Costs of the weight sync to all samplers; see `weight_sync.given`."""
         nodes = [member.node for member in (*self._ranks.members, *self._workers.loading)]
         hosts = np.unique(nodes, return_inverse=True)[1].tolist()
         return given(described, tuple(hosts[: len(self._ranks)]), tuple(hosts[len(self._ranks) :]))
@@ -260,7 +228,7 @@ class RowDispatcher:
         return {**moved.metrics, "dispatch/peers": float(way == "peers")}
 
     def _way(self, manifest: Manifest, attempt: int) -> tuple[str, Mapping[str, float]]:
-        """How rows go, and what either way is expected to take where there is a choice."""
+        """The transport, and the predicted seconds of both where there is a choice."""
         if self._settings.transport == "objects" or (self._settings.transport == "auto" and attempt):
             return "objects", {}
         self._circle.join()
@@ -270,7 +238,6 @@ class RowDispatcher:
         return self._pace.pick(expected), expected
 
     def _say(self, expected: Mapping[str, float]) -> None:
-        """Note which way is taken from now on, when that changes."""
         settled = self._pace.settled(expected)
         if settled and settled != self._settled:
             self._settled = settled

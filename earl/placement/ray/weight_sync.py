@@ -1,13 +1,9 @@
-"""How a learner's weights get to the samplers: every rank offers its boxes, every sampler takes them tensor by tensor.
+"""Weight sync: every learner rank offers its boxes, and every sampler reads them tensor by tensor.
 
-    rank: its boxes ─▶ buckets ─▶ objects in the store of its host ─┐
-    driver: references alone                                        ├─▶ sampler: one tensor at a time
-    rank: …                                                        ─┘
-
-Nobody but a sampler ever holds whole weights, and of one that is split over processes each takes its part alone. What
-several ranks hold alike, one of them offers, all of them equally much. A host's store fetches an object once for all
-samplers there. All of it lies in the stores at once, for samplers that load while the learner learns on; those that it
-waits for draw it bucket by bucket, see stock.py.
+Ranks pack buckets into the object stores of their hosts; the driver passes references only. Only samplers hold whole
+weights, and a split sampler reads only its part. Of ranks with equal parts one offers each, evenly spread. A host's
+store fetches an object once for all samplers there. Samplers that load while the learner learns find all weights in the
+stores (`WeightOffer`); otherwise they draw them bucket by bucket while the learner waits (`BucketTensors`).
 """
 
 import time
@@ -31,31 +27,26 @@ from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Box, Layout, whole
 from earl.placement.ray.memory_budget import aside
 
-# What has to be known of a learner's weights to find them in what its ranks give: shapes, types, and the plan.
-
-BUCKET_BYTES = 1 << 28
-"""What all ranks together pack at a time for a reader."""
+BUCKET_BYTES = 1 << 28  # what all ranks together pack at a time for a reader
 
 
 @dataclass(frozen=True, slots=True)
 class WeightManifest:
-    """What has to be known of weights to find a tensor in what the ranks offer."""
+    """Names, shapes, dtypes and layout of weights: what is needed to find a tensor in the ranks' messages."""
 
     weights: tuple[Weight, ...]
-    kinds: tuple[str, ...]
-    """The type of each one's numbers, as torch calls it."""
-    layout: Layout
-    """Of the ranks."""
+    kinds: tuple[str, ...]  # the dtype of each, as torch names it
+    layout: Layout  # of the ranks
     bucket_bytes: int = BUCKET_BYTES
 
     @property
     def plan(self) -> WeightPlan:
-        """To one process that needs all of them, behind the ranks."""
+        """The plan to one reader of all weights, whose process number follows the ranks'."""
         return _plan(self.weights, self.layout, self.bucket_bytes)
 
 
 def described(held: HeldTensors, bucket_bytes: int = BUCKET_BYTES) -> WeightManifest:
-    """What every rank says alike."""
+    """The manifest, equal on every rank."""
     parts = held.parts.items()
     weights = (Weight(name, part.shape, part.numbers.itemsize, held.axes[name]) for name, part in parts)
     kinds = (str(part.numbers.dtype).removeprefix("torch.") for _, part in parts)
@@ -69,43 +60,32 @@ def _plan(weights: tuple[Weight, ...], layout: Layout, bucket_bytes: int) -> Wei
     return plan_weights(weights, source, target, [0] * (layout.size + 1), bucket_bytes)
 
 
-# Weights as a sampler sees them while it loads: tensor by tensor, out of messages that come bucket by bucket.
-
-
 class WeightSource(Protocol):
-    """Where messages of a plan are had."""
+    """Where the messages of a plan are fetched."""
 
     @property
     def described(self) -> WeightManifest:
-        """What they are."""
+        """Their manifest."""
 
     @property
     def checksums(self) -> bool:
-        """Whether each has its checksum behind it."""
+        """Whether each message ends with its checksum."""
 
     def fetch(self, bucket: int, ranks: Sequence[int]) -> Sequence[Bytes]:
-        """What some ranks give in a bucket."""
+        """The messages of some ranks in a bucket."""
 
     def again(self, bucket: int, rank: int) -> Bytes:
-        """One of these, sent anew: it came damaged."""
+        """One of these messages again, after it arrived damaged."""
 
     def leave(self) -> None:
-        """Nothing more is fetched."""
+        """No more fetches follow."""
 
 
 class WeightReader(Mapping[str, Tensor]):
-    """Whole tensors, each made when it is asked for and kept by nobody but who asked; tied ones once.
-
-    Messages of one bucket are in use at a time, also where a tensor lies in several. Asked for in order, as samplers
-    do, each is fetched once.
-
-    Attributes:
-        damaged: what arrived damaged and was sent again.
-
-    Raises:
-        Corrupted: from every way to a tensor, when a message came damaged however often it was sent.
-        RayError: likewise, when a rank or its host is gone.
-    """
+    """Whole tensors, each made when it is read and not kept; tied ones once. Only messages of one bucket are held at a
+    time, even if a tensor spans several; read in order, each is fetched once. `damaged` lists messages that arrived
+    damaged and were sent again. Reading raises Corrupted when a message arrives damaged in every try, and RayError when
+    a rank or its host is gone."""
 
     def __init__(self, source: WeightSource) -> None:
         self._source = source
@@ -129,11 +109,10 @@ class WeightReader(Mapping[str, Tensor]):
         return iter(self._numbers)
 
     def __getitem__(self, name: str) -> Tensor:
-        """All of a tensor."""
         return self.part(name, whole(self._plan.weights[self._numbers[name]].shape))
 
     def part(self, name: str, box: Box) -> Tensor:
-        """What lies in a box of a tensor: of pieces that reach into it, only this is copied."""
+        """The part of a tensor in a box; only overlapping pieces are copied."""
         number = self._numbers[name]
         made = torch.empty(box.shape, dtype=getattr(torch, self._source.described.kinds[number]))
         reaching = [(piece, common) for piece in self._pieces[number] if (common := piece[1].box.common(box))]
@@ -149,11 +128,13 @@ class WeightReader(Mapping[str, Tensor]):
         self._come(bucket, {move.source for move, _, _ in pieces})
         for move, begin, common in pieces:
             message = self._messages[move.source][begin : begin + move.size]
-            numbers = message.reshape(*move.box.shape, -1)[common.inside(move.box)].copy()  # of the store, only views
+            numbers = message.reshape(*move.box.shape, -1)[
+                common.inside(move.box)
+            ].copy()  # the store's arrays are views
             made[common.inside(box)] = torch.from_numpy(numbers).view(made.dtype).view(common.shape)
 
     def _come(self, bucket: int, ranks: set[int]) -> None:
-        """Let go of another bucket's messages, and get those that are missing of this one: views of the store."""
+        """Drop another bucket's messages, and fetch those missing of this one, as views of the store."""
         if bucket != self._bucket:
             self._bucket, self._messages = bucket, {}
         missing = sorted(ranks - self._messages.keys())
@@ -163,7 +144,7 @@ class WeightReader(Mapping[str, Tensor]):
                 self._messages[rank] = self._checked(rank, message) if self._source.checksums else message
 
     def _checked(self, rank: int, message: Bytes) -> Bytes:
-        """A message without its checksum, sent again until it is what was sent."""
+        """A message without its checksum, fetched again until it is intact, at most TRIES times."""
         said = (
             f"bucket {self._bucket} of the weights of learner rank {rank} arrived damaged at a sampler: "
             "its checksum differs"
@@ -177,14 +158,13 @@ class WeightReader(Mapping[str, Tensor]):
         raise Corrupted(f"{said}; this was tried {TRIES} times, look at the network and the memory of both hosts")
 
 
-Reference = Any
-"""`ray.ObjectRef`; Ray is not seen by the type checker."""
+Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
 
 
 def offer(
     held: HeldTensors, rank: int, bucket_bytes: int = BUCKET_BYTES, checksums: bool = False
 ) -> list[Reference | None]:
-    """Put what a rank is to give into Ray's object store: a reference by bucket, None where it gives nothing."""
+    """Put a rank's part into the object store; references by bucket, None where it gives nothing."""
     plan = described(held, bucket_bytes).plan
     shelf = Tensors({name: part.numbers for name, part in held.parts.items()})
     hand, reader = Hand(plan, rank, shelf, Tensors()), held.layout.size
@@ -192,65 +172,49 @@ def offer(
 
 
 def put(message: Bytes, checksums: bool) -> Reference:
-    """Put a message into the object store, sealed if that is asked for."""
     with aside():
         return ray.put(seal(message) if checksums else message)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightOffer:
-    """Weights that lie in Ray's object stores. The objects are there as long as one of these is."""
+    """Weights in Ray's object stores; the objects live as long as such an offer does."""
 
     described: WeightManifest
-    references: tuple[tuple[Reference | None, ...], ...]
-    """By rank and bucket."""
-    ranks: tuple[Any, ...] = ()
-    """The actors, who are asked for what came damaged."""
+    references: tuple[tuple[Reference | None, ...], ...]  # by rank and bucket
+    ranks: tuple[Any, ...] = ()  # the actors, called for messages that arrived damaged
     checksums: bool = False
 
     def taken(self) -> WeightReader:
-        """The weights, fetched tensor by tensor as they are asked for."""
         return WeightReader(self)
 
     def fetch(self, bucket: int, ranks: Sequence[int]) -> list[Bytes]:
-        """See `Source`."""
         messages: list[Bytes] = ray.get([self.references[rank][bucket] for rank in ranks])
         return messages
 
     def again(self, bucket: int, rank: int) -> Bytes:
-        """What lies in the rank's own store, put there and brought here a second time."""
+        """A second copy of the object in the rank's own store."""
         (reference,) = ray.get(self.ranks[rank].again.remote([self.references[rank][bucket]]))
         message: Bytes = ray.get(reference)
         return message
 
     def leave(self) -> None:
-        """Whoever has this lets go of it."""
+        """A no-op: the objects are freed with the offer."""
 
 
-# Weights that samplers draw from the ranks bucket by bucket, so that nobody ever has them a second time.
-#
-# sampler: the bucket that it has come to ─▶ rank: packs it, keeps it until the next one ─▶ object store ─▶ sampler
-#
-# Where learner and samplers take turns on a device, the learner's shards lie in host memory meanwhile, and are packed
-# there. All samplers are at the same bucket (lockstep.py), and all that the ranks give in it together is a bucket at
-# most: this is what lies in the object stores, with what Ray has not deleted yet of the one before; and for a moment,
-# while a rank packs and Ray copies, the rank's part of it is in its own memory too (twice, where it gets a checksum).
-# Ray deletes within milliseconds where `free_objects_batch_size` is 1, as in a cluster of earl's own, else once a
-# second. A sampler that the others have given up waiting for is at another bucket, which is one more. Only for
-# samplers that load while the learner waits: what is packed are the weights as they are now.
+# Samplers draw buckets from the ranks, so that weights never exist a second time. A rank packs a bucket and keeps it
+# until the next one; all samplers are at the same bucket (`BucketBarrier`). The stores hold one bucket, plus the
+# previous one until Ray frees it (milliseconds with `free_objects_batch_size` 1, else a second), plus one for a sampler
+# that the others gave up on. Packing needs a rank's part of a bucket in its own memory for a moment, twice with
+# checksums. Only for samplers that load while the learner waits: buckets hold the current weights.
 
 SOON_SECONDS, LATER_SECONDS = 0.001, 0.05
-"""Between two questions whether a bucket may be read: at first, and at most."""
+"""Interval of asking whether a bucket may be read: at first, and at most."""
 
 
 class BucketStore:
-    """What one rank gives, each bucket packed when it is asked for.
-
-    Args:
-        held: the rank's boxes, wherever they lie at the moment.
-        readers: how many processes load weights.
-        checksums: whether each message has its checksum behind it.
-    """
+    """One rank's buckets, each packed when it is requested. held: returns the rank's boxes, on host or device. readers:
+    processes that load weights."""
 
     def __init__(
         self,
@@ -268,18 +232,14 @@ class BucketStore:
         self._gone = 0
 
     def bucket(self, number: int, again: bool = False) -> Reference | None:
-        """A bucket in the object store, in place of the one before; None: this rank gives nothing in it.
-
-        Args:
-            again: whether to pack it anew.
-        """
+        """A bucket in the object store, replacing the previous one; None where this rank gives nothing."""
         if number != self._number or again or self._kept is None:
             self._kept = None
             self._number, self._kept = number, self._packed(number)
         return self._kept
 
     def leave(self) -> None:
-        """A reader has all that it wants; when none is left, nothing is kept."""
+        """A reader is done; after the last one, nothing is kept."""
         self._gone += 1
         if self._gone >= self._readers:
             self._kept = None
@@ -294,30 +254,25 @@ class BucketStore:
 
 @dataclass(frozen=True, slots=True)
 class BucketTensors:
-    """Weights that lie with the ranks."""
+    """Weights that stay with the ranks and are drawn by bucket."""
 
     described: WeightManifest
-    ranks: tuple[Any, ...]
-    """The actors; the first one says who reads when."""
+    ranks: tuple[Any, ...]  # the actors; the first one runs the barrier
     checksums: bool = False
 
     def taken(self) -> WeightReader:
-        """The weights, drawn as they are asked for, tensor by tensor."""
         return WeightReader(BucketReader(self.described, self.ranks, self.checksums, uuid4().hex))
 
 
 @dataclass(frozen=True, slots=True)
 class BucketReader:
-    """One reader's way through the buckets."""
-
     described: WeightManifest
     ranks: tuple[Any, ...]
     checksums: bool
-    name: str
-    """No other reader has the same."""
+    name: str  # unique among readers
 
     def fetch(self, bucket: int, ranks: Sequence[int]) -> list[Bytes]:
-        """See `Source`. All ranks hear of a new bucket, and let go of the one before."""
+        """See `WeightSource`. All ranks are asked for a new bucket, and drop the previous one."""
         pause = SOON_SECONDS
         while not ray.get(self.ranks[0].come.remote(self.name, bucket)):
             time.sleep(pause)
@@ -328,27 +283,18 @@ class BucketReader:
         return messages
 
     def again(self, bucket: int, rank: int) -> Bytes:
-        """Packed anew."""
         (reference,) = ray.get(self.ranks[rank].bucket.remote(bucket, True))
         message: Bytes = ray.get(reference)
         return message
 
     def leave(self) -> None:
-        """Others need not wait for it any more."""
+        """Do not let other readers wait for this one."""
         ray.get([rank.leave_stock.remote(self.name) for rank in self.ranks])
 
 
-# What it takes to give weights to samplers, in bytes: who has to get what from where of what lies in object stores.
-
-
 def given(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> dict[str, float]:
-    """Bytes that samplers load, those of them that go between hosts, and their ratio to the fewest that have to.
-
-    A host's object store fetches an object once, however many samplers are there.
-
-    Args:
-        ranks: the host of each learner rank, as of each sampler.
-    """
+    """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object store
+    fetches an object once, however many samplers are there. ranks, samplers: their hosts."""
     plan = described.plan
     by_rank = np.bincount(plan.ways.source, weights=plan.size, minlength=len(ranks))
     reached = np.unique(samplers)
@@ -364,40 +310,23 @@ def given(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int
 
 @lru_cache(maxsize=4)
 def _least(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> int:
-    """Bytes that hosts of samplers need and none of their ranks has, once into each."""
+    """Bytes that hosts of samplers need and none of their ranks has, once per host."""
     copies, bound = Copies(described.layout, (tuple(range(len(ranks))),)), 0
     for weight in described.weights:
-        boxes = copies.boxes(weight.shape, weight.given)  # that ranks have are the same, or do not overlap
+        boxes = copies.boxes(weight.shape, weight.given)  # boxes of ranks are equal or disjoint
         for host in set(samplers):
             lacked = sum(box.numbers for box, having in boxes.items() if host not in {ranks[rank] for rank in having})
             bound += lacked * weight.number_bytes
     return bound
 
 
-# Who goes through the same buckets keeps step, so that there is one bucket at a time.
-#
-# reader: lets go of a bucket ─▶ comes to its next one ─▶ waits until nobody reads any more ─▶ the lowest one opens
-#
-# Readers may come late, be slow, or die: nobody is waited for longer than PATIENCE_SECONDS.
-
 PATIENCE_SECONDS = 10.0
-"""Since a bucket was opened, or somebody came for the first time, until those who are not back are left behind."""
+"""Readers that are not back this long after a bucket was opened, or a new reader came, are left behind."""
 
 
 class BucketBarrier:
-    """The one bucket that may be read now.
-
-    Args:
-        readers: how many are expected; more may come.
-        clock: gives the seconds.
-
-    Example:
-        >>> steps = Lockstep(readers=2)
-        >>> steps.come("one", 0), steps.come("other", 0), steps.come("one", 0)  # the first asks again
-        (False, True, True)
-        >>> steps.come("one", 1), steps.leave("other"), steps.come("one", 1)  # the other reads, then leaves
-        (False, None, True)
-    """
+    """Keeps readers at the same bucket: when all have left one, the lowest requested one opens. Readers may be late,
+    slow, or dead: none is waited for longer than PATIENCE_SECONDS. readers: how many are expected, at least."""
 
     def __init__(self, readers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected, self._clock = readers, clock
@@ -408,7 +337,7 @@ class BucketBarrier:
         self._since = clock()
 
     def come(self, reader: str, bucket: int) -> bool:
-        """Whether a reader may have a bucket now; else it asks again. Of others that it had it has let go."""
+        """Whether a reader may have a bucket now; if not, it asks again. Asking releases its previous bucket."""
         if reader not in self._known:
             self._known.add(reader)
             self._since = self._clock()
@@ -427,7 +356,6 @@ class BucketBarrier:
         return reader in self._reading
 
     def leave(self, reader: str) -> None:
-        """A reader has all that it wants."""
         self._reading.discard(reader)
         self._waiting.pop(reader, None)
 
@@ -435,7 +363,6 @@ class BucketBarrier:
         return self._clock() - self._since > PATIENCE_SECONDS
 
     def _admit(self) -> None:
-        """Let all read who wait for the bucket that is open."""
         self._reading |= {reader for reader, bucket in self._waiting.items() if bucket == self._open}
         for reader in self._reading:
             self._waiting.pop(reader, None)
