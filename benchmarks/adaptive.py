@@ -1,11 +1,10 @@
-"""Layouts that follow contexts as they grow, against layouts that stay: the same run, and a budget for every process.
+"""Adaptive against static layouts in the same run, under a memory budget per process.
 
-Chains of arithmetic that grow longer from step to step: harder, and more to read. Four ranks and four samplers on this
-machine take turns.
+Arithmetic chains grow longer from step to step. Four ranks and four samplers on this machine take turns.
 
-    unbounded   the layout of the shortest contexts, without a budget: what the losses should be
+    unbounded   the layout of the shortest contexts, without a budget: the reference for losses
     static      one layout each: small ones run out of memory, large ones are slow
-    adaptive    the selector's
+    adaptive    the selector's layouts
 """
 
 from collections.abc import Sequence
@@ -42,23 +41,14 @@ STATIC: dict[str, tuple[str, ...]] = {
     "dp 2 x tp 2, 1 x tp 4": (RECOMPUTE, "placement.dp=2", "placement.tp=2", *LARGE_SAMPLER),
     "large": ("placement.dp=1", "placement.tp=4", *LARGE_SAMPLER),
 }
-"""What each sets."""
 LOSSES = ("loss", "value_loss", "entropy")
 SETUP = ("evaluate", "checkpoint")
-"""Stages that are no part of a step."""
+"""Stages that are not part of a step."""
 
 
 def run(root: Path, arms: Sequence[str] = (), assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train every arm.
-
-    Args:
-        root: where the runs lie; those that are there already are read.
-        arms: of these alone; none: all.
-
-    Returns:
-        `arms`: of each `seconds` of all steps and `switch_seconds` of these, `steps` that were done, `out_of_memory`
-        (what ended it, or None), `peak_bytes`, `episodes`, `difference` (the largest of any loss from the unbounded
-        run's), `switches` by stage; `budget_bytes`; `speedup`, the best static arm's seconds over the adaptive one's.
+    """Train every arm, or only `arms`; existing runs in `root` are read. For the result see `earl bench adaptive
+    --help`.
     """
     settings = {
         "unbounded": ("placement.memory_gib=64",),
@@ -108,7 +98,7 @@ def _arm(root: Path, name: str, config: Config) -> dict[str, Any]:
 
 
 def _trained(folder: RunFolder, config: Config) -> str | None:
-    """Train to the end. Returns what ended it before."""
+    """Train to the end. Returns the message of an out-of-memory error."""
     try:
         with lock(folder), on_cluster(config) as place:
             train(folder, config, place, Peers(), StopRequest(), None)

@@ -1,7 +1,4 @@
-"""Rollout ahead of the learner against taking turns with it, where environments are slow with a heavy tail.
-
-by seed: synchronous · one version ahead · two ahead ─▶ seconds of a step ─▶ staleness ─▶ strength of the last weights
-"""
+"""Rollout ahead of the learner against synchronous training, with slow environments whose delays have a heavy tail."""
 
 import math
 from collections.abc import Sequence
@@ -41,27 +38,18 @@ SLOW = [
     "evaluate.final_episodes=1",
     'evaluate.opponents=["random"]',
 ]
-"""A short warm start, so that there is something left to learn. What is not measured is kept short."""
+"""A short warm start leaves something to learn; everything that is not measured is short."""
 SETTLING = 4
 """Steps of reinforcement learning that do not count: rollout gets ahead in the first of them."""
 ASIDE = ("evaluate", "checkpoint")
-"""Stages that are not part of every step."""
 OPPONENTS = ("random", "perfect")
 GAMES = 1000
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Of Student's t with 1, 2, … degrees of freedom; beyond these that of 9 is used, which is on the safe side."""
+"""Student's t with 1, 2, … degrees of freedom; beyond 9 the value for 9 is used, which is conservative."""
 
 
 def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train every arm with seeds 0, 1, … in turn; runs that lie in `root` already are taken up, not done again.
-
-    Returns:
-        by arm: `seconds` of a step, as median, min and max over the steps of all seeds; `waited`: seconds of these
-        that the learner waited for episodes, in the median step; `staleness_max`; `not_lost`: share of games against
-        each opponent that the last weights, playing greedily, do not lose, with its 95 % interval. `speedup` of each
-        arm over the synchronous one, by the median step, seed by seed; `not_lost_minus_synchronous`: difference with
-        its 95 % interval, over the seeds.
-    """
+    """Train every arm by seed; existing runs are continued. For the result see `earl bench asynchronous --help`."""
     folders: dict[str, list[RunFolder]] = {arm: [] for arm in ARMS}
     for seed in range(seeds):
         for arm, settings in ARMS.items():
@@ -99,7 +87,6 @@ def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] 
 
 
 def _steps(folder: RunFolder, config: Config) -> list[dict[str, float]]:
-    """Seconds by stage of the steps that count."""
     with Store(folder.database, read_only=True) as store:
         timings = {stage: dict(points) for stage, points in store.timings().items() if stage not in ASIDE}
     first, last = config.warm_start.steps + SETTLING + 1, config.total_steps
@@ -107,8 +94,6 @@ def _steps(folder: RunFolder, config: Config) -> list[dict[str, float]]:
 
 
 def _ratios(ours: list[list[dict[str, float]]], theirs: list[list[dict[str, float]]]) -> list[float]:
-    """How many times longer the median step of ours took, run by run."""
-
     def middle(steps: list[dict[str, float]]) -> float:
         return median(sum(stages.values()) for stages in steps)
 
@@ -121,7 +106,7 @@ def _staleness(folder: RunFolder) -> float:
 
 
 def _not_lost(folder: RunFolder, config: Config) -> dict[str, int]:
-    """Games against each opponent, of both seats, that the last weights did not lose."""
+    """Games against each opponent, from both seats, that the last weights did not lose."""
     latest = checkpoint.latest(folder.checkpoints)
     assert latest is not None, "a run that has ended left a checkpoint"
     player = judge(config, load(latest))
@@ -131,7 +116,6 @@ def _not_lost(folder: RunFolder, config: Config) -> dict[str, int]:
 
 
 def _ahead(ours: list[dict[str, int]], theirs: list[dict[str, int]], name: str) -> list[float]:
-    """By how large a share of its games each seed of ours lost less often."""
     return [(a[name] - b[name]) / (GAMES * 2) for a, b in zip(ours, theirs, strict=True)]
 
 
@@ -141,9 +125,7 @@ def _share(count: int, games: int) -> dict[str, float]:
 
 
 def difference(shares: Sequence[float]) -> dict[str, float]:
-    """The mean of what an arm is ahead in, seed by seed, with an interval of 95 % (paired t): what a seed changes is
-    in it. One seed alone says nothing.
-    """
+    """Mean difference over seeds with its 95 % interval (paired t). With one seed the interval is [-1, 1]."""
     found = mean(shares)
     if len(shares) < 2:
         return {"share": found, "low": -1.0, "high": 1.0}

@@ -1,7 +1,7 @@
-"""How well the throughput model meets the published tables it is fitted to, and tables that it has not seen.
+"""Fits the throughput model to published tables, and measures its errors on fitted and on left-out rows.
 
 rows ─▶ fit ─▶ errors in sample
-  └──▶ all but one TP, context, GPU or model ─▶ fit ─▶ errors and choices for what was left out
+  └──▶ all but one TP, context, GPU or model ─▶ fit ─▶ errors and choices for the rest
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,19 +19,12 @@ from earl.benchmarks.fitting import ThroughputMeasurement, fit, kernels, measure
 from earl.parallel.throughput.rollout import interval
 from earl.parallel.throughput.step import FILE, PRIORS, Coefficients
 
-# How good a choice of TP is that follows predictions, judged by what was measured.
-
 NEAR = 0.03
-"""Of the best: as good as right."""
+"""Relative distance from the best that still counts as right."""
 
 
 def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
-    """Over the cells in which several TP were measured: tokens per GPU lost by taking the one that is predicted best.
-
-    Returns:
-        `cells`; `right`: share in which the best was taken; `near`: share in which it, or one within 3 % of it, was;
-        `mean_regret`, `worst_regret`: share of the best's tokens that were lost
-    """
+    """Judge the choice of TP by predictions, over cells with several TP. A regret is a share of tokens lost."""
     cells: dict[object, list[ThroughputMeasurement]] = {}
     for row in guessed:
         cells.setdefault(row.cell, []).append(row)
@@ -50,14 +43,11 @@ def _regret(cell: Sequence[ThroughputMeasurement], guessed: Mapping[ThroughputMe
     return 1 - taken.tokens_per_second / taken.tp / max(row.tokens_per_second / row.tp for row in cell)
 
 
-# The fitted coefficients as a file: beside the model that reads them.
-
 PATH = Path(earl.parallel.throughput.__file__).with_name(FILE)
 DIGITS = 6
 
 
 def text(coefficients: Coefficients, rows: int) -> str:
-    """As TOML, rounded to six digits."""
     content = {
         "rows": rows,
         "spread": _rounded(coefficients.spread),
@@ -83,26 +73,17 @@ LEFT_OUT: dict[str, Callable[[ThroughputMeasurement], object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A prediction of a row, and the fit that it comes from."""
-
     row: ThroughputMeasurement
     tokens_per_second: float
     known: Coefficients
 
     @property
     def error(self) -> float:
-        """Logarithm of predicted by measured."""
         return log(self.tokens_per_second / self.row.tokens_per_second)
 
 
 def run(write: bool = False) -> dict[str, Any]:
-    """Fit, and tell the errors; with `write`, store the coefficients.
-
-    Returns:
-        `in_sample`, `left_out`: mean absolute relative errors, of dense models and of mixtures apart, and how good the
-        choice of TP is; `interval_80`: share of the left-out rows in their interval; `coefficients`; `contexts`: labels
-        of what was served; `kernels`: how well single operations are met; `spread`: of the left-out rows' logarithms.
-    """
+    """Fit, and return the errors, see `earl bench calibration --help`; with `write`, store the coefficients."""
     rows = measured()
     best = fit(rows)
     unseen = {name: _unseen(rows, best, key) for name, key in LEFT_OUT.items()}
@@ -126,7 +107,7 @@ def run(write: bool = False) -> dict[str, Any]:
 def _unseen(
     rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Callable[[ThroughputMeasurement], object]
 ) -> list[Guess]:
-    """Each group predicted by a fit to all others, without rows of an engine that these know nothing of."""
+    """Predict each group by a fit to all others, except rows of an engine that occurs only in this group."""
     guesses: list[Guess] = []
     for group in dict.fromkeys(map(key, rows)):
         others = [row for row in rows if key(row) != group]
@@ -162,7 +143,6 @@ def _error(guesses: Iterable[Guess]) -> float:
 
 
 def _contexts(best: Coefficients) -> dict[str, int]:
-    """How many labels are right."""
     labels = served()
     right = 0
     for label in labels:

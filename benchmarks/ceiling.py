@@ -1,7 +1,7 @@
-"""What a context limit costs where better play makes longer games, and whether an automatic limit avoids it.
+"""The cost of a context limit where better play makes longer games, and whether an automatic limit avoids it.
 
-Tic-Tac-Toe with full history against opponents that do not give games away: to draw as first player takes five rounds,
-and 72 tokens hold four. Three arms that differ in nothing but the limit: 72, 120, and "auto" that begins at 72.
+Tic-Tac-Toe with full history against strong opponents: a draw as first player takes five rounds, and 72 tokens hold
+four. Three arms differ only in the limit: 72, 120, and "auto" that begins at 72.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,11 @@ HARD = [
     'evaluate.opponents=["heuristic","perfect"]',
     "warm_start.steps=15",
 ]
-"""Against these, every game that is not given away is long."""
+"""Against these opponents every game that is not lost quickly is long."""
 
 
 def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train and measure every arm with seeds 0, 1, …; runs that lie in `root` already are taken up, not done again.
-
-    Returns:
-        by arm: `not_lost` against perfect play, exactly evaluated, over both seats, as median, min and max over
-        the seeds; `cut`: share of the last step's training episodes that met the limit; `limit`: at the end, in
-        tokens. `auto_minus_120` and `auto_minus_72`: differences of the means of `not_lost`.
-    """
+    """Train every arm, seed by seed; existing runs are continued. For the result see `earl bench ceiling --help`."""
     seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for seed in range(seeds):
         for arm, settings in ARMS.items():
@@ -59,11 +53,7 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
 
 
 def trained(root: Path, name: str, config: Config) -> RunFolder:
-    """Train the run of that name to its end, or what is left of it.
-
-    Raises:
-        EarlError: when a run of another recipe lies there, or the run was stopped.
-    """
+    """Train or continue a run to its end. Raises EarlError if it has another recipe or was stopped."""
     folder = RunFolder(root / name)
     if not folder.config.is_file():
         folder = create(root, name, dump(config))

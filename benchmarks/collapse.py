@@ -1,9 +1,9 @@
-"""Figure 1 of the EARL paper (arXiv 2510.05943) at small scale: thinking that pays grows into the context limit.
+"""Figure 1 of the EARL paper (arXiv 2510.05943) at small scale: useful thinking grows into the context limit.
 
 There a 4B model learns Tic-Tac-Toe, its turns grow under reward, at step 13 episodes reach the limit of 8,192 tokens,
-and after step 15 the return collapses. Here a small model works out chains of 4 … 16 operations in writing, without
-the calculator. What it imitates gives up at any time, so that at first it thinks too little, and reward is to be had
-by thinking longer. A limit of 60 tokens holds the thinking of chains of up to 10 operations; 96 hold all.
+and after step 15 the return collapses. Here a small model works out chains of 4 … 16 operations in writing, without the
+calculator. Its teacher stops early at random, so that at first it thinks too little, and longer thinking raises the
+reward. A limit of 60 tokens is enough for chains of up to 10 operations; 96 for all.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ ARMS = {
 THINKING = [
     "env.options={num_operations=16,min_operations=4,max_operand=4,max_value=9}",
     "agent.thinking=true",
-    "agent.max_turn_tokens=96",  # the context limit is what binds
+    "agent.max_turn_tokens=96",  # so that the context limit binds
     "agent.retries=0",
     "agent.forfeit_reward=-1.0",
     'warm_start.teacher="thinker"',
@@ -39,23 +39,15 @@ THINKING = [
     "learner.final_learning_rate=5e-4",
     "run.processes=1",
 ]
-"""Chains of one digit with results of one digit: each result stands as far behind its operation as every other."""
+"""Operands and results have one digit, so that each result is at the same distance from its operation."""
 SMOOTHED = 5
-"""Steps that are averaged before a reward is called the highest, the first or the last."""
+"""Steps that are averaged before the best, the first or the last reward is taken."""
 CUT = 0.1
-"""Share of a step's episodes that met the limit from which on the step counts as cut."""
+"""A step counts as cut from this share of its episodes that met the limit."""
 
 
 def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train every arm with seeds 0, 1, …; runs that lie in `root` already are taken up, not done again.
-
-    Returns:
-        by arm, as median, min and max over the seeds, where "first", "best" and "last" are means over 5 steps:
-        `reward_…`; `fallen`: by how much the last reward lies below the best; `solved_…`: share of the episodes;
-        `reply_…`: tokens that the model wrote in an episode; `cut_last`: share of the episodes that met the limit;
-        `cut_steps`: steps in which at least a tenth did; `limit_last`: in tokens; `best_step`: the step of
-        reinforcement learning with which the best mean began.
-    """
+    """Train every arm, seed by seed; existing runs are continued. For the result see `earl bench collapse --help`."""
     seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for seed in range(seeds):
         for arm, settings in ARMS.items():
@@ -73,11 +65,10 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
 
 
 def measured(folder: RunFolder) -> dict[str, float]:
-    """What the steps of reinforcement learning of a run came to."""
     with Store(folder.database, read_only=True) as store:
         metrics = {name: [value for _, value in points] for name, points in store.metrics().items()}
     reward = smoothed(metrics["reward"])
-    # What does not finish is charged 1 and solves nothing; a solved chain earns 1.
+    # An unfinished episode has reward -1 and is not solved; a solved chain has reward 1.
     solved = smoothed([own + 1 - done for own, done in _pairs(metrics, "reward", "stop/finished")])
     reply = smoothed([own / episodes for own, episodes in _pairs(metrics, "tokens/sampled", "episodes")])
     cut = [prompt + own for prompt, own in _pairs(metrics, "truncation/prompt", "truncation/reply")]
@@ -98,7 +89,7 @@ def measured(folder: RunFolder) -> dict[str, float]:
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """Means over SMOOTHED values in a row, or over all where there are fewer."""
+    """Means over SMOOTHED consecutive values, or over all if there are fewer."""
     width = min(SMOOTHED, len(values))
     return [mean(values[start : start + width]) for start in range(len(values) - width + 1)]
 

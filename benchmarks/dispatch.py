@@ -1,6 +1,6 @@
-"""Transfers between hosts with shaped links: through a controller, and directly; and what balancing rows is worth.
+"""Transfers between hosts with shaped links, through a controller and directly; also the value of balancing rows.
 
-every case ─▶ the controller's way and the direct one, turn about ─▶ beside what the busiest link needs at least
+every case ─▶ controller and direct transfer, alternating ─▶ compared with the minimum for the busiest link
 """
 
 import tempfile
@@ -23,14 +23,12 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, check_network
 
-# What balancing rows is worth, and what planning takes: pure, for `earl bench dispatch`.
-
 BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
 PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
 
 
 def balanced() -> dict[str, Any]:
-    """By how much the slowest of 32 consumers has more work than the mean: rows dealt by work, and equally many."""
+    """Excess work of the slowest of 32 consumers over the mean, for rows dealt by work and in equal counts."""
     lengths = np.random.default_rng(0).lognormal(7, 1, BALANCED_ROWS).astype(np.int64) + 1
     result: dict[str, Any] = {"ranks": BALANCED_RANKS, "rows": BALANCED_ROWS, "longest": int(lengths.max())}
     for name, kind in {"tokens": Work(), "compute": Work(1.0, 1 / 8192)}.items():
@@ -58,23 +56,19 @@ def planned() -> dict[str, Any]:
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
 PAPER_RATE = 1e9
-"""Bits per second at which these payloads are taken whole; at another rate in proportion, so that they take as long."""
+"""Bits per second at which these payloads are full size; at other rates they are scaled to take the same time."""
 SMALL_TOKENS = (1, 64, 1024, 4096)
 SMALL_REPEATS = 31
 PROCESSES_OF_REPLICAS = 16
 DIRECT = ("shared", "peers", "objects")
-"""Ways that are direct, the one that counts first."""
+"""Direct transports; the first available one counts."""
 
 
 def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: bool = False) -> dict[str, Any]:
-    """Measure all transfers.
+    """Measure all transfers. For the result see `earl bench dispatch --help`; `note`: why links could not be shaped.
 
-    Args:
-        ranks: processes of a host; None: one, and then several that are replicas of each other.
-        ray: through Ray's object store, the smallest of the paper's payloads alone.
-
-    Returns:
-        `rows`, of each transfer what `row` says; `balance` and `planning`; `note` where links could not be shaped.
+    `ranks` of None: one process per host, and then several that are replicas of each other. With `ray` through Ray's
+    object store, with the smallest of the paper's payloads only.
     """
     bits = bits_per_second(rate)
     rows = []
@@ -99,7 +93,7 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
 def _network(
     hosts: int, rate: str, kind: Callable[[int, str], AbstractContextManager[RehearsedCluster]]
 ) -> Iterator[tuple[RehearsedCluster | None, str]]:
-    """Hosts, or the reason why there is loopback alone."""
+    """A network of hosts, or None and the reason for using loopback."""
     try:
         check_network()
     except EarlError as error:
@@ -110,7 +104,7 @@ def _network(
 
 
 def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[TransferCase]:
-    """With one process on a host the paper's payloads and small ones, else replicas."""
+    """With one process per host the paper's payloads and small ones, else replicas."""
     if ranks > 1:
         return [_case("replicas", processes, bits, 8192, LOGPROBS, repeats, tp=ranks)]
     return [
@@ -134,14 +128,12 @@ def _case(
 def row(
     case: TransferCase, measured: Sequence[TransferMeasurement], places: Sequence[int], bits: int, shaped: bool
 ) -> dict[str, Any]:
-    """One transfer, from what each process saw: seconds of both ways as medians, what the busiest link needs at least,
-    and their ratio.
+    """The result of one transfer, from the measurements of all processes. Seconds are medians; see `earl bench
+    dispatch`.
 
-    `centralised` and `direct` have the spread too, as have `peers`, the direct way without shared memory, and
-    `objects`, that through Ray's object store. `planned_bytes` leave hosts, `crossed_bytes` did as the kernel counts
-    them, with all headers and answers; `copies_bytes` would if every process got a copy of its own; `driver_bytes` are
-    the most that crossed the driver's link while a direct way lasted. `auto` is the transport that is taken after that
-    many transfers, and `auto_loss` what it loses.
+    `peers` is direct without shared memory. `crossed_bytes` include headers and answers. `copies_bytes` would leave
+    hosts if every process got its own copy; `driver_bytes` are the most over the driver's link during a direct
+    transfer.
     """
     made = case.plan(places)
     moved = volume(made)
@@ -180,31 +172,29 @@ def row(
 
 
 def _seconds(timings: Sequence[Sequence[TransferTiming]]) -> list[float]:
-    """Of each repeat, from when the first of all processes begins until the last one has ended."""
     return [
         max(own.ended for own in repeat) - min(own.begun for own in repeat) for repeat in zip(*timings, strict=True)
     ]
 
 
 def _crossed(timings: Sequence[Sequence[TransferTiming]], places: Sequence[int]) -> int:
-    """Out of all hosts, in the median repeat. All processes of a host see the same counter."""
+    """Bytes out of all hosts, in the median repeat. All processes of a host read the same counter."""
     firsts = [timings[places.index(host)] for host in sorted(set(places))]
     return int(np.median([sum(own.left_bytes for own in repeat) for repeat in zip(*firsts, strict=True)]))
 
 
 def _driver_bytes(timings: dict[str, list[list[TransferTiming]]]) -> int | None:
-    """Over the driver's link in any repeat of the direct ways, or None where there is no driver."""
+    """The most bytes over the driver's link in any repeat of a direct transport; None without a driver."""
     counts = [own.driver_bytes for name in timings if name in DIRECT for repeats in timings[name] for own in repeats]
     return max((count for count in counts if count is not None), default=None)
 
 
 def _copies(made: TransferPlan) -> int:
-    """What would leave hosts if every process got a copy of its own of whatever comes from another host."""
     direct = from_origins(made)
     return int(made.bytes[made.hosts[direct.source] != made.hosts[direct.destination]].sum())
 
 
 def _same(timings: dict[str, list[list[TransferTiming]]]) -> bool:
-    """Whether all ways and repeats end with the same bytes, on each process."""
+    """Whether all transports and repeats end with the same bytes, on each process."""
     by_process = zip(*timings.values(), strict=True)
     return all(len({own.checksum for repeats in ways for own in repeats}) == 1 for ways in by_process)

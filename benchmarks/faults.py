@@ -1,6 +1,6 @@
-"""A campaign of faults: processes are killed and stopped, hosts lost, links cut, in every role and stage of a run.
+"""A fault campaign: processes are killed and stopped, hosts lost, links cut, in every role and stage of a run.
 
-one run left alone ─▶ the same run, struck again and again ─▶ the same numbers at its end? ─▶ time to recover
+one run without faults ─▶ the same run with faults ─▶ the same numbers at its end? ─▶ time to recover
 """
 
 import os
@@ -31,34 +31,26 @@ if TYPE_CHECKING:
     from earl.placement.ray.actor_group import Member
 
 
-# Runs that are struck at planned moments, and what is compared of them afterwards.
-
-
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """A fault to come.
-
-    Example:
-        Blow("learner rank", "update", "stop", member=1, call=3, delay=0.05)
-    """
+    """A planned fault."""
 
     role: str
     stage: str
     how: str
     member: int
     call: int
-    """At which call of that stage it falls."""
+    """The number of the stage's call at which it happens."""
     delay: float
-    """Seconds after the call."""
 
 
 Strike = Callable[[Blow, "Member"], bool]
-"""Does it to a member; whether there was anything to strike."""
+"""Injects the fault into a member; returns whether there was a target."""
 
 
 @dataclass(slots=True)
 class Saboteur:
-    """Strikes where a plan says, told of every call."""
+    """Injects the faults of a plan; `asked` is called at every call of an actor group."""
 
     plan: list[Blow]
     strike: Strike
@@ -66,7 +58,6 @@ class Saboteur:
     _calls: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def asked(self, stage: str, members: Sequence["Member"]) -> None:
-        """A call was made."""
         role = members[0].name.rpartition(" ")[0]
         count = self._calls[role, stage] = self._calls.get((role, stage), 0) + 1
         due = [blow for blow in self.plan if (blow.role, blow.stage) == (role, stage) and blow.call <= count]
@@ -78,12 +69,7 @@ class Saboteur:
 
 
 def campaign(root: Path, config: Config, plans: Sequence[Sequence[Blow]], strike: Strike) -> dict[str, Any]:
-    """One run left alone, and one struck for each plan.
-
-    Returns:
-        `blows`: how many were struck, by role and by kind; `runs`: how many, and how many of them ended with the same
-        numbers and matches as the one left alone; `episodes`: learned in each; `seconds_to_recover`.
-    """
+    """Run once without faults, and once for each plan. For the result see `earl bench faults --help`."""
     calm = finished(root, "calm", config, Saboteur([], strike))
     struck: list[Blow] = []
     folders = []
@@ -102,7 +88,6 @@ def campaign(root: Path, config: Config, plans: Sequence[Sequence[Blow]], strike
 
 
 def finished(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFolder:
-    """One run to its end."""
     folder = create(root, name, dump(config))
     with lock(folder), on_cluster(config, saboteur.asked) as place:
         progress = train(folder, config, place, Peers(), StopRequest(), None)
@@ -112,7 +97,7 @@ def finished(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFo
 
 
 def numbers(folder: RunFolder) -> tuple[Any, ...]:
-    """All that a run wrote down of its steps, but times, and the way that rows went, which follows from times."""
+    """A run's metrics and matches, without what depends on timing or memory."""
     with Store(folder.database, read_only=True) as store:
         taken = ("dispatch/peers", "memory/peak_bytes")
         metrics = {name: points for name, points in store.metrics().items() if not name.startswith(taken)}
@@ -120,7 +105,6 @@ def numbers(folder: RunFolder) -> tuple[Any, ...]:
 
 
 def recoveries(folder: RunFolder) -> Iterator[float]:
-    """Seconds from each loss that was noticed to where the run went on."""
     with Store(folder.database, read_only=True) as store:
         for event in store.events():
             if event.kind == "recovered":
@@ -128,7 +112,6 @@ def recoveries(folder: RunFolder) -> Iterator[float]:
 
 
 def episodes(folder: RunFolder) -> int:
-    """Episodes that were learned from."""
     with Store(folder.database, read_only=True) as store:
         return int(sum(value for _, value in store.metrics(["episodes"])["episodes"]))
 
@@ -155,23 +138,17 @@ LEARNER = ("dispatch", "values", "preparation", "update", "weights", "snapshot",
 ROLLOUT = ("demonstrations", "rollout", "rows", "dispatch", "evaluation", "weights", "limit")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 LONGEST_DELAY = 0.2
-"""Seconds between a call and the blow, at most."""
 BLOWS_PER_RUN = 5
 
 NAME = "faults"
-"""Of the rehearsed cluster."""
 HOST_FAULTS = {"host lost": "kill", "link cut": "link-down", "host frozen": "freeze"}
 FULL = "object store full"
 HEALS_AFTER = 10.0
-"""Seconds after which a struck host comes back."""
 
 
 def processes(root: Path, seed: int = 0, rounds: int = 2, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Processes of runs on this machine; see `campaign`.
-
-    Args:
-        root: where the runs lie; new names are taken.
-        rounds: in each, every role is killed and stopped once in every stage.
+    """Kill and stop processes of runs, in each round once in every role and stage; see `campaign`. Run names must be
+    new.
     """
     random = Random(seed)
     cells = [("learner rank", stage) for stage in LEARNER] + [("rollout worker", stage) for stage in ROLLOUT]
@@ -184,11 +161,7 @@ def processes(root: Path, seed: int = 0, rounds: int = 2, assignments: Sequence[
 def hosts(
     root: Path, seed: int = 0, number: int = 4, rate: str = "500mbit", assignments: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Hosts of a cluster rehearsed in network namespaces; see `campaign`. Each comes back after a while.
-
-    Raises:
-        EarlError: where such a rehearsal is not permitted.
-    """
+    """Fail hosts of a rehearsed cluster, each for a while; see `campaign`. Raises EarlError if not permitted."""
     random = Random(seed)
     roles = (("learner rank", "update"), ("rollout worker", "rollout"))
     plans = [[_blow(random, role, stage, how)] for how in HOST_FAULTS for role, stage in roles]
@@ -216,14 +189,12 @@ def _signal(blow: Blow, member: "Member") -> bool:
 
 @dataclass(slots=True)
 class Healer:
-    """Strikes the hosts that members are on, and has them come back."""
-
     cluster: RehearsedCluster
     _timers: list[Timer] = field(default_factory=list)
     _kept: list[Any] = field(default_factory=list)
 
     def strike(self, blow: Blow, member: "Member") -> bool:
-        """Do it; the driver's own object store is filled with objects that stay referenced."""
+        """Fail the member's host; or fill the driver's object store with objects that stay referenced."""
         if blow.how == FULL:
             self._fill()
             return True
@@ -234,7 +205,6 @@ class Healer:
         return True
 
     def finish(self) -> None:
-        """Wait until every host is back."""
         self._kept.clear()
         for timer in self._timers:
             timer.join()

@@ -1,17 +1,10 @@
-"""Coefficients of the throughput model from published measurements: non-linear least squares on its logarithm.
+"""Fits the throughput model to published measurements: non-linear least squares on its logarithm.
 
-published/serving_throughput.csv holds 237 rows copied by hand or script from two public pages, each row with its
-address:
-
-    trtllm-0.17         https://github.com/NVIDIA/TensorRT-LLM at 258c754, docs/source/performance/perf-overview.md
-                        (Apache-2.0): output tokens a second at full load, offline, with a fixed number of requests
-    trtllm-0.14-online  the same page: TensorRT-LLM 0.14 behind Triton, 500 requests at several rates
-    lambda-vllm-0.5.4   https://github.com/LambdaLabsML/vllm-benchmark at 0e8fc5d, benchmark_v0.md: throughput of 320
-                        prompts of a chat data set, and which contexts were served ("max_context_served")
-
-A blank value says that the page has none: not run, or did not fit. published/layer_times.csv holds medians of
-per-layer and all-reduce times from https://github.com/microsoft/vidur at 7d47513 (MIT). Numbers are facts; the pages'
-words and programs are not copied.
+In published/serving_throughput.csv, trtllm-0.17 and trtllm-0.14-online (behind Triton) are copied from
+https://github.com/NVIDIA/TensorRT-LLM at 258c754, docs/source/performance/perf-overview.md (Apache-2.0), and
+lambda-vllm-0.5.4 from https://github.com/LambdaLabsML/vllm-benchmark at 0e8fc5d, benchmark_v0.md. A blank value: not
+run, or did not fit. Times in published/layer_times.csv are medians from https://github.com/microsoft/vidur at 7d47513
+(MIT). Numbers are facts; the pages' text and programs are not copied.
 """
 
 import csv
@@ -43,23 +36,19 @@ from earl.parallel.throughput.step import (
     step_seconds,
 )
 
-# Non-linear least squares with priors: Levenberg and Marquardt's method, in numpy.
-
 Vector = NDArray[np.float64]
 NUDGE = 5e-3
 MOST_ROUNDS = 60
 ENOUGH = 1e-5
-"""Relative improvement of a round that is the last."""
+"""Relative improvement of a round below which the iteration ends."""
 
 
 def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vector, Vector]:
-    """The point with the least sum of squares near `start`, and the inverse of the normal matrix there.
+    """Minimise the sum of squares near `start`; return the point [P] and its covariance [P, P] for residuals of
+    variance 1.
 
-    A step goes towards the minimum of the squares of the linearised residuals; where it does not help, it turns to the
-    gradient and shortens.
-
-    Returns:
-        the point [P]; the covariance of it [P, P], for residuals of standard deviation 1
+    Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
+    shortens.
     """
     point, damping = start, 1e-3
     value = residuals(point)
@@ -76,7 +65,7 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
 
 
 def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
-    """Derivatives of the residuals, one column for each coordinate. [R, P]"""
+    """Derivatives of the residuals, one column per coordinate. [R, P]"""
     nudges = NUDGE * np.eye(len(point))
     columns = [(residuals(point + nudge) - residuals(point - nudge)) / (2 * NUDGE) for nudge in nudges]
     return np.stack(columns, axis=1)
@@ -85,7 +74,7 @@ def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
 def _step(
     residuals: Callable[[Vector], Vector], point: Vector, value: Vector, slopes: Vector, normal: Vector, damping: float
 ) -> tuple[Vector, Vector, float]:
-    """A step that helps, the residuals there, and the damping of the next one; the same point when none does."""
+    """A step that reduces the sum, its residuals, and the next damping; the same point if there is none."""
     while damping < 1e9:
         moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
         tried = residuals(moved)
@@ -94,8 +83,6 @@ def _step(
         damping *= 4
     return point, value, damping
 
-
-# Rows of the published measurements, as engines and workloads.
 
 MODELS = {
     "LLaMA-3.1-8B": "Llama-3.1-8B",
@@ -116,46 +103,41 @@ REQUESTS = {
     (5000, 500): 1500,
     (20_000, 2000): 1000,
 }
-"""Of TensorRT-LLM's benchmark by prompt and reply, as public scripts that make its data sets have them."""
+"""Requests in TensorRT-LLM's benchmark by prompt and reply, from the public scripts that make its data sets."""
 ONLINE_REQUESTS = 500
 ONLINE_CHAT_REPLY = 214
-"""Tokens: a mean that no setting gives; the other two replies of that table are round."""
+"""Tokens: a mean that results from the data; the other two replies of that table are round numbers."""
 CHATS = 320
 CHAT_TOKENS = (220.0, 195.0)
-"""Of the chat data set: mean prompt and reply as vLLM's benchmark filters it. The page does not tell them."""
+"""Mean prompt and reply of the chat data set, as filtered by vLLM's benchmark. The page does not state them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputMeasurement:
-    """One measurement of throughput."""
-
     source: str
     model: str
     gpu: str
     engine: Engine
     workload: Workload
     tokens_per_second: float
-    """Written tokens of all devices."""
+    """Output tokens of all devices."""
     rate: float
-    """Requests that arrive in a second; inf: all at once."""
+    """Requests per second; inf: all at once."""
     token_seconds: float | None
-    """Between two tokens of a reply, on average; None: not told."""
+    """Mean time between two tokens of a reply; None if unknown."""
     chat: bool = False
-    """Whether prompts and replies are those of chats, of unlike lengths."""
+    """Whether lengths vary as in chats."""
 
     @property
     def tp(self) -> int:
-        """Devices."""
         return self.engine.tp
 
     @property
     def mixture(self) -> bool:
-        """Whether it is a mixture of experts."""
         return self.engine.shape.experts > 1
 
     @property
     def cell(self) -> tuple[object, ...]:
-        """What a choice of TP is made for."""
         return self.source, self.model, self.gpu, self.workload, self.rate
 
 
@@ -170,13 +152,11 @@ class ServedContext:
 
 @cache
 def measured() -> tuple[ThroughputMeasurement, ...]:
-    """Every measured throughput."""
     return tuple(_measured(row) for row in _rows() if row["metric"] == "output_throughput" and row["value"])
 
 
 @cache
 def served() -> tuple[ServedContext, ...]:
-    """Every label of what was served."""
     return tuple(
         ServedContext(MODELS[row["model"]], _engine(row), int(row["value"]))
         for row in _rows()
@@ -185,7 +165,6 @@ def served() -> tuple[ServedContext, ...]:
 
 
 def table(name: str) -> list[dict[str, str]]:
-    """The rows of a file of published/."""
     text = files("earl.benchmarks").joinpath("published").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -220,15 +199,15 @@ def _measured(row: dict[str, str]) -> ThroughputMeasurement:
 
 
 ERROR = 0.06
-"""Standard deviation of a measurement's logarithm about the model, as it is expected: weighs data against priors."""
+"""Expected standard deviation of a measurement's logarithm about the model; weighs data against priors."""
 CALM_RATE = 8.0
-"""Requests a second up to which nothing queues."""
+"""Requests per second up to which no request queues."""
 ROUNDS = 6
-"""In which the sequences at work and the time of a step find each other."""
+"""Fixed-point iterations for the number of running sequences and the time of a step."""
 
 
 def fit(rows: Sequence[ThroughputMeasurement], start: Values | None = None) -> Coefficients:
-    """Fit every coefficient; from what is believed, unless a start is given, which spares time alone."""
+    """Fit every coefficient. `start` only saves time; by default the fit starts at the priors."""
     names = list(PRIORS)
     believed = np.array([log(prior.value) for prior in PRIORS.values()])
     spreads = np.array([prior.spread for prior in PRIORS.values()])
@@ -245,12 +224,12 @@ def fit(rows: Sequence[ThroughputMeasurement], start: Values | None = None) -> C
 
 
 def errors(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
-    """Logarithms of predicted by measured throughput. [R]"""
+    """Logarithms of predicted over measured throughput. [R]"""
     return np.array([log(predicted(row, own) / row.tokens_per_second) for row in rows])
 
 
 def pauses(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
-    """Logarithms of predicted by measured time between tokens, where few requests are at work: latency alone."""
+    """Logarithms of predicted over measured time between tokens, at low rates, where it is latency alone."""
     return np.array(
         [
             log(mean_step(row.engine, row.workload, at_work(row, own), own).total / row.token_seconds)
@@ -261,7 +240,7 @@ def pauses(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
 
 
 def predicted(row: ThroughputMeasurement, own: Values) -> float:
-    """Written tokens in a second, of all devices, as the row's page measures them."""
+    """Output tokens per second of all devices, as the row's source measures them."""
     load = row.workload
     if row.chat:
         load = replace(load, longest_reply_tokens=load.reply_tokens * own["chat_longest"])
@@ -270,7 +249,7 @@ def predicted(row: ThroughputMeasurement, own: Values) -> float:
 
 
 def at_work(row: ThroughputMeasurement, own: Values) -> float:
-    """Requests at once, when they arrive evenly: as many as come while one is answered."""
+    """Concurrent requests at a steady arrival rate: arrivals during one request's time."""
     load = row.workload
     most, count = max(1.0, running(row.engine, load, own)), 1.0
     for _ in range(ROUNDS):
@@ -280,7 +259,7 @@ def at_work(row: ThroughputMeasurement, own: Values) -> float:
 
 
 def _arriving(row: ThroughputMeasurement, own: Values) -> float:
-    """Until the last request has come, and then, with half as many at work, until the last is answered."""
+    """Throughput if arrivals limit it: the time to the last one, and to its end with half as many running."""
     load, count = row.workload, at_work(row, own)
     if count >= running(row.engine, load, own):
         return inf
@@ -290,10 +269,9 @@ def _arriving(row: ThroughputMeasurement, own: Values) -> float:
     return load.responses * load.reply_tokens / seconds
 
 
-# How well the model meets single operations of layer_times.csv, which its coefficients are not fitted to.
-#
-# Sums of a layer's four matrix products, and all-reduces within a host that links all of its GPUs. Serving engines use
-# other kernels, in graphs, so the coefficients' priors were chosen with these times in sight, and no more.
+# Errors of single operations in layer_times.csv: sums of a layer's four matrix products, and all-reduces within a fully
+# linked host. The coefficients are not fitted to them, since serving engines use other kernels, in graphs; only their
+# priors were chosen with these times in view.
 
 PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
 KERNEL_GPUS = {"h100": "H100", "a100": "A100-80", "h100_dgx": "H100", "a100_dgx": "A100-80"}
@@ -306,7 +284,6 @@ KERNEL_MODELS = {
 
 
 def kernels(own: Values) -> dict[str, dict[str, float]]:
-    """Mean relative errors, signed and absolute, of both kinds."""
     return {"products": _summary(_products(own)), "all_reduces": _summary(_all_reduces(own))}
 
 
@@ -316,7 +293,7 @@ def _summary(ratios: list[float]) -> dict[str, float]:
 
 
 def _products(own: Values) -> list[float]:
-    """Predicted by measured time of a layer's products. The time between kernels is not in either."""
+    """Predicted over measured time of a layer's products. Neither includes the time between kernels."""
     times: dict[tuple[str, str, int, int], float] = {}
     for row in table("layer_times.csv"):
         if row["op"] in PRODUCTS:
@@ -330,7 +307,7 @@ def _products(own: Values) -> list[float]:
 
 
 def _layer_seconds(shape: ModelShape, gpu: str, tp: int, tokens: int, own: Values) -> float:
-    """Of one layer without embeddings: the model's words are left out of its parameters."""
+    """Time of one layer; its parameter count leaves out the embeddings."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     numbers = shape.hidden * (2 * queries + 2 * keys + 3 * shape.intermediate)
     layer = replace(shape, layers=1, vocab=0, parameters=numbers)

@@ -1,6 +1,6 @@
-"""The memory model against measured processes: predicted beside measured peaks, for training, reading and sampling.
+"""The memory model against measured processes: predicted and measured peaks of training, scoring and sampling.
 
-parent ─▶ per case, one after the other: its ranks as fresh processes (occupied.py), joined by gloo where they share
+For each case in turn, the parent starts its ranks as fresh processes (memory_use.py); several are joined by gloo.
 """
 
 import json
@@ -23,9 +23,7 @@ from earl.errors import EarlError
 from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learner_bytes
 from earl.parallel.memory import ModelShape, Sampling, SlotBytes, slot_bytes
 
-# What the benchmark of memory models measures: families, widths, depths, vocabularies, layouts, and settings.
-#
-# Small enough for a laptop, large enough that what libraries keep is not what is measured: 100 to 700 MB a process.
+# Cases are small enough for a laptop, but larger than what libraries allocate: 100 to 700 MB a process.
 
 
 def model(
@@ -38,7 +36,7 @@ def model(
     tied: bool = True,
     **more: Any,
 ) -> dict[str, Any]:
-    """A configuration with four heads, as `transformers` calls its keys."""
+    """A model configuration with four heads, with the keys of `transformers`."""
     return {
         "model_type": kind,
         "hidden_size": hidden,
@@ -147,17 +145,13 @@ CASES = (*WHOLE, *SHARDED, *SPLIT, *READING, *SAMPLING)
 
 
 def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:
-    """The benchmark's own configurations, or those in a JSON file; of them those with `only` in their name.
-
-    Raises:
-        EarlError: where there are none, or the file does not hold configurations.
-    """
+    """The benchmark's cases, or those in a JSON file, filtered by name. Raises EarlError if none is left or valid."""
     try:
         cases = [MemoryCase(**one) for one in json.loads(path.read_text())] if path else CASES
     except (TypeError, ValueError) as error:
         raise EarlError(f"{str(path)!r} is not a JSON list of configurations: {error}; see `case` of a row") from error
     chosen = [case for case in cases if only is None or only in case.name]
-    if torch.cuda.is_available():  # what is sharded, in one process; the sampler of GPUs is vLLM
+    if torch.cuda.is_available():  # sharded cases of one process only; on GPUs the sampler is vLLM
         chosen = [case for case in chosen if case.dp and case.processes == 1 and case.stage != "sample"]
     if not chosen:
         raise EarlError(f"no configuration's name has {only!r} in it; leave --only out to see all of them")
@@ -165,12 +159,9 @@ def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:
 
 
 def run(cases: Sequence[MemoryCase]) -> dict[str, Any]:
-    """Measure each case in processes of its own.
+    """Measure each case in separate processes. For the result see `earl bench footprint --help`.
 
-    Returns:
-        `rows`: of each case what was predicted and measured, in bytes beyond what a process has before it makes a
-        model, `error`, of the measured peak, and `parts` of the prediction; `under` and `over`, the largest errors to
-        either side; `mean`, of their sizes; `device`.
+    Bytes are beyond those of a process before it makes a model; `error` is relative to the measured peak.
     """
     rows = [_row(case) for case in cases]
     errors = [row["error"] for row in rows]
@@ -185,7 +176,6 @@ def run(cases: Sequence[MemoryCase]) -> dict[str, Any]:
 
 
 def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
-    """By the model of memory, from the case's shapes."""
     shape, host = shape_made(case.model), not torch.cuda.is_available()
     if case.stage == "sample":
         longest = case.tokens + case.new_tokens - 1  # the last token of a reply is not fed
@@ -210,7 +200,6 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
 
 
 def shape_made(model: dict[str, Any]) -> ModelShape:
-    """Of a model with this configuration, without its weights."""
     keys = dict(model)
     with torch.device("meta"):
         config = AutoConfig.for_model(keys.pop("model_type"), max_position_embeddings=1 << 17, **keys)

@@ -1,7 +1,7 @@
-"""How often the forecast of context growth is right, and whether its warning comes in time.
+"""The accuracy of the forecast of context growth, and whether its warning is in time.
 
 history ─▶ forecast at several points in time ─▶ was the crossing within the interval?
-        └▶ forecast at every step ─▶ first warning ─▶ how many steps ahead of the crossing?
+        └▶ forecast at every step ─▶ first warning ─▶ how many steps before the crossing?
 """
 
 import math
@@ -19,23 +19,18 @@ from earl.errors import EarlError
 from earl.runs.folder import listing
 from earl.runs.store import Store
 
-# Histories out of runs that were recorded, with limits at levels that they came to.
-
 NAMES = tuple(
     f"context/{what}/{quantile}" for what in ("window", "episode") for quantile in ("p50", "p95", "p99", "max")
 )
 LEVELS = (0.3, 0.6, 0.9, 1.1)
-"""Limits, as shares of the way from the highest of the first five values to the highest of all; the last is not met."""
+"""Limits, as shares of the way from the highest of the first five values to the highest of all, which 1.1 exceeds."""
 ORIGINS = (0.25, 0.5, 0.75)
 SHORTEST, SMALLEST = 20, 0.05
-"""Recordings that have fewer points, or grow by a smaller share, say nothing."""
+"""Recordings with fewer points or less relative growth are skipped."""
 
 
 def recorded(root: Path) -> Iterator[tuple[str, GrowthHistory]]:
-    """Every history of every run in a folder, with the run's name.
-
-    Raises EarlError when there is no such folder or a run in it cannot be read.
-    """
+    """Every history of the recorded runs in a folder, with the run's name. Raises EarlError if it cannot be read."""
     if not root.is_dir():
         raise EarlError(f"{str(root)!r} is no folder: --runs takes the folder that runs lie in, such as runs")
     for folder in listing(root):
@@ -59,30 +54,22 @@ def _histories(name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float6
         yield GrowthHistory(name, "recorded", values, limit, tuple(origin for origin in origins if origin >= 3))
 
 
-# Whether the forecast's warnings come in time, and how many of them are needless.
-
 IN_TIME = 5
-"""Steps by which a warning has to be ahead."""
 SOON = 50
-"""A warning is false when the limit is not reached within so many steps."""
+"""A warning is false if the limit is not reached within this many steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """The first warning of a history and what came."""
-
     history: GrowthHistory
     step: float
-    """inf when there was none."""
 
     @property
     def reaches(self) -> bool:
-        """Whether the limit is met in the part that was watched."""
         return self.history.crossing < SHOWN
 
 
 def first_warning(history: GrowthHistory) -> Warned:
-    """Forecast step by step until a warning is due or the limit is met."""
     end = int(min(history.crossing, SHOWN, len(history.values)))
     for now in range(end):
         if warns(forecast(history.points(now), history.limit), now):
@@ -91,7 +78,7 @@ def first_warning(history: GrowthHistory) -> Warned:
 
 
 def warnings(warned: Sequence[Warned]) -> dict[str, Any]:
-    """`in_time`: of the histories that meet the limit, at step 10 or later, the share warned 5 or more steps ahead.
+    """`in_time`: of the histories that meet the limit at step 10 or later, the share warned 5 or more steps ahead.
 
     `lead`: median steps ahead; `false`: share of the warnings whose limit was not met within 50 steps; `needless`: of
     the histories that do not meet their limit within 200 steps, the share that were warned.
@@ -117,13 +104,11 @@ def _in_time(one: Warned) -> bool:
 
 
 def share(outcomes: Iterable[bool]) -> float | None:
-    """Of the outcomes that are true; None when there is no outcome."""
     values = list(map(float, outcomes))
     return mean(values) if values else None
 
 
 def median_of(values: Iterable[float]) -> float | None:
-    """The median; None when there is no value."""
     kept = list(values)
     return median(kept) if kept else None
 
@@ -133,36 +118,24 @@ AHEAD = 10
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A forecast and what came."""
-
     history: GrowthHistory
     origin: int
     forecast: Forecast
     truth: float
-    """The step of the crossing; inf when it was not within the horizon."""
+    """The step of the crossing; inf if it was beyond the horizon."""
 
     @property
     def early(self) -> bool:
-        """It was reached before the interval."""
         return self.truth < self.forecast.early
 
     @property
     def late(self) -> bool:
-        """It was reached after the interval, or never although the interval ends."""
+        """The crossing was after the interval, or never although the interval ends."""
         return self.truth > self.forecast.late
 
 
 def run(per_family: int = 10, seed: int = 0, calibration: bool = False, runs: Path | None = None) -> dict[str, Any]:
-    """Forecast simulated histories, and recorded ones where a folder of runs is given.
-
-    Returns:
-        `coverage`: how often the crossing was in the 80 % interval, over all, over those that were reached within the
-        horizon of 200 steps and over those that were not (an open interval covers these), with one forecast per
-        history only, and by family and noise;
-        `misses`: before and after the interval; `interval`: share without an end, median width and error of the
-        median, both relative to the steps that remained; `warning`: see `warnings`; `expected`: how often the value
-        10 steps ahead was at most the upper 90 %. `recorded`: the same of recorded runs, when asked for.
-    """
+    """Forecast simulated histories, and recorded ones if given. For the result see `earl bench forecast --help`."""
     found = None if runs is None else list(recorded(runs))
     simulated = list(histories(per_family, seed, calibration))
     made = [_made(history, origin) for history in simulated for origin in history.origins]
@@ -211,7 +184,6 @@ def _summary(made: Sequence[Made]) -> dict[str, Any]:
 
 
 def _upper_held(made: Sequence[Made]) -> float | None:
-    """How often the value was no higher than the forecast said with 90 %."""
     return share(
         one.history.values[one.origin + AHEAD] <= expected(one.history.points(one.origin), AHEAD)[1] for one in made
     )

@@ -1,6 +1,6 @@
-"""Histories of growing contexts that the forecast is measured on: a shape, what episodes show of it, and a limit.
+"""Simulated histories of growing contexts for the forecast benchmark: a shape, noise, and a limit.
 
-KNOWN shapes under KNOWN noise chose the forecast's constants (with seeds of their own); NEW ones did not.
+The forecast's constants were chosen on KNOWN shapes with KNOWN_NOISE (and other seeds), not on NEW ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,8 @@ Floats = NDArray[np.float64]
 Random = np.random.Generator
 
 STEPS, SHOWN = 400, 200
-"""Steps of a history, and those before which its limit may be set: a forecast's horizon lies within the history."""
+"""Steps of a history, and the step before which its limit is set, to keep a forecast's horizon within the history."""
 ORIGINS = 4
-"""Points in time at which a history's end is forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +30,26 @@ class GrowthHistory:
     origins: tuple[int, ...]
     """Last steps that a forecast may see, all before the crossing."""
     horizon: int | None = None
-    """How far forecasts look; None: to the end of what was recorded."""
+    """How far forecasts look; None: to the end of the recording."""
 
     @property
     def crossing(self) -> float:
-        """The first step at or above the limit; inf when there is none."""
         return first_at_least(self.values, self.limit)
 
     @property
     def middle(self) -> int:
-        """One origin, where there should be one forecast per history."""
         return self.origins[len(self.origins) // 2]
 
     def points(self, last: int) -> list[tuple[int, float]]:
-        """The history up to and with a step, as the forecast takes it."""
         return list(enumerate(self.values[: last + 1].tolist()))
 
 
 def first_at_least(values: Floats, limit: float) -> float:
-    """The first place at or above the limit; inf when there is none."""
     over = np.flatnonzero(values >= limit)
     return float(over[0]) if len(over) else np.inf
 
 
 def _rate(random: Random) -> float:
-    """Growth per step, 0.2 to 4 %."""
     return float(np.exp(random.uniform(np.log(0.002), np.log(0.04))))
 
 
@@ -122,7 +116,7 @@ def _episodes(curve: Floats, random: Random) -> Floats:
 
 
 def _turns(curve: Floats, random: Random) -> Floats:
-    """A quantile of whole turns of 18 tokens, of 64 to 512 episodes: it stands still, then leaps."""
+    """A quantile of whole turns of 18 tokens, over 64 or 512 episodes: it is constant, then jumps."""
     turns = 1 + random.poisson(np.maximum(curve / 18 - 1, 0)[:, None], (len(curve), int(random.choice([64, 512]))))
     return np.asarray(18 * np.quantile(turns, random.choice([0.5, 0.95, 0.99]), axis=1))
 
@@ -156,7 +150,7 @@ ALL_SHARES = (0.4, 0.15, 0.1, 0.1, 0.15, 0.1)
 
 
 def histories(per_family: int, seed: int, calibration: bool) -> Iterator[GrowthHistory]:
-    """So many of every family: of those that chose the constants, or of fresh ones and new families and noises."""
+    """The histories of every family: the calibration set, or fresh seeds with new families and noises."""
     for family, shape in (KNOWN if calibration else KNOWN | NEW).items():
         random: Random = np.random.default_rng(derive("forecast", int(calibration), seed, family))
         for _ in range(per_family):
@@ -179,7 +173,7 @@ def _history(family: str, shape: Shape, random: Random, calibration: bool) -> Gr
 
 
 def _limit(values: Floats, random: Random) -> float:
-    """Mostly somewhere between the first values and a little over the highest; sometimes further up."""
+    """Mostly between the first values and slightly above the highest; sometimes further up."""
     low, high = values[:5].max(), 1.15 * values[:SHOWN].max()
     share = random.uniform(0.15, 1)
     limit = low + (high - low) * share if random.random() < 0.8 else low * random.uniform(1.1, 3)

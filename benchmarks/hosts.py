@@ -1,6 +1,6 @@
-"""Hosts on this machine, without Ray: network namespaces with shaped links, and processes in them.
+"""Simulates hosts on this machine, without Ray: network namespaces with shaped links, and processes in them.
 
-One server process loads torch; every host's process is forked from it and enters its namespace, which takes no time.
+One fork server loads torch; each host's process is forked from it and enters its namespace, which is fast.
 """
 
 import ctypes
@@ -28,17 +28,14 @@ _LAST_WORDS_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a process knows of where it is."""
-
     process: int
     address: str
     interface: str
     hosts: tuple[int, ...]
-    """[P], the host of each process, from 0 on."""
 
     @property
     def carried(self) -> tuple[int, int]:
-        """Bytes that this host's link has brought and taken, as the kernel counts them."""
+        """Bytes received and sent over this host's link, as the kernel counts them."""
         lines = Path("/proc/self/net/dev").read_text().splitlines()
         [counters] = [line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == self.interface]
         return int(counters[0]), int(counters[8])
@@ -46,11 +43,7 @@ class Seat:
 
 @contextmanager
 def shaped(hosts: int, rate: str) -> Iterator[RehearsedCluster]:
-    """A network of so many hosts, until the context ends.
-
-    Raises:
-        EarlError: where network namespaces are not permitted, and when another one of these is in use.
-    """
+    """A network of hosts, until the context ends. Raises EarlError if not permitted, or if one is in use."""
     with laid(NAME, hosts, rate) as cluster:
         yield cluster
 
@@ -59,11 +52,9 @@ def shaped(hosts: int, rate: str) -> Iterator[RehearsedCluster]:
 def started(
     cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any
 ) -> Iterator[list[Connection]]:
-    """Processes that call `work(seat, *arguments)` and send what it gives; they end with this context.
+    """Processes that call `work(seat, *arguments)` and send its result; they end with this context.
 
-    Args:
-        cluster: None for processes without namespaces, which meet on loopback.
-        hosts: [P], the host of each process, from 0 on.
+    `hosts` [P] is the host of each process, from 0 on. Without a cluster all are on loopback.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
@@ -89,7 +80,7 @@ def started(
 
 
 def run(cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What each process's work gives. Raises EarlError when one ends without a result."""
+    """The result of each process. Raises EarlError if one ends without a result."""
     with started(cluster, hosts, work, *arguments) as pipes:
         results = []
         for process, pipe in enumerate(pipes):
@@ -110,7 +101,7 @@ def _inside(
 
 
 def _end_with(pipe: int) -> None:
-    """End this process when nobody reads its result any more: the one that started it was killed."""
+    """End this process once its pipe has no reader: then its parent was killed."""
     broken = select.poll()
     broken.register(pipe, 0)
     broken.poll()

@@ -1,7 +1,7 @@
-"""One seed under every layout: the losses of a learner that is spread over processes against those of a single one.
+"""One seed under every layout: the losses of a distributed learner against those of a single process.
 
-parent ─┬─ the same updates in one process, without any exchange
-        └─ rank 0 … 3 (started here, joined by gloo): every layout in turn, then one run handed from layout to layout
+parent ─┬─ the same updates in one process, without communication
+        └─ ranks 0 … 3 (this file as a program, joined by gloo): every layout in turn, then one run through many layouts
 """
 
 import itertools
@@ -39,20 +39,16 @@ from earl.placement.peers import Peers
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2))
 """dp, tp, cp."""
 HANDED = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 4), (2, 1, 2), (1, 2, 2))
-"""A run's layouts in turn: nine times it is resumed under another one."""
+"""The layouts of one run in turn: it is resumed nine times under another one."""
 STAGE = 3
-"""Updates between two resumes."""
 POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerCase:
-    """How a learner is made."""
-
     tied: bool = False
-    """Whether the output layer is the embeddings' weights."""
+    """Whether the output layer shares the embeddings' weights."""
     learner: tuple[tuple[str, Any], ...] = ()
-    """Settings of [learner]."""
 
 
 VARIANTS = {
@@ -64,13 +60,7 @@ VARIANTS = {
 
 
 def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
-    """Train a small model with PPO: made-up rows, a value head, an entropy bonus, a KL divergence to a reference.
-
-    Returns:
-        `losses`: of each layout and variant the largest difference from one process over all updates, of loss,
-        value loss, entropy and KL divergence; `resumed`: the same of a run that changes its layout `STAGE` updates
-        apart, from each layout to the next, and at last to one process alone.
-    """
+    """Train a small model with PPO under every layout. For the result see `earl bench layouts --help`."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -114,7 +104,6 @@ def trained(learner: Learner, updates: range) -> NDArray[np.float64]:
 
 
 def batch(seed: int) -> Batch:
-    """Made-up rows of 8 to 39 tokens, nearly on policy."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(8, 40, 16)
     offsets, size = offsets_of(lengths), int(lengths.sum())
@@ -129,7 +118,7 @@ def batch(seed: int) -> Batch:
 
 
 def policy(tied: bool) -> Policy:
-    """A model of the seed 0 with four key-value heads, so that four processes can share them."""
+    """A model with seed 0 and four key-value heads, so that four processes can split them."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=106,
@@ -160,7 +149,7 @@ def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
 
 @contextmanager
 def _ranks(folder: Path, updates: int, variants: Sequence[str]) -> Iterator[Any]:
-    """Start four processes; the context's value waits for what they measured."""
+    """Start four processes; the context's value waits for their results."""
     plan = {"updates": updates, "variants": [*variants]}
     (folder / "plan.json").write_text(json.dumps(plan))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -169,7 +158,7 @@ def _ranks(folder: Path, updates: int, variants: Sequence[str]) -> Iterator[Any]
 
     def results() -> Any:
         while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
-            time.sleep(POLL_SECONDS)  # those whom one has left would wait for it for long
+            time.sleep(POLL_SECONDS)  # if one process has failed, the others would wait for a long time
         ended = [rank.poll() or 0 for rank in ranks]
         if any(ended):
             raise RuntimeError(f"a process of the benchmark ended with {max(ended, key=abs)}; its message stands above")
@@ -184,7 +173,6 @@ def _ranks(folder: Path, updates: int, variants: Sequence[str]) -> Iterator[Any]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for taken in sockets:
@@ -193,7 +181,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _port(folder: Path, rank: int, number: int) -> int:
-    """Where the processes of layout number `number` meet: rank 0 says it when it is about to listen there."""
+    """The port of layout number `number`: rank 0 chooses it just before it listens."""
     said = folder / f"port-{number}"
     if rank == 0:
         said.with_suffix(".new").write_text(str(free_ports(1)[0]))
@@ -223,7 +211,7 @@ def _rank(folder: Path, rank: int) -> None:
 
 
 def _stage(folder: Path, rank: int, layout: Layout, number: int, stage: int) -> Any:
-    """Go on from the last stage's checkpoint and write the next one. A process that is not needed waits in the next."""
+    """Resume the last stage's checkpoint and write the next one. An unneeded rank skips the stage."""
     if rank >= layout.size:
         return None
     with joined_mesh(rank, layout, "127.0.0.1", _port(folder, rank, number)) as mesh:

@@ -1,4 +1,4 @@
-"""Peak memory of an update on one long sample, in a process of its own, beside what it has to take at least."""
+"""Peak memory of an update on one long sample, in a separate process, compared with the predicted minimum."""
 
 import json
 import os
@@ -24,7 +24,6 @@ from earl.parallel.footprint import Training, learner_bytes
 from earl.placement.peers import Peers
 
 BUDGET_BYTES = 8 << 30
-"""What a machine may have left for a run."""
 FLOAT_BYTES = 4
 ALONE = Training(
     1, 1, 0, FLOAT_BYTES, False, False, 0, False, whole=True, on_host=True, accumulated=False, ragged=False
@@ -32,13 +31,7 @@ ALONE = Training(
 
 
 def run(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
-    """Measure an update in one process, first with activations kept, then recomputed.
-
-    Returns:
-        of both: `peak_bytes` resident beyond what the process had before it made the model, `floor_bytes`, computed
-        from shapes (`parts`), and their `ratio`; `full_logits_bytes`: what the logits of all positions would take
-        in the one copy that a plain loss keeps; `budget_bytes` to compare it with.
-    """
+    """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
     measured = {name: _measured(tokens, vocab, hidden, layers, name == "recompute") for name in ("kept", "recompute")}
     return {
         "tokens": tokens,
@@ -59,12 +52,12 @@ def _measured(*arguments: int) -> dict[str, Any]:
 
 
 def _measure(tokens: int, vocab: int, hidden: int, layers: int, *, recompute: bool) -> dict[str, Any]:
-    """In a fresh process: libraries are warm and the moments there before the sample comes."""
+    """Runs in a fresh process. Libraries are warmed up, and Adam's moments exist, before the sample comes."""
     _learner(64, 32, 1, False).update(_sample(64), algorithm("grpo"), _update())
     before = _resident("VmRSS")
     learner = _learner(vocab, hidden, layers, recompute)
     learner.update(_sample(64), algorithm("grpo"), _update())
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     learner.update(_sample(tokens), algorithm("grpo"), _update())
     peak = _resident("VmHWM") - before
     shape = shape_of(learner.scorer.model)
@@ -94,7 +87,6 @@ def _update() -> Update:
 
 
 def _sample(tokens: int) -> Batch:
-    """One row whose second half is learned."""
     rng = np.random.default_rng(0)
     mask = np.arange(tokens) >= tokens // 2
     ids = rng.integers(0, 64, tokens).astype(np.int32)

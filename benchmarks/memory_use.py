@@ -1,14 +1,9 @@
-"""One process of the benchmark of memory models: it runs one stage of one case and says how much it took at most.
+"""One process of the memory benchmark: runs one stage of one case and reports its peak resident memory.
 
-What counts is the process's resident memory, as the kernel does and as a memory budget does: not what torch says of its
-tensors, which leaves out what libraries take beside. Three things make it repeat to within a percent:
-
-- a small model goes through the stage first, so that libraries are loaded and threads started; what the process has
-  after it is not counted;
-- glibc is told, by the parent, to give every freed piece of 64 KiB or more back, as the engine tells it where samples
-  are long (GIVE_BACK in `earl/engine/heap.py`); by default it keeps pieces of up to 32 MiB, in an order that no model
-  foresees: 413 MiB where tensors were 245 MiB (the case "qwen3, kept");
-- the kernel's own high-water mark is read, which misses nothing, set back before the stage begins.
+Results repeat to within a percent: a small model goes through the stage first, and the memory after it is the baseline;
+the kernel's high-water mark is reset before the stage and then read; and glibc returns every freed block of 64 KiB or
+more (GIVE_BACK in `earl/engine/heap.py`). By default it keeps blocks of up to 32 MiB in an unpredictable order: 413 MiB
+where tensors were 245 MiB (the case "qwen3, kept").
 """
 
 import ctypes
@@ -43,53 +38,44 @@ from earl.rollout.prompt import Prompt
 
 Stage = Literal["update", "forward", "reference", "sample"]
 WORDS = 64
-"""Token numbers that are drawn: every vocabulary has them."""
+"""Random token ids are below this, which every vocabulary has."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCase:
-    """What is measured.
-
-    Example:
-        Case("dp 2", "update", {"model_type": "qwen3", "hidden_size": 256, …}, {"recompute": True}, dp=2, tokens=4096)
-    """
+    """What is measured."""
 
     name: str
     stage: Stage
     model: dict[str, Any]
-    """Keys of its configuration, as `transformers` calls them."""
     learner: dict[str, Any] = field(default_factory=dict)
-    """Settings of [learner]."""
     dp: int = 0
     """0: not sharded, a whole copy as in an embedded run."""
     tp: int = 1
     tokens: int = 2048
-    """Of a micro-batch; of each of a sampler's prompts."""
+    """Tokens of a micro-batch, or of each of a sampler's prompts."""
     rows: int = 1
-    """Of a micro-batch; several are of several lengths."""
+    """Rows of a micro-batch; several rows have different lengths."""
     micro_batches: int = 1
     """Of each data-parallel rank."""
     reference: bool = False
-    """Whether a frozen copy is held beside."""
+    """Whether a frozen reference model is held too."""
     contexts: int = 1
-    """That are sampled at once."""
+    """Contexts that are sampled at once."""
     new_tokens: int = 8
-    """Of each reply."""
     cp: int = 1
 
     @property
     def processes(self) -> int:
-        """How many take part."""
         return max(1, self.dp * self.tp * self.cp)
 
     @property
     def learned(self) -> int:
-        """Tokens of a micro-batch that are learned: all but the first of each row."""
         return self.tokens - self.rows
 
 
 def occupied(case: MemoryCase, mesh: Mesh | None) -> tuple[int, int]:
-    """Bytes that this process has before it makes the case's model, and beyond that at the stage's peak."""
+    """Bytes of this process before it makes the case's model, and additional bytes at the stage's peak."""
     little = replace(case, model=_little(case.model), tokens=64, rows=1, contexts=2, new_tokens=2)
     subject(little, mesh)()
     before = _settled()
@@ -99,19 +85,19 @@ def occupied(case: MemoryCase, mesh: Mesh | None) -> tuple[int, int]:
         torch.cuda.reset_peak_memory_stats()
         run()
         return before, torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark to current memory
     run()
     return before, resident("VmHWM") - before
 
 
 def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
-    """What runs the stage: everything that stays between two stages is there already."""
+    """Prepare the stage; the returned call runs it. Everything that persists between stages is allocated before."""
     if case.stage == "sample":
         return _sampling(case)
     learner = _learner(case, Shards(mesh) if mesh else Replicas(Peers()))
     ranks, update = max(1, case.dp), Update(1e-4, entropy=0.01, kl=0.0, minibatches=1, epochs=1, seed=0)
     small, full = _rows([64] * ranks), _rows(_lengths(case) * ranks * case.micro_batches)
-    learner.update(small, algorithm("grpo"), update)  # now there are moments
+    learner.update(small, algorithm("grpo"), update)  # so that Adam's moments exist
     if case.reference:
         learner.logprobs(small, reference=True)
     if case.stage == "update":
@@ -120,7 +106,6 @@ def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
 
 
 def resident(key: str) -> int:
-    """`VmRSS` or `VmHWM`, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key + ":"))
 
@@ -134,7 +119,6 @@ def _settled() -> int:
 
 
 def _little(model: dict[str, Any]) -> dict[str, Any]:
-    """The same kind of model, small."""
     small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 64, "head_dim": 16}
     return model | {key: value for key, value in small.items() if key in model}
 
@@ -151,12 +135,11 @@ def _learner(case: MemoryCase, ranks: Ranks) -> Learner:
 
 
 def _lengths(case: MemoryCase) -> list[int]:
-    """Of the rows of a micro-batch; of several, every second one is a token shorter."""
+    """Lengths of a micro-batch's rows; every second row is one token shorter."""
     return [case.tokens // case.rows - place % 2 for place in range(case.rows)]
 
 
 def _rows(lengths: Sequence[int]) -> Batch:
-    """Rows of which all tokens but the first are learned."""
     rng, offsets, size = np.random.default_rng(0), offsets_of(np.array(lengths)), sum(lengths)
     mask = np.ones(size, bool)
     mask[offsets[:-1]] = False
@@ -188,7 +171,6 @@ def _sampling(case: MemoryCase) -> Callable[[], object]:
 
 
 def main(case: MemoryCase, rank: int, port: int) -> dict[str, int]:
-    """Measure as one of the case's processes."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     joined: AbstractContextManager[Mesh | None] = nullcontext()

@@ -1,7 +1,7 @@
 """The transfers of `earl bench dispatch` through Ray: an actor on each host of a rehearsed cluster, or on this machine.
 
 objects: all offer ─▶ all take     centralised: all offer ─▶ the controller takes, offers ─▶ all take
-peers, shared: all exchange, over connections of their own that last
+peers, shared: all exchange, over persistent connections
 """
 
 import os
@@ -34,16 +34,11 @@ from earl.rehearsal.plan import RehearsedCluster
 from earl.rehearsal.state import attach
 
 NAME = "objects"
-"""Of the rehearsed cluster."""
 STORE_MIB = 1024
-"""Each host's object store."""
 
 
 class HostActor:
-    """A process of a transfer; an actor."""
-
     def __init__(self, seat: Seat, case: TransferCase) -> None:
-        """All that it holds before the transfer."""
         self._seat, self._process = seat, seat.process
         direct = case.plan(seat.hosts)
         gathering, scattering = ways(direct)
@@ -55,12 +50,10 @@ class HostActor:
         self._store: Sealed | None = None
 
     def open(self) -> Rendezvous:
-        """Let actors find each other here."""
         self._store = opened(fresh(self._seat.address))
         return self._store.place
 
     def meet(self, place: Rendezvous) -> None:
-        """Connect with all others."""
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
@@ -70,15 +63,13 @@ class HostActor:
         self._transport = Shared(peers, self._process, hosts) if len(np.unique(hosts)) < len(hosts) else peers
 
     def exchange(self) -> None:
-        """Give and take directly, at once with all others."""
         self._result = execute(self._plans["direct"], self._process, self._held["direct"], self._transport)
 
     def offer(self, way: str) -> dict[int, Reference]:
-        """See `offer`."""
         return offer(self._plans[way], self._process, self._held[way])
 
     def take(self, way: str, references: Mapping[int, Reference]) -> None:
-        """See `take`. What the controller gathers is what it scatters."""
+        """See `take`. What the controller gathers is what it then scatters."""
         self._result = take(self._plans[way], self._process, references, self._held[way])
         if way == "gather":
             self._held["scatter"] = [self._result[leg.axis] for leg in self._plans[way].legs]
@@ -86,14 +77,14 @@ class HostActor:
             self._result = cut(self._plans["direct"], self._process, self._result)
 
     def seen(self) -> tuple[int, int, int]:
-        """Bytes over the host's link, and the checksum of what was taken."""
+        """Bytes over the host's link, and the checksum of the result."""
         return (*self._seat.carried, checksum(self._result))
 
 
 def run(
     cluster: RehearsedCluster | None, hosts: Sequence[int], bytes_per_second: float, cases: Sequence[TransferCase]
 ) -> list[list[TransferMeasurement]]:
-    """What `work` measures of each process, as the driver sees it; times are the same for all of them."""
+    """As `work`, for each process, but timed by the driver; so times are the same for all processes."""
     link = HostLink(bytes_per_second, 0.0)
     with _joined(cluster) as ray:
         by_case = [_measured(ray, cluster, hosts, case, link) for case in cases]
@@ -101,7 +92,6 @@ def run(
 
 
 def rehearsed(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
-    """A cluster of so many hosts, until the context ends."""
     return owned(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB)
 
 
@@ -109,10 +99,10 @@ def rehearsed(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]
 def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
     if cluster is not None:
         os.environ.update(attach(cluster.address))
-    import ray  # which reads its token from there
+    import ray  # reads its token from the environment
     from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # see connection.py: on loopback
+    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # on loopback, see placement/ray/cluster.py
     where = {"address": cluster.address} if cluster else {"num_cpus": 1, "object_store_memory": STORE_MIB << 20}
     ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if cluster else False)
     try:
@@ -124,7 +114,6 @@ def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
 def _measured(
     ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase, link: HostLink
 ) -> list[TransferMeasurement]:
-    """Of each process."""
     made = case.plan(hosts)
     actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
     _meet(ray, actors)
@@ -133,7 +122,7 @@ def _measured(
     results: list[dict[str, list[TransferTiming]]] = [{name: [] for name in named} for _ in hosts]
     expected = expected_seconds(made, link)
     chooser = Chooser({**expected, "objects": expected[direct]})
-    for repeat in range(case.repeats + 1):  # the first lets all hosts connect
+    for repeat in range(case.repeats + 1):  # the first repeat connects all hosts
         for name, way in named.items():
             before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
             begun = time.monotonic()
@@ -167,7 +156,6 @@ def _meet(ray: Any, actors: Sequence[Any]) -> None:
 
 
 def _carried(cluster: RehearsedCluster | None) -> int:
-    """Bytes that the driver's link has brought and taken."""
     return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
 
 

@@ -1,4 +1,4 @@
-"""One recipe and one seed under every placement and layout: how far apart are the numbers of their steps?"""
+"""One recipe and one seed under every placement and layout: the largest differences between their metrics."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,21 +27,12 @@ RECIPE: dict[str, Any] = {
 }
 KINDS = ("colocated", "disaggregated")
 TAKEN = ("dispatch/", "weights/", "memory/peak_bytes")
-"""Metrics of what moving rows and weights took, and holding them."""
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2))
 """(dp, tp, cp)."""
 
 
 def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train under the embedded placement and under every other one.
-
-    Args:
-        root: where the runs lie; new names are taken.
-
-    Returns:
-        for each placement and layout the largest difference, over all steps, of the loss, of the reward and of any
-        number that was recorded (and which that was) from those of the embedded placement.
-    """
+    """Train under every placement; run names must be new. For the result see `earl bench placements --help`."""
     config = build(override(RECIPE, assignments))
     expected = numbers(trained(root, "embedded", config))
     rows = []
@@ -56,7 +47,6 @@ def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def trained(root: Path, name: str, config: Config) -> RunFolder:
-    """A run, from its beginning to its end."""
     folder = create(root, name, dump(config))
     with lock(folder):
         if config.placement.kind in KINDS:
@@ -70,18 +60,13 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
 
 
 def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:
-    """Everything that was recorded of the steps, by name and step, but for what machines took."""
     with Store(folder.database, read_only=True) as store:
         metrics = {name: points for name, points in store.metrics().items() if not name.startswith(TAKEN)}
     return {(name, step): value for name, points in metrics.items() for step, value in points}
 
 
 def differences(one: dict[tuple[str, int], float], other: dict[tuple[str, int], float]) -> dict[str, Any]:
-    """The largest difference of the loss, of the reward and of anything.
-
-    Raises:
-        EarlError: when not the same numbers were recorded.
-    """
+    """The largest differences of loss, reward and any metric. Raises EarlError if different metrics were recorded."""
     if one.keys() != other.keys():
         raise EarlError(f"other numbers were recorded: {sorted(one.keys() ^ other.keys())[:3]}")
     apart = {key: abs(value - other[key]) for key, value in one.items()}

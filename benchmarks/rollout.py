@@ -1,6 +1,6 @@
-"""The embedded sampler against `transformers.generate`: same model, same games, same run, turn about.
+"""The embedded sampler against `transformers.generate`: same model, same games, in alternating repeats.
 
-warm start (so that games last) ─▶ repeat: embedded, generate ─▶ ratio ─▶ where the embedded time goes
+warm start (so that games last) ─▶ repeat: embedded, generate ─▶ ratio ─▶ time of the embedded sampler's parts
 """
 
 import time
@@ -29,14 +29,12 @@ from earl.runs.journal import Clock
 from earl.seeds import derive
 from earl.trajectory import FIRST_POLICY_AUTHOR, Trajectory
 
-# What the embedded sampler is measured against: `transformers.generate`, once per turn, nothing kept between.
-
 
 class GenerateSampler:
-    """The usual way: the whole context of every episode, padded on the left, through one `generate` per turn.
+    """The baseline: one `generate` call per turn, on whole contexts, padded on the left, without a KV cache between
+    turns.
 
-    It answers the same prompts with the same stop token and temperature. Log-probabilities are left out, which
-    `generate` would have to be asked for and which cost it more time.
+    Same prompts, stop token and temperature. It returns no log-probs, which would cost `generate` more time.
     """
 
     def __init__(self, policy: Policy, temperature: float) -> None:
@@ -45,7 +43,6 @@ class GenerateSampler:
         self._temperature = temperature
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """One completion per prompt, in order."""
         width = max(len(prompt.tokens) for prompt in prompts)
         lengths = torch.tensor([len(prompt.tokens) for prompt in prompts])
         padded = torch.tensor([[self._pad] * (width - len(p.tokens)) + list(p.tokens) for p in prompts])
@@ -73,7 +70,7 @@ class GenerateSampler:
         return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), ended)
 
     def release(self, sessions: Sequence[int]) -> None:
-        """Nothing was kept."""
+        """Keep nothing between calls, so there is nothing to release."""
 
 
 WARM_STEPS = 20
@@ -83,24 +80,20 @@ PARTS = ("setup", "sampler", "environment", "chat")
 
 
 class Timed:
-    """A sampler under a clock."""
-
     def __init__(self, sampler: Completes, clock: Clock) -> None:
         self._sampler, self._clock = sampler, clock
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        """As the sampler does."""
         with self._clock("sampler"):
             return self._sampler.generate(prompts)
 
     def release(self, sessions: Sequence[int]) -> None:
-        """As the sampler does."""
         self._sampler.release(sessions)
 
 
 def recipe(env: str, assignments: Sequence[str]) -> Config:
-    """The packaged recipe of an environment, with what `--set` says."""
-    registry.seats(env)  # refuses a name that there is not
+    """The packaged recipe of an environment, with the assignments of `--set`."""
+    registry.seats(env)  # refuses an unknown name
     tree = load_toml(Path(str(files("earl") / "configs" / f"{env}.toml")))
     tree.setdefault("env", {})["name"] = env
     return build(override(tree, assignments))
@@ -109,14 +102,7 @@ def recipe(env: str, assignments: Sequence[str]) -> Config:
 def run(
     env: str = "tictactoe", episodes: int = 256, repeats: int = 5, assignments: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Measure both samplers.
-
-    Returns:
-        `embedded` and `generate`: episodes and sampled tokens per second, each as median, min and max over the
-        repeats; `ratio`: of the episodes per second, pair by pair; `seconds`: where one embedded pass spends
-        its time: `setup` (environments and first prompts), `sampler`, `environment` (rule and step), `chat`
-        (templates and decoding), `python` (the rest); `turns_per_episode`, `parameters` and what was asked for.
-    """
+    """Measure both samplers. For the result see `earl bench rollout --help`."""
     config = recipe(env, assignments)
     policy = make(config.model, config.run.seed)
     placement = warmed(config, policy)
@@ -145,7 +131,7 @@ def run(
 
 
 def warmed(config: Config, policy: Policy) -> StepPipeline:
-    """A placement whose policy, trained in place, has learned from a teacher for so long that games last."""
+    """A placement whose policy has had a warm start, so that games last."""
     placement = embedded(config, Peers(), policy)
     for step in range(1, WARM_STEPS + 1):
         rows = placement.demonstrations(step)
@@ -154,14 +140,14 @@ def warmed(config: Config, policy: Policy) -> StepPipeline:
 
 
 def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episode]:
-    """New games; another number, other games."""
+    """New games; `number` selects their seed."""
     seed = derive("benchmark", number)
     tasks = draw_tasks(placement.world.env, placement.config.env.opponents, count, seed)
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
 def one_pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
-    """One rollout from the making of the environments to the last trajectory."""
+    """One rollout, from making the environments to the last trajectory."""
     began = time.perf_counter()
     played = play(episodes_of(placement, count, number), sampler)
     seconds = time.perf_counter() - began
@@ -178,17 +164,15 @@ def _sampled(trajectory: Trajectory) -> int:
 
 
 def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
-    """Episodes and tokens per second over the repeats."""
     return {f"{what}_per_second": interval([own[what] for own in passes]) for what in ("episodes", "tokens")}
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
-    """What is told of repeated measurements."""
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
 def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
-    """Where one embedded pass spends its time; measured apart, since the clocks themselves take some."""
+    """Seconds of the parts of an embedded pass; a separate pass, since timing has a cost."""
     clock, chat = Clock(), placement.world.chat
     clock.seconds = dict.fromkeys(PARTS, 0.0)
     kept = {name: getattr(chat, name) for name in ("opening", "reply", "decode")}

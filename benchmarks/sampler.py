@@ -1,4 +1,4 @@
-"""The samplers against each other: models of two sizes, few and many episodes at once, all in one run, turn about.
+"""All samplers compared: models of two sizes, few and many concurrent episodes, in alternating repeats.
 
 for each model: warm start (so that games last) ─▶ all samplers ─▶ for each number of episodes: repeats in turns
 """
@@ -24,22 +24,15 @@ MODELS = {
 }
 WARM = ("warm_start.episodes=128", "warm_start.minibatches=8")
 FEWEST = 24
-"""Episodes of one pass, where fewer run at once: one after the other then."""
+"""Minimum episodes of one pass; with fewer concurrent ones, several waves run in sequence."""
 CHOICES = {"local": "embedded", "vllm": "vllm_eager"}
-"""What the engines that `auto` chooses from are called here."""
+"""The names used here for the engines that `auto` chooses from."""
 
 
 def run(
     env: str = "tictactoe", repeats: int = 5, assignments: Sequence[str] = (), concurrent: Sequence[int] = CONCURRENT
 ) -> dict[str, Any]:
-    """Measure all samplers.
-
-    Returns:
-        by model: its `parameters`, `turns_per_episode`, and by number of concurrent episodes: every sampler's episodes
-        and sampled tokens per second as median, min and max; `fastest`, round by round; `auto`,
-        what `[sampler] engine = "auto"` takes; `auto_over_best`: of their episodes per second, pair by pair of repeats,
-        where `best` is the fastest of the others, so that 1 and more means that auto is right.
-    """
+    """Measure all samplers. For the result see `earl bench sampler --help`."""
     return {
         "env": env,
         "repeats": repeats,
@@ -84,7 +77,6 @@ def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], Non
 def _passes(
     placement: StepPipeline, samplers: dict[str, Completes], count: int, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Every sampler's passes with `count` episodes at once."""
     passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
     for number in range(-1, repeats):  # the first round warms up
         for name, sampler in samplers.items():
@@ -95,7 +87,6 @@ def _passes(
 
 
 def _whole(waves: Sequence[dict[str, float]], count: int) -> dict[str, float]:
-    """Waves one after the other as one pass."""
     seconds = sum(wave["seconds"] for wave in waves)
     tokens = sum(wave["tokens"] * wave["seconds"] for wave in waves)
     episodes = count * len(waves)
@@ -104,17 +95,13 @@ def _whole(waves: Sequence[dict[str, float]], count: int) -> dict[str, float]:
 
 
 def _standing(rates: dict[str, list[float]]) -> list[str]:
-    """The samplers, the fastest first: by the median of what each made of the fastest's rate, round by round.
-
-    A machine that slows down for some rounds slows all samplers of these.
-    """
+    """The samplers, the fastest first, by the median ratio to each round's fastest, which cancels slow rounds."""
     rounds = [max(of_round) for of_round in zip(*rates.values(), strict=True)]
     shares = {name: median(own / top for own, top in zip(ours, rounds, strict=True)) for name, ours in rates.items()}
     return sorted(shares, key=lambda name: -shares[name])
 
 
 def _told(passes: dict[str, list[dict[str, float]]], parameters: int, count: int) -> dict[str, Any]:
-    """What one number of concurrent episodes came to."""
     standing = _standing({name: [own["episodes"] for own in ours] for name, ours in passes.items()})
     auto = CHOICES[choose(parameters, count)]
     best = next(name for name in standing if name != auto)

@@ -1,4 +1,4 @@
-"""Ways to choose layouts in a simulated run, and what each takes in all: the selector, and what it is held against."""
+"""Strategies that choose layouts in a simulated run, and their total cost: the selector and its baselines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,20 +19,18 @@ PROFILED = tuple(2**power for power in range(5, 15))
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a way of choosing came to."""
-
     seconds: float
     switches: int
     backs: int
-    """The most switches back to what was left within 100 steps, in any 100 steps."""
+    """The most switches back to a choice left within 100 steps before, in any 100 steps."""
     unforced_backs: int
-    """Of those the ones that memory did not force, as far as the way of choosing tells."""
+    """Of `backs`, those not forced by memory, if the strategy tells."""
     out_of_memory: int
     decisions: tuple[Decision, ...] = ()
 
 
 def table(world: SimulatedRun) -> Floats:
-    """Seconds of each choice at each step, inf where its memory does not do. [T, C]"""
+    """Seconds of each choice at each step, inf if it does not fit into memory. [T, C]"""
     tokens = np.array([load.mean_tokens for load in world.loads])[:, None]
     longest = np.array([load.longest_tokens for load in world.loads])[:, None]
     seconds = (world.slopes * tokens + world.squares * tokens**2) * world.noise[:, None]
@@ -40,7 +38,7 @@ def table(world: SimulatedRun) -> Floats:
 
 
 def clairvoyant(world: SimulatedRun) -> float:
-    """Seconds of the best sequence of choices, for one who knows all that comes: dynamic programming."""
+    """Seconds of the best sequence of choices with full knowledge of the future: dynamic programming."""
     times = table(world)
     total = times[-1]
     for row in times[-2::-1]:
@@ -49,12 +47,11 @@ def clairvoyant(world: SimulatedRun) -> float:
 
 
 def static(world: SimulatedRun) -> float:
-    """Seconds of the best choice that holds the whole run."""
     return float(table(world).sum(0).min())
 
 
 def selected(world: SimulatedRun, settings: Settings | None = None, profiled: bool = True) -> Course:
-    """What the selector takes. Before a rollout it knows the last step's contexts, before an update this one's."""
+    """The selector's result. Before a rollout it knows the last step's contexts, before an update this step's."""
     selector = Selector({world.stage: world.choices}, world, {world.stage: world.taken_for}, settings, len(world.loads))
     if profiled:
         _profile(selector, world)
@@ -79,7 +76,6 @@ def selected(world: SimulatedRun, settings: Settings | None = None, profiled: bo
 
 
 def _back(decision: Decision, decisions: list[Decision]) -> bool:
-    """Whether it goes back to what was left within 100 steps."""
     return any(
         one.switched and one.before == decision.choice and 0 < decision.step - one.step < BACK_STEPS
         for one in decisions
@@ -89,7 +85,7 @@ def _back(decision: Decision, decisions: list[Decision]) -> bool:
 def by_range(world: SimulatedRun) -> Course:
     """The rule of the EARL paper: the best measured choice of each context range, taken when the average enters it.
 
-    What ran out of memory is not taken again in that range or above, so that the run can go on.
+    A choice that ran out of memory is not taken again in that range or above, so that the run can go on.
     """
     random: Random = np.random.default_rng(world.seed + 1)
     measured = {bucket: _measured(world, 2.0**bucket, random) for bucket in range(5, 16)}
@@ -105,7 +101,7 @@ def by_range(world: SimulatedRun) -> Course:
         if seconds is None:
             load = world.loads[step]
             barred[choice] = bucket_of(load.mean_tokens, load.sequences).context
-            if world.stage == "rollout":  # it goes by the last step's average
+            if world.stage == "rollout":  # it chose by the last step's average
                 last = world.loads[max(step - 1, 0)]
                 barred[choice] = min(barred[choice], bucket_of(last.mean_tokens, last.sequences).context)
 
@@ -115,11 +111,10 @@ def by_range(world: SimulatedRun) -> Course:
 def played(
     world: SimulatedRun, choose: Callable[[int], Choice], told: Callable[[int, Choice, float | None, float], None]
 ) -> Course:
-    """A run under a way of choosing. A step that runs out of memory is lost whole, and done again.
+    """Simulate a run under a strategy. A step that runs out of memory is lost, and repeated.
 
-    Args:
-        choose: what a step runs in.
-        told: hears the step, the choice, its seconds (None: out of memory), and the seconds of a switch to it.
+    `choose` returns the choice of a step. `told` gets the step, the choice, its seconds (None: out of memory), and the
+    seconds of a switch to it.
     """
     random: Random = np.random.default_rng(world.seed + 2)
     times = table(world)
@@ -145,12 +140,11 @@ def played(
 
 
 def most_within(steps: list[int]) -> int:
-    """How many of them lie in any 100 steps, at most."""
+    """The most of these steps in any 100 steps."""
     return max((sum(first <= step < first + BACK_STEPS for step in steps) for first in steps), default=0)
 
 
 def _profile(selector: Selector, world: SimulatedRun) -> None:
-    """Measure every layout at several contexts, as far as it holds them."""
     random: Random = np.random.default_rng(world.seed + 1)
     sequences = world.loads[0].sequences
     for tokens in PROFILED:
@@ -160,7 +154,6 @@ def _profile(selector: Selector, world: SimulatedRun) -> None:
 
 
 def _measured(world: SimulatedRun, tokens: float, random: Random) -> dict[Choice, float]:
-    """Seconds of a step with such contexts, of every choice that holds them: measured once."""
     noise = np.exp(0.03 * random.standard_normal(len(world.choices)))
     return {
         choice: world.true(number, tokens) * float(noise[number])

@@ -1,6 +1,6 @@
-"""How close the Parallelism Selector comes to one who knows what comes, on simulated runs.
+"""How close the Parallelism Selector comes to perfect foresight, on simulated runs.
 
-worlds (worlds.py) ─▶ selector, paper's rule, best static choice, clairvoyant (courses.py) ─▶ losses, as shares
+simulated_runs.py ─▶ selector, paper's rule, best static choice, clairvoyant (selection_strategies.py) ─▶ losses
 """
 
 import time
@@ -19,16 +19,16 @@ from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
 from earl.parallel.selector.selector import Selector
 
-# A load that follows the selector: short contexts while it runs what is fast for long ones, and the reverse.
+# An adversarial load: short contexts while the choice is fast for long ones, and the reverse.
 
 
 def adversary(number: int, seed: int) -> dict[str, Any]:
-    """One run: its loss against the best choice held throughout, with hindsight, and how often it switched."""
-    own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # no memory forces anything
+    """One run: its loss against the best static choice in hindsight, and its switches."""
+    own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
     selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
     random = np.random.default_rng(own.seed + 3)
     short, long = _ends(own)
-    rested = int(random.integers(1, 40))  # the load follows so many steps after a switch
+    rested = int(random.integers(1, 40))  # steps after a switch until the load follows
     tokens, total, switches, since = short, 0.0, [], 0
     held, current = np.zeros(len(own.choices)), None
     left: list[tuple[int, Any]] = []
@@ -65,13 +65,13 @@ def _load(tokens: float) -> Load:
 
 
 def _ends(own: SimulatedRun) -> tuple[float, float]:
-    """Contexts at which different choices are the fastest, as far apart as the run's."""
+    """Contexts at which different choices are the fastest, beyond the range of the run's means."""
     means = [load.mean_tokens for load in own.loads]
     return min(means) / 2, min(2 * max(means), LIMIT / 2)
 
 
 def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
-    """The end at which the choice loses the more."""
+    """The context, short or long, at which the choice loses more."""
     number = own.choices.index(choice)
 
     def loss(tokens: float) -> float:
@@ -82,17 +82,12 @@ def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
 
 CANDIDATES = 64
 EVERY = 17
-"""One run in so many is played without measured layouts too; with 16 shapes, each comes its turn."""
+"""Every 17th run is also played without a profile; 17 and the 16 shapes have no common factor."""
 
 
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
-    """Simulate so many runs, and a tenth as many against an adversary.
-
-    Returns:
-        `loss`: seconds beyond the clairvoyant's as a share of these, by way of choosing: mean, p95, worst and the share
-        within 3 %; `selector`: switches of a run, the most switches back in any 100 steps, steps that ran out of
-        memory; `families`: mean and worst loss by shape of growth; `adversary`: loss against the best static choice,
-        switches and switches back; `decide_ms`: processor time of a decision among 64 candidates.
+    """Simulate `histories` runs, and a tenth as many with an adversary. For the result see `earl bench selector
+    --help`.
     """
     rows = _mapped(partial(_measured, seed=seed), range(histories), processes)
     against = _mapped(partial(adversary, seed=seed), range(max(1, histories // 10)), processes)
@@ -109,7 +104,7 @@ def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, A
 
 
 def decide_ms(example: SimulatedRun) -> float:
-    """Median milliseconds of processor time of a decision among 64 candidates, of a run that has seen 100 steps."""
+    """Median CPU milliseconds of a decision among 64 candidates, after 100 steps."""
     few = example.choices
     many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
     selector = Selector({example.stage: many}, _Alike(example, many), {example.stage: 1.0})
@@ -127,7 +122,7 @@ def decide_ms(example: SimulatedRun) -> float:
 
 
 class _Alike:
-    """Many choices that take what a few do."""
+    """A predictor for many choices that repeats those of a few."""
 
     def __init__(self, example: SimulatedRun, many: Sequence[Choice]) -> None:
         self._example = example
@@ -164,7 +159,7 @@ def _mapped(work: Any, numbers: range, processes: int) -> list[dict[str, Any]]:
 
 
 def _spread(losses: Sequence[float]) -> dict[str, float]:
-    """Of what is finite: a static choice may not exist."""
+    """Statistics of finite losses: a static choice may not exist."""
     values = np.array([loss for loss in losses if np.isfinite(loss)])
     return {
         "mean": float(values.mean()),

@@ -1,8 +1,9 @@
-"""Simulated runs that layouts are chosen for: contexts that grow, layouts whose times cross, memory that ends.
+"""Simulated runs for layout selection: growing contexts, layouts whose times cross, limited memory.
 
 A shape of growth ─▶ lengths of each step's episodes ─▶ mean and longest
-Times by layout: a share that grows with tensor parallelism, and one that grows with the square of the context and less
-the more a model is split (the room for keys and values). So layouts cross, at contexts that are drawn.
+
+A layout's time has a share that grows with tensor parallelism, and one quadratic in the context that falls with it
+(KV-cache room). So layouts cross at randomly drawn contexts.
 """
 
 from collections.abc import Iterator
@@ -24,13 +25,13 @@ SPLITS = (1, 2, 4, 8)
 
 
 def _drop(t: Floats, random: Random) -> Floats:
-    """Growth, and at some step a return to short contexts."""
+    """Growth, with a drop to short contexts at some step."""
     fall = random.integers(60, 240)
     return np.where(t < fall, np.exp(0.01 * t), random.uniform(0.3, 0.8) * np.exp(0.01 * (t - fall)))
 
 
 def _sawtooth(t: Floats, random: Random) -> Floats:
-    """Growth that falls back again and again, as under a curriculum."""
+    """Growth that restarts periodically, as under a curriculum."""
     period = random.uniform(40, 150)
     return np.asarray(1 + random.uniform(0.5, 3) * (t % period) / period)
 
@@ -40,51 +41,45 @@ SHAPES: dict[str, Shape] = {**KNOWN, **NEW, "drop": _drop, "sawtooth": _sawtooth
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """One run. C choices, T steps."""
+    """One run with C choices and T steps."""
 
     family: str
     choices: tuple[Choice, ...]
     loads: tuple[Load, ...]  # [T]
-    noise: Floats  # [T]: factor on the time of a step, whatever it runs in
+    noise: Floats  # [T]: factor on the time of a step under any choice
     slopes: Floats  # [C]: seconds per token
     squares: Floats  # [C]: seconds per squared token
     rooms: Floats  # [C]: longest context that fits
-    error: Floats  # [2, C]: logarithm of predicted / true, and its change per doubling of the context
+    error: Floats  # [2, C]: logarithm of predicted over true, and its change per doubling of the context
     switch_seconds: float
     taken_for: float
-    """What a switch is taken to cost before one is measured."""
+    """The assumed cost of a switch before one is measured."""
     seed: int
 
     @property
     def stage(self) -> Stage:
-        """The stage that is run."""
         return self.choices[0].stage
 
     def true(self, number: int, tokens: float) -> float:
-        """Seconds of a step, without noise."""
         return float(self.slopes[number] * tokens + self.squares[number] * tokens**2)
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:  # noqa: ARG002 (drawn for one number)
-        """As predicted."""
         number = self.choices.index(choice)
         doublings = np.log2(tokens / self.loads[0].mean_tokens)
         error = self.error[0, number] + self.error[1, number] * doublings
         return self.true(number, tokens) * float(np.exp(error))
 
     def obstacle(self, choice: Choice, load: Load) -> str:
-        """Whether the longest context fits; known exactly."""
         room = self.rooms[self.choices.index(choice)]
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
 
 
 def worlds(count: int, seed: int) -> Iterator[SimulatedRun]:
-    """So many runs, the shapes in turn."""
     for number in range(count):
         yield world(number, seed)
 
 
 def world(number: int, seed: int) -> SimulatedRun:
-    """The run of this number."""
     names = list(SHAPES)
     family = names[number % len(names)]
     own = derive("selector", seed, number)
@@ -95,14 +90,13 @@ def world(number: int, seed: int) -> SimulatedRun:
 
 
 def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
-    """What each step's episodes show of a curve of mean contexts."""
+    """The loads of sampled episodes around a curve of mean contexts."""
     spread, count = random.choice([0.05, 0.15, 0.3]), int(random.choice([64, 128, 256]))
     sizes = np.minimum(curve[:, None] * np.exp(spread * random.standard_normal((len(curve), count))), LIMIT)
     return tuple(Load(count, float(own.mean()), int(own.max()), LIMIT) for own in sizes)
 
 
 def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> SimulatedRun:
-    """Draw what layouts take, where they cross, and what they hold."""
     stage: Stage = "rollout" if random.random() < 0.5 else "update"
     choices = tuple(
         Choice(stage, Layout(dp=DEVICES // tp, tp=tp), None, again) for again in (False, True) for tp in SPLITS
@@ -115,7 +109,7 @@ def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> Si
     rooms = np.sort(np.exp(random.uniform(np.log(1.2 * longest[:5].max()), np.log(2 * LIMIT), len(SPLITS))))
     rooms[-1] = LIMIT
     scale = 10.0 / means[0]  # about ten seconds at first
-    again = random.uniform(1.1, 1.35)  # computing activations again: slower, and much less memory
+    again = random.uniform(1.1, 1.35)  # recomputed activations: slower, and much less memory
     step = float(scale * means.mean())
     switch = step * float(np.exp(random.uniform(np.log(0.1), np.log(5))))
     return SimulatedRun(

@@ -1,4 +1,4 @@
-"""The time of a training step with one process and with two: same recipe, same seed, turn about."""
+"""The time of a training step with one process and with two, and the share of checks of untrusted data."""
 
 import sys
 import tempfile
@@ -19,18 +19,10 @@ from earl.runs.store import Store
 from earl.train import run as train
 
 SHORT = ["evaluate.exact=false", "evaluate.episodes=1", "evaluate.final_episodes=1", "warm_start.steps=10"]
-"""What is not measured is kept short."""
 
 
 def run(env: str = "tictactoe", steps: int = 10, repeats: int = 3, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure steps of reinforcement learning of a packaged recipe, after a short warm start.
-
-    Returns:
-        `one` and `two` (processes): `seconds`, of whole steps, as median, min and max over the steps of all
-        repeats, and `stages`, the median seconds of each stage, `tracking_share` and `storing_share`: what
-        measuring contexts and storing episodes took of all steps together; `speedup`: of two processes over one,
-        pair by pair of repeats; `episodes` per step and what was asked for.
-    """
+    """Measure steps of a packaged recipe after a short warm start. For the result see `earl bench step --help`."""
     opponents = "evaluate.opponents=[]" if registry.seats(env) == 1 else 'evaluate.opponents=["random"]'
     seldom = [f"{key}={steps + 10}" for key in ("evaluate.every", "run.checkpoint_every")]
     config = recipe(env, [*SHORT, opponents, *seldom, f"run.steps={steps}", *assignments])
@@ -58,7 +50,7 @@ def _steps(config: Config) -> list[dict[str, float]]:
             train(folder, config)
         with Store(folder.database, read_only=True) as store:
             timings = store.timings()
-    first, last = config.warm_start.steps + 2, config.total_steps - 1  # the last one evaluates
+    first, last = config.warm_start.steps + 2, config.total_steps - 1  # the last step evaluates
     return [
         {stage: dict(points)[step] for stage, points in timings.items() if step in dict(points)}
         for step in range(first, last + 1)
@@ -84,11 +76,6 @@ def _share(steps: list[dict[str, float]], stage: str) -> float:
     return sum(stages.get(stage, 0.0) for stages in steps) / sum(map(_total, steps))
 
 
-# What checking untrusted values and files takes, of a training step and of a report.
-#
-# A packaged recipe trains for some steps in this process, then its report is written. Every check is timed where it is
-# called; of checks within checks the outermost counts.
-
 CHECKS = {
     "earl.envs.base": ("checked_reset", "checked_step", "checked_text", "checked_turns"),
     "earl.engine.checkpoint_tensors": ("check_finite",),
@@ -100,18 +87,16 @@ CHECKS = {
     "earl.runs.signing": ("signature", "signer", "checked"),
     "earl.runs.store.Store": ("_distrust", "_check_schema", "_worked"),
 }
-"""Where they are defined -> their names. Opening a file counts whole, though something had to open it before."""
+"""Module or class -> its checks. Opening a file counts fully, although some open would be needed anyway."""
 
 
 class Stopwatch:
-    """Seconds that wrapped functions took, of nested ones the outermost alone; of any thread."""
+    """Total seconds of wrapped functions, in any thread; of nested ones only the outermost counts."""
 
     def __init__(self) -> None:
         self.seconds, self.calls, self._inside = 0.0, 0, False
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, timed."""
-
         def call(*arguments: Any, **named: Any) -> Any:
             if self._inside:
                 return function(*arguments, **named)
@@ -128,12 +113,7 @@ class Stopwatch:
 def overhead_of_checks(
     env: str = "tictactoe", steps: int = 10, repeats: int = 3, assignments: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Measure the share of the checks.
-
-    Returns:
-        `step_share`, `report_share`: seconds in checks over all seconds, of the training after it began and of the
-        writing of its report, as median, min and max over repeats; `checks_per_step`, `checks_per_report`.
-    """
+    """Measure the share of checks, timed where they are called. For the result see `earl bench checks --help`."""
     opponents = "evaluate.opponents=[]" if registry.seats(env) == 1 else 'evaluate.opponents=["random"]'
     kept = ["run.processes=1", "run.keep_trajectories_every=5", f"run.steps={steps}"]
     config = recipe(env, [*SHORT, opponents, *kept, *assignments])
@@ -159,7 +139,7 @@ def overhead_of_checks(
 
 @contextmanager
 def timed() -> Iterator[Stopwatch]:
-    """Time all checks until the context ends, wherever they were imported to."""
+    """Time all checks until the context ends, in every module that imported them."""
     watch, undo = Stopwatch(), []
     for place, names in CHECKS.items():
         for name in names:

@@ -1,4 +1,4 @@
-"""What it takes to split a sampler's processes anew between two steps, and whether the same episodes come of it."""
+"""The time of splitting the samplers' processes differently between two steps, and whether episodes stay the same."""
 
 import time
 from collections.abc import Sequence
@@ -17,18 +17,10 @@ RECIPE: dict[str, Any] = {
     "rollout": {"episodes": 32, "group_size": 4},
     "placement": {"kind": "disaggregated", "samplers": 4},
 }
-"""A model of 5M parameters, sampled by four processes."""
 
 
 def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Split the processes in every way in turn.
-
-    Returns:
-        for each split, copies x processes of each: `switch`, seconds from the request until the samplers have weights
-        and were probed; `split`, those of them without the weights; `rollout`, seconds of a step's episodes; `same`,
-        the share of all episodes whose tokens are those of the first split; `logprobs`, the largest difference of
-        theirs.
-    """
+    """Split the processes in every way in turn. For the result see `earl bench switching --help`."""
     config = build(override(RECIPE, assignments))
     with on_cluster(config) as place:
         stages = place.open(None)
@@ -56,12 +48,7 @@ def _measured(stages: StepPipeline, config: Config, repeats: int) -> dict[str, A
 
 
 def splits(processes: int, heads: int) -> list[tuple[int, int]]:
-    """Copies and processes of each.
-
-    Example:
-        >>> splits(4, 6)   # 4 processes cannot share 6 heads evenly
-        [(4, 1), (2, 2)]
-    """
+    """Copies, and processes per copy; `processes` per copy must divide `heads`."""
     return [(processes // tp, tp) for tp in range(1, processes + 1) if not processes % tp and not heads % tp]
 
 
@@ -77,7 +64,6 @@ def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group]
 
 
 def _compared(ours: Sequence[Group], theirs: Sequence[Group]) -> tuple[float, float]:
-    """The share of episodes with the same tokens, and the largest difference of their log-probs."""
     pairs = [
         (one, other)
         for group, of_other in zip(ours, theirs, strict=True)

@@ -1,4 +1,4 @@
-"""Transfers that are measured, and what one process of them does: `earl bench dispatch`."""
+"""The transfers of `earl bench dispatch`, and how one process carries them out."""
 
 import time
 import zlib
@@ -22,35 +22,33 @@ EVERYTHING = tuple(name for name, column in COLUMNS.items() if column.axis == "t
 PATIENCE_SECONDS = 300.0
 AGREEMENTS = 31
 DIRECT_REPEATS = 3
-"""Of direct ways for each of the centralised one, which takes many times as long and varies less."""
+"""Direct transfers for each centralised one, which takes many times as long and varies less."""
 HEAD_START_SECONDS = 0.03
-"""Between agreeing on when a transfer begins, and its beginning."""
+"""From the agreement on a transfer's start to the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferCase:
-    """One transfer: from as many data-parallel groups as there are processes, to some layout of the same processes."""
+    """One transfer: from one data-parallel group per process to a layout of the same processes."""
 
     kind: str
     names: tuple[str, ...]
-    """Of the columns."""
     tokens: int
-    """Of a row, on average."""
+    """Mean tokens of a row."""
     rows: int
-    """Of each process."""
+    """Rows of each process."""
     repeats: int
     tp: int = 1
-    """Of the consumers."""
+    """TP of the consumers."""
     ragged: bool = False
-    """Rows of any length, dealt to the consumers so that they have the same work, in place of equal ones in turn."""
+    """Rows of various lengths, dealt to the consumers by work, instead of equal rows in turn."""
 
     @property
     def payload_bytes(self) -> int:
-        """Of each process, on average."""
         return self.rows * self.tokens * sum(column.size_bytes for column in columns(self.names))
 
     def plan(self, hosts: Sequence[int]) -> TransferPlan:
-        """The same on every process. hosts: [P], the host of each process."""
+        """The plan, the same on every process. hosts: [P], the host of each process."""
         count = len(hosts)
         here = np.repeat(np.arange(count), self.rows)
         lengths = np.full(len(here), self.tokens)
@@ -66,37 +64,31 @@ class TransferCase:
 
 @dataclass(frozen=True, slots=True)
 class TransferMeasurement:
-    """What one process saw of a case."""
-
     timings: dict[str, list["TransferTiming"]]
-    """By way, of each repeat."""
+    """By transport, for each repeat."""
     auto: str
-    """The way that would be taken from now on; all processes come to the same, and to the same reason."""
+    """The transport that `auto` would use from now on; the same in all processes, as is the reason."""
     auto_reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TransferTiming:
-    """One transfer as one process saw it."""
-
     begun: float
-    """By the clock that all processes of a machine share."""
+    """On the clock that all processes of a machine share."""
     ended: float
-    """When the last process was done."""
     came_bytes: int
     """Over its host's link, as the kernel counts them."""
     left_bytes: int
     checksum: int
-    """Of the result."""
     driver_bytes: int | None = None
-    """Over the link of the driver, there and back; None where there is none."""
+    """Over the driver's link, both directions; None without a driver."""
 
 
 Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
 
 
 def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[TransferCase]) -> list[TransferMeasurement]:
-    """Carry out all cases in one process, all ways in turn. bytes_per_second: of links."""
+    """Carry out all cases in one process, with all transports in turn. bytes_per_second: of links."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
@@ -110,7 +102,7 @@ def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[Trans
     if len(set(seat.hosts)) < len(seat.hosts):
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
     unknown = HostLink(bytes_per_second, 0.0)
-    _carried_out(seat, replace(cases[0], repeats=1), ways, unknown)  # connections are made, and have met their links
+    _carried_out(seat, replace(cases[0], repeats=1), ways, unknown)  # establishes and warms up connections
     link = replace(unknown, message_seconds=waiting_seconds(peers, len(hosts), AGREEMENTS))
     return [_carried_out(seat, case, ways, link) for case in cases]
 
@@ -126,31 +118,28 @@ def _carried_out(
         for name, (way, transport) in ways.items():
             for _ in range(1 if name == "controller" else DIRECT_REPEATS):
                 timings[name].append(_timed(seat, way, transport, made, held))
-        if repeat % max(1, case.repeats // KEPT) == 0:  # spread over all the time that is measured
+        if repeat % max(1, case.repeats // KEPT) == 0:  # spread over the whole measurement
             chooser.saw(timings)
     return TransferMeasurement(timings, chooser.way, chooser.reason)
 
 
 class Chooser:
-    """Which way a run would take that has tried them as often as they were measured."""
+    """The transport that `auto` would choose after the measurements so far."""
 
     def __init__(self, expected: Mapping[str, float]) -> None:
         self._expected, self._pace = expected, Pace()
 
     def saw(self, timings: Mapping[str, Sequence[TransferTiming]]) -> None:
-        """All ways were measured once more."""
         for way, expected in self._expected.items():
             last = timings[way][-1]
             self._pace.took(way, expected, last.ended - last.begun)
 
     @property
     def way(self) -> str:
-        """That is taken from now on."""
         return self._pace.best(self._expected)
 
     @property
     def reason(self) -> str:
-        """In one line."""
         seconds = self._pace.seconds(self._expected)
         return ", ".join(f"{way} {seconds[way]:.3g} s" for way in sorted(seconds, key=lambda way: seconds[way]))
 
@@ -158,7 +147,7 @@ class Chooser:
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> TransferTiming:
     transport.most(0)
     came, left = seat.carried
-    begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a clock that all share
+    begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
     time.sleep(max(0.0, begun - time.monotonic()))
     shards = way(made, seat.process, held, transport)
     ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
@@ -168,7 +157,7 @@ def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held:
 
 
 def filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
-    """What a process holds of a leg: made up."""
+    """A process's random data of a leg."""
     shard = empty(leg.source, process, lengths, leg.axis, leg.columns)
     random = np.random.default_rng(process)
     for column in shard.columns.values():
@@ -177,7 +166,6 @@ def filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
 
 
 def checksum(shards: Mapping[Axis, Shard]) -> int:
-    """Of all columns."""
     value = 0
     for shard in shards.values():
         for column in shard.columns.values():

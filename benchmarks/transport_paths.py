@@ -1,6 +1,6 @@
-"""The ways that rows take in a run, through the very actors of a run: by objects, by peers, and as `auto` picks.
+"""The transports of rows in a run, measured with a run's actors: by objects, by peers, and by `auto`.
 
-workers with made-up rows ─▶ Dispatcher.send ─▶ ranks, who have them        every way in turn
+workers with random rows ─▶ RowDispatcher ─▶ learner ranks        every transport in turn
 """
 
 import time
@@ -32,14 +32,11 @@ TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
 WARM = 2 * KEPT
-"""Dispatches before those that are measured: `auto` tries both ways so often where it cannot tell them apart."""
+"""Dispatches before the measured ones: `auto` tries both transports that often if they are equally fast."""
 
 
 class MadeUpWorker(EpisodePlayer):
-    """A worker with made-up rows."""
-
     def fill(self, tokens: int, seed: int) -> RowTable:
-        """Have rows of about ROW_TOKENS tokens."""
         random = np.random.default_rng(seed)
         count = max(1, tokens // ROW_TOKENS)
         lengths = random.integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
@@ -54,51 +51,41 @@ class MadeUpWorker(EpisodePlayer):
 
 
 class Rank(LearnerActor):
-    """A rank without a model."""
-
     def ready(self) -> None:
-        """Take as much memory as there is."""
         self._budget = Budget(None)
 
 
 class Quiet:
-    """A keeper of crews from whom nothing is expected to be lost."""
+    """A stub for the recovery of actor groups: no failure is expected."""
 
     def turn(self, crew: ActorGroup) -> None:
-        """They have devices of their own."""
+        """Do nothing: groups have their own devices."""
 
     def keep(self, config: Config) -> None:
-        """Nobody is started again."""
+        """Do nothing: no actor is restarted."""
 
     def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """They have one layout."""
+        """Do nothing: there is one layout."""
 
     def failed(self, message: str) -> None:
-        """Nobody is replaced here."""
+        """Raise, since no actor is replaced here."""
         raise RuntimeError(message)
 
     def mended(self, message: str) -> None:
-        """Nobody is."""
+        """Do nothing: no actor is replaced."""
 
     def note(self, kind: str, message: str) -> None:
-        """Not recorded."""
+        """Do nothing: events are not recorded."""
 
 
 def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) -> dict[str, Any]:
-    """Measure all sizes.
-
-    Returns:
-        `rows`: of each size the seconds of `objects`, `peers` and `auto` with their spread, and what auto loses
-        against the faster one.
-    """
+    """Measure all sizes. For the result see `earl bench ways --help`."""
     with connected(None, 1):
         bench = Bench(workers, ranks)
         return {"workers": workers, "ranks": ranks, "rows": [bench.measured(size, repeats) for size in tokens]}
 
 
 class Bench:
-    """Actors that wait for rows."""
-
     def __init__(self, workers: int, ranks: int) -> None:
         keeper, bounds = Quiet(), (60.0, 600.0)
         self._ranks = ActorGroup("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
@@ -116,7 +103,6 @@ class Bench:
         return LearnerGroup(self._ranks, keeper, dispatcher)
 
     def measured(self, tokens: int, repeats: int) -> dict[str, Any]:
-        """One size, all ways in turn."""
         filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
         seconds: dict[str, list[float]] = {way: [] for way in self._learners}

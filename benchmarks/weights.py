@@ -1,6 +1,6 @@
-"""Weights from a learner's layout to another one, and to samplers: real processes, bytes and memory against the bounds.
+"""Weight sync between layouts, and to samplers: real processes, with bytes and memory compared with the bounds.
 
-every process: its boxes of a model of random bits ─▶ the plan, several times ─▶ its boxes of the target, compared
+every process: its boxes of a random model ─▶ the plan, several times ─▶ its boxes of the target, compared
 """
 
 import ctypes
@@ -28,20 +28,18 @@ from earl.seeds import derive
 MIB = 1 << 20
 LEARNER = ((0, 1, 2, 3),)
 M_MMAP_THRESHOLD, MMAP_BYTES = -3, 1 << 16
-"""As glibc counts; buffers that are larger are given back when they are freed, and so are not counted twice."""
+"""For glibc: larger buffers are returned when freed, so that they are not counted twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReshardCase:
-    """A way from one layout to another."""
-
     name: str
     source: Copies
     target: Copies
     hosts: tuple[int, ...]
-    """[P], as the plan sees them; here they all share one machine."""
+    """[P], as the plan sees them; here all share one machine."""
     swapped: bool = False
-    """Whether the learner's boxes go to host memory meanwhile."""
+    """Whether the learner's boxes are in host memory meanwhile."""
 
 
 CASES = (
@@ -67,17 +65,7 @@ CASES = (
 
 
 def run(hidden: int = 512, layers: int = 8, bucket_mib: int = 8, repeats: int = 3) -> dict[str, Any]:
-    """Carry a bf16 model of Qwen3's kind from layout to layout.
-
-    Returns:
-        `model_bytes`, `bucket_bytes`, and for each case in `rows`: `buckets`; `across_bytes` between hosts as counted
-        at the transport, `bound_bytes` that no plan is below, and their `ratio`; `inside_bytes`; `seconds` of all
-        processes together, the median; `extra_bytes`: the most that a process had resident beyond its boxes, and
-        `stated_bytes` by the plan; `peak_bytes` of boxes and buffers where the learner's are swapped out, as stated.
-
-    Raises:
-        EarlError: when a process fails, or has other numbers than it should.
-    """
+    """Carry a bf16 model of Qwen3's kind from layout to layout. For the result see `earl bench weights --help`."""
     weights = weights_of(hidden, layers)
     plans = [plan_weights(weights, case.source, case.target, case.hosts, bucket_mib * MIB) for case in CASES]
     rows = [_row(case, plan, repeats) for case, plan in zip(CASES, plans, strict=True)]
@@ -85,8 +73,8 @@ def run(hidden: int = 512, layers: int = 8, bucket_mib: int = 8, repeats: int = 
 
 
 def weights_of(hidden: int, layers: int, vocab: int = 16_384) -> list[Weight]:
-    """The tensors of a small model, split over two as `transformers` plans it."""
-    from transformers import AutoModelForCausalLM, Qwen3Config  # not in the processes that only carry
+    """The tensors of a small model, and their axes when split in two as `transformers` plans it."""
+    from transformers import AutoModelForCausalLM, Qwen3Config  # not in the processes that only carry weights
 
     from earl.engine.model import tensors_once
     from earl.engine.sharding.tensor_parallel import split
@@ -131,7 +119,7 @@ def _row(case: ReshardCase, plan: WeightPlan, repeats: int) -> dict[str, Any]:
 
 
 def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Path) -> dict[str, Any]:
-    """One process: carry the plan out again and again, and compare what came."""
+    """One process: carry out the plan repeatedly, and check the result."""
     torch.set_num_threads(1)
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
     from torch._C._distributed_c10d import FileStore
@@ -141,14 +129,14 @@ def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Pa
     peers = join(FileStore(str(store), len(seat.hosts)), seat.process, np.array(seat.hosts), seat.address)
     transport = Counted(peers, seat)
     seconds, extra = [], []
-    for _ in range(repeats + 1):  # the first one warms up
+    for _ in range(repeats + 1):  # the first repeat warms up
         held = Tensors(boxes(plan, seat.process, True), hosted=swapped)
         expected = boxes(plan, seat.process, False)
-        # Ones, since memory of zeros is not there before it is written to.
+        # Ones, since pages of zeros are allocated only when written.
         room = Tensors({name: torch.ones_like(tensor) for name, tensor in expected.items()})
         transport.most(0)
         before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         begin = time.perf_counter()
         carry(plan, seat.process, held, room, transport)
         seconds.append(time.perf_counter() - begin)
@@ -160,19 +148,16 @@ def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Pa
         "across": transport.across // (repeats + 1),
         "inside": transport.inside // (repeats + 1),
         "seconds": seconds[1:],
-        "extra": 0 if swapped else max(extra[1:]),  # on a CPU what is swapped out stays in the same memory
+        "extra": 0 if swapped else max(extra[1:]),  # on a CPU swapped-out boxes stay in the same memory
     }
 
 
 class Counted:
-    """A transport that counts what goes through it."""
-
     def __init__(self, transport: Transport, seat: Seat) -> None:
         self._transport, self._seat = transport, seat
         self.across = self.inside = 0
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
-        """See `Transport`."""
         for other, message in outgoing.items():
             if self._seat.hosts[other] == self._seat.hosts[self._seat.process]:
                 self.inside += len(message)
@@ -181,12 +166,11 @@ class Counted:
         return self._transport.exchange(outgoing, sizes)
 
     def most(self, number: int) -> int:
-        """See `Transport`."""
         return self._transport.most(number)
 
 
 def boxes(plan: WeightPlan, process: int, given: bool) -> dict[str, Tensor]:
-    """What a process has of a side: copies of parts of random bits, the same on every process."""
+    """A process's boxes of a side: slices of random bits that are the same on every process."""
     found = {}
     for weight in plan.weights:
         side, axis = (plan.source, weight.given) if given else (plan.target, weight.wanted)
@@ -198,6 +182,5 @@ def boxes(plan: WeightPlan, process: int, given: bool) -> dict[str, Tensor]:
 
 
 def resident(key: str) -> int:
-    """Bytes that this process has, or had at most, in memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key + ":"))

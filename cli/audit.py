@@ -1,4 +1,4 @@
-"""`earl audit`: whether what a run stored of its episodes is true."""
+"""`earl audit`: checks the stored episodes of a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from earl.audit.findings import Audit, Finding, Verdict
 
 SHOWN = 20
-"""Findings that are printed; --json prints all."""
 FOUND = 1
-"""Exit code when something is wrong."""
+"""Exit code if there are findings."""
 
 
 @click.command()
@@ -35,7 +34,7 @@ def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
     from earl.audit import audit
     from earl.cli.players import need_run
 
-    with console(stderr=True).status("reading") as status:  # nothing where stderr is no terminal
+    with console(stderr=True).status("reading") as status:  # shows nothing if stderr is no terminal
         said = audit(need_run(root, run), step, status.update)
     if as_json:
         print_json(_object(said))
@@ -76,11 +75,7 @@ def _result(verdict: "Verdict") -> str:
 
 
 def where(finding: "Finding") -> str:
-    """The place of a finding in words.
-
-    Example:
-        "step 60, episode 3, turn 1, token 41"
-    """
+    """The place of a finding, such as "step 60, episode 3, turn 1, token 41"."""
     names = ("step", "episode", "turn", "token")
     places = [f"{name} {value}" for name in names if (value := getattr(finding, name)) is not None]
     return ", ".join(places) or "run"

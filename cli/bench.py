@@ -1,4 +1,4 @@
-"""`earl bench`: measure on this machine."""
+"""`earl bench`: runs the benchmarks on this machine and prints their results."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,13 +8,10 @@ import click
 
 from earl.cli.options import F, json_option, print_json
 
-# What benchmarks take, and how they show their results.
-
 SPREAD = {"median", "min", "max"}
 
 
 def recipe_options(command: F) -> F:
-    """What every benchmark takes."""
     command = json_option(command)
     command = click.option(
         "--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one key of the recipe."
@@ -23,8 +20,6 @@ def recipe_options(command: F) -> F:
 
 
 def training_options(name: str, steps: int, seeds: int = 3) -> Callable[[F], F]:
-    """What every benchmark takes that trains its own runs."""
-
     def take(command: F) -> F:
         command = json_option(command)
         command = click.option(
@@ -47,7 +42,6 @@ def training_options(name: str, steps: int, seeds: int = 3) -> Callable[[F], F]:
 
 
 def show(result: Mapping[str, Any], as_json: bool) -> None:
-    """Print a result, as JSON or line by line."""
     if as_json:
         return print_json(result)
     for name, value in _flat(result):
@@ -56,7 +50,7 @@ def show(result: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _flat(result: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
-    """Every number under its path; of repeated ones all three in one line."""
+    """One line per number, named by its path; the three numbers of a spread share a line."""
     lines: list[tuple[str, str]] = []
     for name, value in result.items():
         if not isinstance(value, Mapping):
@@ -74,8 +68,6 @@ def _number(value: object) -> str:
         return str(value)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
-
-# Benchmarks of the placements on Ray.
 
 fresh_option = click.option(
     "--runs",
@@ -209,9 +201,6 @@ def asynchronous(seeds: int, steps: int, root: Path, assignments: tuple[str, ...
     show(run(root, seeds, steps, assignments), as_json)
 
 
-# Benchmarks of context growth: what limits cost, and how good forecasts are.
-
-
 @click.command()
 @training_options("ceiling", steps=100)
 def ceiling(seeds: int, steps: int, root: Path, assignments: tuple[str, ...], as_json: bool) -> None:
@@ -285,9 +274,6 @@ def forecast(histories: int, seed: int, calibration: bool, root: Path | None, as
     from earl.benchmarks.forecast import run
 
     show(run(histories, seed, calibration, root), as_json)
-
-
-# `earl bench layouts`, `memory` and `footprint`: what a learner is, however it is spread, and what stages take.
 
 
 @click.command()
@@ -370,9 +356,6 @@ def footprint(only: str | None, cases: Path | None, as_json: bool) -> None:
     return None
 
 
-# Benchmarks of what is predicted: how far from what was measured.
-
-
 @click.command()
 @click.option("--write", is_flag=True, help="Store the fitted coefficients, which `earl plan` predicts with.")
 @json_option
@@ -396,9 +379,6 @@ def calibration(write: bool, as_json: bool) -> None:
     from earl.benchmarks.calibration import run
 
     show(run(write), as_json)
-
-
-# Benchmarks of rollouts and of training steps.
 
 
 @click.command()
@@ -486,9 +466,6 @@ def checks(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_
     show(overhead_of_checks(env, steps, repeats, assignments), as_json)
 
 
-# `earl bench selector`: the Parallelism Selector on simulated runs.
-
-
 @click.command()
 @click.option("--histories", type=click.IntRange(min=1), default=1000, show_default=True, help="Simulated runs.")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -518,8 +495,6 @@ def selector(histories: int, seed: int, processes: int, as_json: bool) -> None:
 
     show(run(histories, seed, processes), as_json)
 
-
-# `earl bench dispatch` and `earl bench ways`: transfers between hosts, and the ways of a run.
 
 COLUMNS = (
     ("kind", "{}"),
@@ -598,9 +573,6 @@ def ways(workers: int, ranks: int, repeats: int, as_json: bool) -> None:
     from earl.benchmarks.transport_paths import run
 
     show(run(workers, ranks, repeats), as_json)
-
-
-# `earl bench weights`: how a learner's weights get to another layout, and to samplers.
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`earl cluster`: several machines rehearsed on one."""
+"""`earl cluster`: rehearses a cluster of several hosts on one machine."""
 
 from dataclasses import asdict
 from typing import Any
@@ -11,12 +11,10 @@ FAULTS = ("kill", "link-down", "link-up", "freeze", "thaw")
 
 
 def _name(command: F) -> F:
-    """--name"""
     return click.option("--name", default="earl", show_default=True, help="Of the cluster.")(command)
 
 
 def _host(command: F) -> F:
-    """--host"""
     return click.option("--host", type=click.IntRange(min=1), required=True, help="Number of the host.")(command)
 
 

@@ -1,4 +1,4 @@
-"""The run or the model that a command names, loaded and ready to play."""
+"""Loads the run or the model that a command names, ready to play."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,21 +23,15 @@ from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
 
 Rules = tuple[Path | None, Sequence[str]]
-"""What --config and --set say."""
+"""The values of --config and --set."""
 
 
 def contestant(
     root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules | None = None
 ) -> tuple[Config, EvalPolicy]:
-    """Load who is named.
+    """Load a run, or the folder or hub id of a model. Raises EarlError if there is none, or an option does not apply.
 
-    Args:
-        player: a run, else the folder or hub id of a model.
-        checkpoint: of a run: "best", "last" or a step.
-        rules: of a model, where they depart from the packaged recipe.
-
-    Raises:
-        EarlError: when there is no such run or model, or an option is given that it has no use for.
+    `checkpoint` of a run is "best", "last" or a step; `rules` change the packaged recipe for a model.
     """
     folder = find_run(root, player)
     if folder is not None:
@@ -62,12 +56,8 @@ def contestant(
 def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> tuple[Config, EvalPolicy]:
     """A model behind a server, ready to play by the recipe of an environment.
 
-    Args:
-        name: a folder or hub id, for its tokenizer; else the name that the server knows.
-        model: the name that the server knows, where `name` is not that.
-
-    Raises:
-        EarlError: when the server does not answer or knows no such model.
+    `name` is a folder or hub id, for its tokenizer; `model` is the name that the server knows, if different. Raises
+    EarlError if the server does not answer or does not know the model.
     """
     if env is None:
         raise EarlError(f"{name!r} is a model; say with --env where it plays")
@@ -77,7 +67,6 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
 
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, EvalPolicy]:
-    """Load a run's checkpoint, the best unless another is named."""
     config = build(folder.recipe())
     same_env(folder, config, env)
     chosen = chosen_checkpoint(folder, checkpoint or "best")

@@ -1,4 +1,4 @@
-"""A trained model in the terminal: against a person, or at work on a task."""
+"""`earl play` against a trained model: a person plays a game with it, or watches it solve a task."""
 
 from collections.abc import Callable
 from random import Random
@@ -16,15 +16,9 @@ from earl.rollout.tasks import EVALUATION
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 
-# A person in the terminal: what they see, what they type, and the seat they take in an environment.
-
 
 def ask(rule: Callable[[str], str | None]) -> str:
-    """Read an action until it breaks no rule.
-
-    Raises:
-        Interrupted: at the end of input too. It passes through whatever environment the person sits in.
-    """
+    """Read an action until it breaks no rule. Raises Interrupted at the end of input."""
     while True:
         try:
             text = input("your move: ").strip()
@@ -37,7 +31,7 @@ def ask(rule: Callable[[str], str | None]) -> str:
 
 
 def board(game: Game, state: State) -> str:
-    """The board with room between its cells, and the moves below where they are columns."""
+    """The board with blanks between its cells; below it the moves, if they are columns."""
     rows = game.render(state).splitlines()
     if len(game.actions) == game.size[1]:
         rows.append("".join(game.actions))
@@ -45,18 +39,13 @@ def board(game: Game, state: State) -> str:
 
 
 class Person:
-    """The opponent of an environment whose moves are typed.
-
-    Args:
-        other: who the person plays against.
-    """
+    """The opponent of an environment whose moves are typed. `other` names the person's own opponent."""
 
     def __init__(self, other: str) -> None:
         self._other = other
         self._left: State | None = None
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        """Ask for a move."""
         del rng
         self.show(game, state)
         click.echo(f"You are {game.marks[state.player]}.")
@@ -65,7 +54,6 @@ class Person:
         return move
 
     def show(self, game: Game, state: State) -> None:
-        """Say what the other did since the person's last move, and show the board."""
         before = self._left or State()
         made = [move for move in game.legal(before) if game.play(before, move) == state]
         if made:
@@ -74,7 +62,6 @@ class Person:
 
 
 def play_env(env: TextEnv, seed: int, other: str) -> None:
-    """Let a person act in an environment to its end."""
     observation, _ = env.reset(seed=seed)
     if not isinstance(env, BoardGameEnv):
         click.echo(clean(f"{env.instructions}\n"))
@@ -103,15 +90,12 @@ def _rule(game: Game, state: State, text: str) -> str | None:
 
 
 RESULTS = {Outcome.WIN: "you lose", Outcome.DRAW: "draw", Outcome.LOSS: "you win"}
-"""The model's outcome as the person sees it."""
+"""The model's outcome from the person's view."""
 SHOWN = (Author.ENVIRONMENT, Author.TOOL)
 
 
 def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
-    """Let a person play against a model that sits at `seat`.
-
-    The person is the environment's opponent, so that the model plays exactly as it does in an evaluation.
-    """
+    """Play against a model at `seat`. The person is the environment's opponent: the model plays as in evaluations."""
     person = Person(name)
     task = Task(judge.world.env, derive(EVALUATION, seed), seat, "person")
     episode = judge.world.episode(task, task.seed, 0, opponent=person)
@@ -126,7 +110,6 @@ def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
 
 
 def watch(judge: EvalPolicy, seed: int) -> None:
-    """Show how a model solves a held-out task, reply by reply."""
     task = Task(judge.world.env, derive(EVALUATION, seed, "", 0, 0))
     [played] = play([judge.world.episode(task, task.seed, 0)], judge.sampler)
     _check(played)
@@ -140,7 +123,6 @@ def watch(judge: EvalPolicy, seed: int) -> None:
 
 
 def _text(judge: EvalPolicy, played: Trajectory, turn: Turn) -> str:
-    """What the model wrote in a turn."""
     return judge.world.chat.decode(tuple(map(int, played.tokens[turn.action_start : turn.end])))
 
 

@@ -1,4 +1,4 @@
-"""`earl eval`: how strong a run or a model is."""
+"""`earl eval`: measures how strong a run or a model plays."""
 
 from pathlib import Path
 
@@ -78,7 +78,6 @@ def command(
 def _refuse(
     opponents: tuple[str, ...], counted: bool, server: str | None, model: str | None, checkpoint: str | None
 ) -> None:
-    """Raise UsageError for options that contradict each other."""
     if len(set(opponents)) < len(opponents):
         raise click.UsageError("--opponent names somebody twice; name each opponent once.")
     if counted:

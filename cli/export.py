@@ -1,4 +1,4 @@
-"""`earl export`: a run's model for whoever serves it."""
+"""`earl export`: writes a run's model as a Hugging Face folder."""
 
 from pathlib import Path
 

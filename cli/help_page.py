@@ -1,4 +1,4 @@
-"""The page docs/cli.md, made from what --help says: `python -m earl.cli.help_page > docs/cli.md`."""
+"""Generates docs/cli.md from the text of --help: `python -m earl.cli.help_page > docs/cli.md`."""
 
 from collections.abc import Iterator
 
@@ -16,13 +16,11 @@ Written by `make docs` from what `--help` says. Results go to stdout, progress a
 
 
 def page() -> str:
-    """The whole page in Markdown."""
     sections = [f"## `{path}`\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(cli, "earl", None)]
     return "\n".join([INTRODUCTION, *sections])
 
 
 def _helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    """The help of a command and of those below it."""
     context = click.Context(
         command, info_name=path.split()[-1], parent=parent, terminal_width=WIDTH, **command.context_settings
     )

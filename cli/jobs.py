@@ -1,4 +1,4 @@
-"""What `earl train` is asked for: a new run or one that goes on, checked before anything is written."""
+"""Checks what `earl train` is asked for, a new run or a resumed one, before anything is written, and describes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,16 +23,12 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, free
 from earl.runs.summary import summarize
 
-# Where a run is placed, and what its devices hold, as lines.
-
 
 def in_lines(placed: Placed, processes: int) -> list[str]:
-    """The fragments, and the memory of one device of each.
+    """The fragments of a placement, and the memory of one device, such as:
 
-    Example:
-        placement: colocated on --gpus 16x8xH100, sampler vllm, bfloat16
-          learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
-          rollout  16 x 4 GPU  (tp 4), joined by objects, in turns on the same devices
+    placement: colocated on --gpus 16x8xH100, sampler vllm, bfloat16
+      learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
     """
     where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
     head = f"placement: {placed.kind} on {placed.where}{where}; sampler {placed.engine}, {placed.dtype}"
@@ -61,7 +57,6 @@ def _line(placed: Placed, fragment: Fragment, width: int) -> str:
 
 
 def _idle(placed: Placed) -> list[tuple[str, int]]:
-    """GPUs without work, and when."""
     learner, sampler = placed.dp * placed.tp * placed.cp, placed.samplers * placed.sampler_tp
     if placed.kind == "colocated":
         return [("in update", placed.gpus - learner), ("in rollout", placed.gpus - sampler)]
@@ -84,15 +79,7 @@ def _sum(parts: Mapping[str, int]) -> str:
     return f"{' + '.join(terms)}; at once {size(parts['peak'])}"
 
 
-# What a run will do, in a line or two before it starts, or as a whole with --dry-run.
-
-
 def plan_lines(plan: RunPlan) -> list[str]:
-    """Batch arithmetic, steps, model, processes, opponents.
-
-    Example:
-        24 prompts x 16 = 384 episodes per step, 40 steps of imitation, then 300 of grpo
-    """
     warm = f"{_count(plan.warm_start_steps, 'step')} of imitation, then " if plan.warm_start_steps else ""
     batch = f"{plan.prompts} prompts x {plan.group_size} = {plan.episodes} episodes per step"
     opponents = ", ".join(f"{name} {share:.0%}" for name, share in plan.opponents.items()) or "none"
@@ -113,7 +100,6 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 def more_lines(plan: RunPlan) -> list[str]:
-    """What --dry-run adds."""
     ceiling = f", raised with growth up to {plan.context_ceiling}" if plan.context_ceiling else ""
     prompt = f"first prompt {plan.first_prompt_tokens} of" if plan.first_prompt_tokens else "first prompt not checked,"
     return [
@@ -124,14 +110,11 @@ def more_lines(plan: RunPlan) -> list[str]:
 
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
-    """The plan as JSON."""
     return asdict(plan)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """A training that may begin."""
-
     config: Config
     root: Path
     plan: preflight.RunPlan | None
@@ -139,17 +122,12 @@ class TrainingJob:
     name: str | None = None
     """Of a new run; None: the next free one."""
     folder: RunFolder | None = None
-    """Of a run that is continued."""
     moved: str = ""
-    """Of a run that goes on elsewhere: what of its recipe has changed."""
+    """For a run that resumes elsewhere: the changes to its recipe."""
 
 
 def new(config: Config, given: bool, root: Path, name: str | None, dry: bool) -> TrainingJob:
-    """Check the recipe of a new run.
-
-    Args:
-        given: whether the address in it, if there is any, was given on the command line.
-    """
+    """Check the recipe of a new run. `given`: whether its address, if any, came from the command line."""
     preflight.check_address(config, given)
     if name is not None:
         free(root, name)
@@ -166,12 +144,9 @@ def continued(
     assignments: Sequence[str],
     dry: bool,
 ) -> TrainingJob:
-    """Take a run up again, here or elsewhere.
+    """Resume a run, here or elsewhere. `where` has settings of [placement] by path, None if not given.
 
-    Args:
-        changes: options given that would change more of its recipe than where it runs.
-        where: settings of [placement] by their path; those that are None were not given.
-        assignments: what --set says.
+    Raises EarlError for `changes`: options that would change more of its recipe than where it runs.
     """
     folder = need_run(root, run)
     if changes:
@@ -192,7 +167,7 @@ def continued(
 
 
 def _as_it_stands(folder: RunFolder, config: Config) -> Config:
-    """The recipe with the model that the run goes on with: its last whole checkpoint's, if there is one."""
+    """The recipe with the model that the run resumes with: that of its newest complete checkpoint, if there is one."""
     whole, _ = checkpoint.newest_whole(folder.checkpoints)
     if whole is None:
         return config
@@ -200,7 +175,6 @@ def _as_it_stands(folder: RunFolder, config: Config) -> Config:
 
 
 def show(job: TrainingJob, as_json: bool) -> None:
-    """Say what would be done."""
     if job.plan is None:
         click.echo(is_finished(job))
     elif as_json:
@@ -210,6 +184,5 @@ def show(job: TrainingJob, as_json: bool) -> None:
 
 
 def is_finished(job: TrainingJob) -> str:
-    """Says so of a job that has nothing left to do."""
     assert job.folder is not None
     return clean(f"run {job.folder.name!r} is finished: all its {job.config.total_steps} steps are done")

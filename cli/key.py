@@ -1,4 +1,4 @@
-"""`earl key`: the key that signs a user's runs."""
+"""`earl key`: makes the key that signs a user's runs."""
 
 import getpass
 import socket

@@ -1,8 +1,8 @@
-"""The command `earl`: one file per command, loaded when it is called.
+"""The command `earl`: each subcommand is one file, imported when it is called.
 
-    earl train … ─▶ earl.cli.train:command ─▶ earl.train     results to stdout, chatter to stderr
+    earl train … ─▶ earl.cli.train:command ─▶ earl.train     results to stdout, progress to stderr
 
-Here, and nowhere else, an error that a user can mend becomes one line and exit code 2.
+Only here does an EarlError become one line on stderr and exit code 2.
 """
 
 import os
@@ -36,23 +36,18 @@ COMMANDS = {
     "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
     "bench": "Measure rollouts, samplers, steps, learners, placements, transfers, forecasts, and contexts' limits.",
 }
-"""Every command with its summary, so that the help page loads none of them."""
 
 INTERRUPTED = 130
 PATIENCE_SECONDS = 2.0
-"""For threads that an environment left behind, once all is done."""
+"""For threads that an environment left running at the end."""
 
 
 class Commands(click.Group):
-    """The commands of earl, each imported when it is called."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they are met."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The command of that name. Raises EarlError when there is none."""
         del ctx
         if cmd_name not in COMMANDS:
             raise unknown("command", cmd_name, COMMANDS)
@@ -60,7 +55,6 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing them."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -73,7 +67,6 @@ def cli() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; errors are said on stderr."""
     try:
         code = cli.main(arguments, prog_name="earl", standalone_mode=False)
         sys.stdout.flush()
@@ -85,7 +78,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of stdout is gone; flush to nowhere
         return 1
     except OSError as error:
         if error.filename is None:
@@ -95,13 +88,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The console command. SIGTERM ends it as Ctrl-C does: everything that has to be cleaned up is."""
+    """The console command. SIGTERM acts like Ctrl-C, so that cleanup runs."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 still gets its answer
+            stream.reconfigure(errors="replace")  # output still works on a terminal without UTF-8
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)  # what an environment raises is not taken for Ctrl-C
+        signal.signal(signal.SIGINT, interrupt)  # raises another exception than an environment can
     code = run()
     watch = threading.Timer(PATIENCE_SECONDS, _leave, (code,))
     watch.daemon = True
@@ -110,7 +103,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process if Python waits for threads that an environment left behind: it would do so without end."""
+    """End the process if Python would wait forever for threads that an environment left running."""
     own = (threading.main_thread(), threading.current_thread())
     if names := [thread.name for thread in threading.enumerate() if not thread.daemon and thread not in own]:
         click.echo(one_line(f"ended beside threads that still run: {', '.join(names)}"), err=True)

@@ -1,4 +1,4 @@
-"""Match results for people (a table) and for programs (JSON)."""
+"""Formats match results as a table, as JSON and in one line."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
 
 
 def by_opponent(results: Iterable[MatchResult]) -> list[list[MatchResult]]:
-    """The results of each opponent, enumerated and sampled ones apart, by seat; in the order in which they come."""
+    """Group by opponent, exact and sampled results separately; sort each group by seat."""
     groups: dict[tuple[str, bool], list[MatchResult]] = {}
     for result in results:
         groups.setdefault((result.opponent, result.exact), []).append(result)
@@ -23,7 +23,7 @@ def by_opponent(results: Iterable[MatchResult]) -> list[list[MatchResult]]:
 
 
 def as_objects(results: Iterable[MatchResult]) -> list[dict[str, Any]]:
-    """One JSON object for each opponent; fractions are of 1, means over the seats."""
+    """One JSON object for each opponent; fractions are averaged over seats."""
     return [_object(seats) for seats in by_opponent(results)]
 
 
@@ -45,14 +45,12 @@ def _numbers(result: MatchResult) -> dict[str, Any]:
 
 
 def _interval(result: MatchResult) -> dict[str, Any]:
-    """The Wilson 95 % interval of a sampled win rate."""
     if result.exact:
         return {}
     return {"win_interval": list(wilson(result.win * result.episodes, result.episodes))}
 
 
 def match_table(results: Sequence[MatchResult]) -> "Table":
-    """Opponent and seat down, shares across."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -71,7 +69,6 @@ def match_table(results: Sequence[MatchResult]) -> "Table":
 
 
 def _share(result: MatchResult, name: str) -> str:
-    """Percent; for the outcomes of a sample with the Wilson 95 % interval."""
     value: float = getattr(result, name)
     if result.exact or name in ("illegal", "truncated"):
         return f"{value:.1%}"
@@ -86,11 +83,7 @@ def _measured(result: MatchResult, task: bool) -> str:
 
 
 def in_short(results: Sequence[MatchResult]) -> str:
-    """Means over the seats in a line.
-
-    Example:
-        "perfect 0/100/0, random 93/5/2"   # percent won, drawn, lost
-    """
+    """One line of means over the seats: percent won/drawn/lost, such as "perfect 0/100/0, random 93/5/2"."""
     parts = []
     for seats in by_opponent(results):
         mean = mean_over_seats(seats)

@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def runs_option(command: F) -> F:
-    """--runs, given as `root`."""
+    """--runs, passed as `root`."""
     return click.option(
         "--runs",
         "root",
@@ -23,12 +23,11 @@ def runs_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """--json, given as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")(command)
 
 
 def recipe_options(command: F) -> F:
-    """--config and --set, given as `config` and `assignments`."""
+    """--config and --set, passed as `config` and `assignments`."""
     command = click.option(
         "--set",
         "assignments",
@@ -45,5 +44,5 @@ def recipe_options(command: F) -> F:
 
 
 def print_json(value: object) -> None:
-    """One JSON value on stdout, in ASCII, so that nothing in it can steer a terminal."""
+    """Print one JSON value in ASCII, so that it cannot contain terminal control sequences."""
     click.echo(json.dumps(value, indent=2))

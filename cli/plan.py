@@ -1,4 +1,4 @@
-"""`earl plan`: what a job would take on a cluster that is not here."""
+"""`earl plan`: predicts what a job would need on a cluster, without the cluster."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 import click
 
 from earl.cli.options import json_option, recipe_options, runs_option
-
-# The options of `earl plan` that say what to plan for.
 
 F = TypeVar("F", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1)
@@ -85,7 +83,6 @@ OPTIONS = (
 
 
 def planning_options(command: F) -> F:
-    """All of them, in this order."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""From options to questions: the files and names that a user gives are read and checked here."""
+"""Reads and checks the options of `earl plan`, makes the plans, and prints them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,9 @@ from earl.planner.question import Question, Wish, question
 from earl.planner.sheet import sheet
 from earl.recipe import build, load_toml, override
 
-# The shape of a model that is only planned for: a well-known one, or a folder's.
-
 
 def shape_named(model: str) -> tuple[str, ModelShape]:
-    """Name and shape of a model; a folder comes before a well-known name. The network is not asked.
-
-    Raises:
-        EarlError: for a name whose shape is not known here.
-    """
+    """Name and shape of a model; a folder takes precedence over a catalogue name. Offline. Raises EarlError."""
     if (Path(model) / "config.json").is_file():
         return Path(model).resolve().name, _described(model)
     found = known(model)
@@ -48,9 +42,8 @@ def shape_named(model: str) -> tuple[str, ModelShape]:
 
 
 def _described(folder: str) -> ModelShape:
-    """By its config.json, as a run would read it."""
     from earl.config import ModelConfig
-    from earl.engine.model import shape  # brings torch, which nothing else of a plan needs
+    from earl.engine.model import shape  # imports torch, which nothing else of a plan needs
 
     return shape(ModelConfig(path=folder))
 
@@ -58,13 +51,11 @@ def _described(folder: str) -> ModelShape:
 ENGINES = {"vllm": VLLM, "vllm-0.5": VLLM_0_5, "tensorrt-llm": TENSORRT_LLM, "triton": TRITON}
 MOST_CLUSTERS = 8
 ANY = "any"
-"""Stands for an environment where none is named."""
+"""The name of the environment if none is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was given, as click names it."""
-
     env: str | None
     model: str
     gpus: tuple[str, ...]
@@ -79,11 +70,7 @@ class Options:
 
 
 def questions(given: Options) -> list[Question]:
-    """One for each cluster.
-
-    Raises:
-        EarlError: for whatever cannot be planned for.
-    """
+    """One question for each cluster. Raises EarlError for invalid options."""
     if len(given.gpus) > MOST_CLUSTERS:
         raise EarlError(f"{len(given.gpus)} times --gpus; a plan compares {MOST_CLUSTERS} clusters at most, name fewer")
     for option, value, what in (
@@ -103,11 +90,7 @@ def questions(given: Options) -> list[Question]:
 
 
 def transfers_of(given: Options, columns: str | None) -> Planned:
-    """What dispatch alone would take, on one cluster.
-
-    Raises:
-        EarlError: for several clusters, and for whatever cannot be planned for.
-    """
+    """Plan only the dispatch, on one cluster. Raises EarlError for several clusters or invalid options."""
     if len(given.gpus) > 1:
         raise EarlError(f"--dispatch plans for one cluster, --gpus names {len(given.gpus)}; leave all but one out")
     name, shape = shape_named(given.model)
@@ -115,7 +98,6 @@ def transfers_of(given: Options, columns: str | None) -> Planned:
 
 
 def recipe(given: Options) -> Config:
-    """That of the environment, or what a recipe leaves unsaid where none is named."""
     if given.env is not None:
         return resolve(given.env, given.config, {}, given.assignments)
     wish = given.wish
@@ -154,18 +136,13 @@ def options(
     assignments: tuple[str, ...],
     **others: Any,
 ) -> Options:
-    """The options of the command, those of the axes together."""
     if memory_share is not None:
-        assignments = (f"sampler.memory_share={memory_share}", *assignments)  # --set has the last word
+        assignments = (f"sampler.memory_share={memory_share}", *assignments)  # --set takes precedence
     wish = Wish(contexts, longest, responses, tps, prompt_tokens, reply_tokens, network)
     return Options(env, wish=wish, assignments=assignments, **others)
 
 
-# A plan in the terminal, as JSON, or as a page.
-
-
 def transfers(planned: tables_of_transfers.Planned, as_json: bool) -> None:
-    """Print what dispatch alone would take."""
     if as_json:
         print_json(planned.as_object)
     else:
@@ -173,12 +150,7 @@ def transfers(planned: tables_of_transfers.Planned, as_json: bool) -> None:
 
 
 def plans(asked: Sequence[Question], price: float | None, page: Path | None, as_json: bool) -> None:
-    """Plan for every cluster and print it, several side by side at the end.
-
-    Args:
-        price: of a GPU-hour; None: no cost is said.
-        page: where to write the plan as HTML, too.
-    """
+    """Plan for every cluster and print the plans, with a comparison if there are several. `price` is of a GPU-hour."""
     found = [plan(one) for one in asked]
     if page:
         from earl.report.planning import write

@@ -1,4 +1,4 @@
-"""`earl play`: a person in the terminal."""
+"""`earl play`: lets a person play in the terminal."""
 
 from pathlib import Path
 
@@ -51,7 +51,6 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
 
 
 def _without_a_model(env: str, against: str | None, seat: int, seed: int, root: Path) -> None:
-    """A scripted opponent, or a task for the person."""
     from earl.agents.scripted import registry as scripted
     from earl.cli import duel
     from earl.cli.players import nobody

@@ -1,4 +1,4 @@
-"""Who is meant by a name on the command line: a run, a model, a scripted opponent."""
+"""Resolves a name on the command line: a run or a scripted opponent."""
 
 import difflib
 from pathlib import Path
@@ -11,7 +11,7 @@ from earl.runs.folder import RunFolder, listing, open_existing
 
 
 def find_run(root: Path, name: str) -> RunFolder | None:
-    """The run of that name in `root`, else at that path; None when there is none."""
+    """The run of that name in `root`, else at that path; None if there is none."""
     for path in (root / name, Path(name)):
         if RunFolder(path).config.is_file():
             return RunFolder(path)
@@ -19,12 +19,11 @@ def find_run(root: Path, name: str) -> RunFolder | None:
 
 
 def need_run(root: Path, name: str) -> RunFolder:
-    """The run of that name or path. Raises EarlError with the nearest names when there is none."""
     return find_run(root, name) or open_existing(root / name)
 
 
 def same_env(folder: RunFolder, config: Config, env: str | None) -> None:
-    """Raises EarlError when a run was trained in another environment than `env`."""
+    """Raises EarlError if a run was trained in another environment than `env`."""
     if env is not None:
         registry.seats(env)
         if env != config.env.name:

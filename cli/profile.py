@@ -1,4 +1,4 @@
-"""`earl profile`: what the layouts of a recipe take on these machines, measured and kept."""
+"""`earl profile`: measures the layouts of a recipe on these machines and stores the results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How `earl profile` is carried out, and what it shows: what was measured beside what was expected, each marked."""
+"""Carries out `earl profile` and prints measured next to predicted times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 STAGES = {"rollout": "rollout", "update": "experience, update"}
-"""What is measured together: the learner's ranks prepare what they learn from."""
+"""Experience and update are measured together, since the learner's ranks run both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says of the points."""
-
     contexts: Sequence[int]
     loads: Sequence[int]
     seconds: float
@@ -39,7 +37,7 @@ class Asked:
 
 
 def numbers(option: str, text: str | None) -> list[int]:
-    """Whole numbers between commas; none where nothing was given. Raises EarlError for anything else."""
+    """Parse integers separated by commas; none if the option is absent. Raises EarlError for anything else."""
     if text is None:
         return []
     try:
@@ -56,7 +54,6 @@ def carry_out(
     asked: Asked,
     as_json: bool,
 ) -> int:
-    """Measure, keep and show. Returns the exit code."""
     config = resolve(env, file, flags, assignments)
     preflight.check_address(config, names_address(flags, assignments))
     config = _checked(config)
@@ -73,10 +70,10 @@ def carry_out(
 
 
 def _checked(config: Config) -> Config:
-    """The recipe as a run would have it. Raises EarlError where its layouts cannot change."""
+    """The recipe as a run would use it. Raises EarlError if its layout cannot change."""
     _check_layouts(config.placement)
     config = preflight.settled(config, preflight.preflight(config, Path()))
-    _check_layouts(config.placement)  # what was left open is decided now
+    _check_layouts(config.placement)  # again, since automatic values are decided now
     return config
 
 
@@ -94,11 +91,7 @@ def _check_layouts(place: PlacementConfig) -> None:
 
 
 def line(one: Timing | Skipped) -> str:
-    """What came of a point, as it comes.
-
-    Example:
-        "rollout 2 x tp1, 8 episodes of 120 tokens: measured 0.31 s, 4 times"
-    """
+    """One line of progress, such as "rollout 2 x tp1, 8 episodes of 120 tokens: measured 0.31 s, 4 times"."""
     point = one.point
     where = f"{STAGES[point.choice.stage]} {point.choice}, {point.sequences} episodes of {point.tokens} tokens"
     if isinstance(one, Skipped):
@@ -108,7 +101,6 @@ def line(one: Timing | Skipped) -> str:
 
 
 def table(outcome: CampaignResult) -> "Table":
-    """Stage, layout, context and load down; measured beside what was expected before."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -131,7 +123,6 @@ def table(outcome: CampaignResult) -> "Table":
 
 
 def _place(one: Timing | Skipped) -> tuple[str, int, int]:
-    """Of what is to be compared, one below the other."""
     return one.point.choice.stage, one.point.sequences, one.point.tokens
 
 

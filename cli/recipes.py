@@ -1,4 +1,4 @@
-"""The recipe of a command: the packaged one or a file, then flags, then --set."""
+"""Makes a command's recipe: the packaged one or a file, then flags, then --set."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -12,29 +12,23 @@ from earl.recipe import build, load_toml, override
 
 FOLDER = Path(str(files("earl") / "configs"))
 MOVABLE = ("placement", "sampler")
-"""What may change when a run is continued: checkpoints do not depend on where they were written."""
+"""Sections that may change when a run is resumed: checkpoints do not depend on where they were written."""
 DECIDED = {"placement": {"address", "gpus", "dp", "tp", "cp", "samplers"}, "sampler": {"engine", "tp"}}
-"""What is decided anew when a run is placed anew."""
+"""Keys that are decided again when the placement changes."""
 
 
 def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str] = ()) -> Config:
-    """The recipe for an environment.
+    """Make the recipe for an environment: packaged or `file`, then `flags` by path, then `assignments` of --set.
 
-    Args:
-        file: a recipe in place of the packaged one.
-        flags: settings by their path, such as "run.steps"; those that are None were not given.
-        assignments: what --set says, as `section.key=value`; it has the last word.
-
-    Raises:
-        EarlError: for an unknown environment, a recipe that is not one or is of another environment.
+    A flag of None was not given. Raises EarlError for an unknown environment, and an invalid or wrong recipe.
     """
-    registry.seats(env)  # an unknown name is said before a missing recipe
+    registry.seats(env)  # report an unknown name before a missing recipe
     tree = load_toml(file or _packaged(env))
     settings = {"env.name": _env_of(tree) or env, **flags}
     for path, value in settings.items():
         section, key = path.split(".")
         table = tree.setdefault(section, {})
-        if value is not None and isinstance(table, dict):  # anything else is refused by `build`
+        if value is not None and isinstance(table, dict):  # `build` refuses anything else
             table[key] = value
     config = build(override(tree, assignments))
     if config.env.name != env:
@@ -46,20 +40,16 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
 
 
 def names_address(flags: Mapping[str, object], assignments: Sequence[str]) -> bool:
-    """Whether a cluster's address was given on this command line, and not by a recipe alone."""
+    """Whether this command line names a cluster's address, not only the recipe."""
     return flags.get("placement.address") is not None or "address" in override({}, assignments).get("placement", {})
 
 
 def elsewhere(tree: dict[str, Any], where: Mapping[str, object], assignments: Sequence[str]) -> Config:
-    """A run's recipe, changed in nothing but where it runs.
+    """A run's recipe with another placement only. Raises EarlError for an assignment to another section.
 
-    Placed anew, it is as open as a new recipe: how often learner and samplers are copied and split is decided again,
-    unless it is named too.
-
-    Raises:
-        EarlError: for an assignment to another section.
+    With a new placement the number and split of learner and samplers is decided again, unless it is given too.
     """
-    stored = tree.get("placement", {}).get("address")  # to name it once more permits it, and changes nothing
+    stored = tree.get("placement", {}).get("address")  # giving the same address again is allowed and changes nothing
     known = {"placement.address": stored}
     given = {path: value for path, value in where.items() if value is not None and value != known.get(path)}
     changed = override({}, assignments)
@@ -80,7 +70,6 @@ def elsewhere(tree: dict[str, Any], where: Mapping[str, object], assignments: Se
 
 
 def differences(before: Config, after: Config) -> Iterator[str]:
-    """What differs, as `section.key = value` of the later one."""
     for section in type(after).model_fields:
         old, new = getattr(before, section), getattr(after, section)
         for key in type(new).model_fields:
@@ -97,6 +86,5 @@ def _packaged(env: str) -> Path:
 
 
 def _env_of(tree: Mapping[str, object]) -> object:
-    """The environment that a recipe names; a recipe may leave it to the command line."""
     table = tree.get("env")
     return table.get("name") if isinstance(table, dict) else None

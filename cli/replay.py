@@ -1,4 +1,4 @@
-"""`earl replay`: a stored episode, turn by turn."""
+"""`earl replay`: shows a stored episode turn by turn."""
 
 import sys
 from dataclasses import asdict
@@ -55,7 +55,6 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
 
 
 def _place(episode: str, step: int | None) -> tuple[int | None, int]:
-    """Step and number of what EPISODE says."""
     before, slash, number = episode.rpartition("/")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in ([before] if slash else []) + [number]):
         raise click.UsageError(f"EPISODE {episode!r} is neither a number nor STEP/NUMBER, such as 3 or 60/3.")
@@ -65,7 +64,7 @@ def _place(episode: str, step: int | None) -> tuple[int | None, int]:
 
 
 def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, Trajectory, TrainingRecord | None]":
-    """The episode of that number. Raises EarlError when it is not stored."""
+    """Read an episode. Raises EarlError if it is not stored."""
     from earl.errors import EarlError
     from earl.runs import trajectories
     from earl.runs.storage import step_of

@@ -1,4 +1,4 @@
-"""`earl plan --replay RUN`: a run's decisions made again from what they were made from."""
+"""`earl plan --replay RUN`: makes a run's layout decisions again from their recorded inputs."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,10 +11,7 @@ from earl.cli.text import one_line
 
 
 def replayed_run(root: Path, name: str, margin: float | None) -> dict[str, Any]:
-    """What is decided now from a run's recorded inputs, beside what was decided.
-
-    Raises EarlError when there is no such run, or it decided nothing.
-    """
+    """Compare new decisions with recorded ones. Raises EarlError if there is no such run, or it has no decisions."""
     from earl.cli.players import need_run
     from earl.errors import EarlError
     from earl.parallel.selector.record import expected_seconds, replayed
@@ -53,7 +50,6 @@ def _difference(one: Any) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
-    """Print it, as JSON or in lines."""
     if as_json:
         return print_json(result)
     click.echo(

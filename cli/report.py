@@ -1,4 +1,4 @@
-"""`earl report`: the HTML page of a run or of several, and their tables as files."""
+"""`earl report`: writes the HTML page of one or several runs, and their tables as files."""
 
 from pathlib import Path
 

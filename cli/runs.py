@@ -1,4 +1,4 @@
-"""`earl runs`: what there is."""
+"""`earl runs`: lists the runs."""
 
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,6 @@ def command(root: Path, as_json: bool) -> None:
 
 
 def _row(folder: Any) -> dict[str, Any]:
-    """A run in JSON; of one that cannot be read, why."""
     from earl.cli.match_tables import as_objects, in_short
     from earl.errors import EarlError
     from earl.runs.summary import summarize

@@ -1,4 +1,4 @@
-"""An episode's scenes on the terminal: all of them, or one at a time by keys."""
+"""Turns a stored episode into scenes, one per turn, and prints all of them or steps through them by keys."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,47 +20,39 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-# A stored episode turn by turn, as text: what the model was given, what it wrote, and what came of it.
-
-
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a reply, or the few that make one character."""
+    """A token of a reply, or the few that together make one character."""
 
     text: str
     author: str
     logprob: float
     """The sampler's."""
     learned: bool | None
-    """Whether it was learned from; None when that was not stored."""
+    """Whether it was learned from; None if that was not stored."""
     new_logprob: float | None
-    """The learner's after the update; None where nothing was learned."""
+    """The learner's after the update; None if it was not learned from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One turn; after the last reply there may be one that has no reply."""
+    """One turn. A last scene without a reply holds what came after the last reply."""
 
     given: tuple[tuple[str, str], ...]
-    """(author, text) of each stretch of the prompt that is new."""
+    """(author, text) of each stretch of the new part of the prompt."""
     reply: tuple[Token, ...]
     action: str | None
     summary: bool
     reward: float | None
-    """None where there is no reply."""
     advantage: float | None
     board: tuple[tuple[str, ...], ...] | None
-    """What the environment draws after the action; None where it draws nothing."""
+    """The board after the action; None if the environment draws none."""
 
 
 def scenes(
     trajectory: Trajectory, experience: TrainingRecord | None, decoder: Decoder, options: Mapping[str, Any]
 ) -> list[Scene]:
-    """The turns of an episode.
-
-    Args:
-        options: those of the environment, which draws the boards.
-    """
+    """The turns of an episode. `options` are those of the environment, which draws the boards."""
     found, reached = [], 0
     for number, turn in enumerate(trajectory.turns):
         given = _given(trajectory, reached, turn.action_start, decoder)
@@ -109,7 +101,7 @@ def _ids(trajectory: Trajectory, start: int, end: int) -> Sequence[int]:
 def _board(
     env: str, options: Mapping[str, Any], given: Sequence[tuple[str, str]], action: str | None
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Whatever is stored, a text that shows no board draws none."""
+    """The board of an observation; None if it shows none or the environment fails."""
     observation = "".join(text for author, text in given if author == "environment")
     with boundary():
         drawn = registry.make(env, **options).draw(observation, action)
@@ -118,7 +110,6 @@ def _board(
 
 
 def name(author: int) -> str:
-    """The author of a token in a word."""
     return Author(author).name.lower() if author in list(Author) else f"author {author}"
 
 
@@ -135,18 +126,13 @@ KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
 
 
 def print_all(head: str, played: Sequence[Scene], console: Console, logprobs: bool) -> None:
-    """Print every turn."""
     console.print(_head(head))
     for number, scene in enumerate(played):
         console.print(_scene(scene, number, len(played), logprobs))
 
 
 def step_through(head: str, played: Sequence[Scene], console: Console, logprobs: bool, key: Callable[[], str]) -> None:
-    """Show one turn at a time until somebody leaves, or goes on behind the last.
-
-    Args:
-        key: waits for a key.
-    """
+    """Show one turn at a time, until the user leaves or goes past the last. `key` waits for a key."""
     place = 0
     while place < len(played):
         console.clear()
@@ -184,7 +170,6 @@ def _scene(scene: Scene, number: int, count: int, logprobs: bool) -> "Renderable
 
 
 def _inked(author: str, text: str) -> tuple[str, str]:
-    """Text in its author's style."""
     return clean(text), STYLES.get(author, "red")
 
 

@@ -1,4 +1,4 @@
-"""What may be printed to a terminal. Every string that a model, an environment or a file wrote comes through here."""
+"""Sanitises text for the terminal. Every string from a model, an environment or a file must pass through here."""
 
 import re
 import sys
@@ -10,33 +10,27 @@ if TYPE_CHECKING:
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\x9c|$)"  # titles, links, device strings, up to their end
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\x9c|$)"  # titles, links, device strings, up to their terminator
     r"|\x1b[ -/]*[0-~]",
     re.DOTALL,
 )
 _KEPT = "\n\t"
 PIPE_WIDTH = 120
-"""Columns where there is no terminal."""
 
 
 def clean(text: object) -> str:
-    """Text without what could steer a terminal: escape sequences, control characters, marks that turn its direction.
-
-    Example:
-        >>> clean("\\x1b[31mred\\x1b[0m\\u202e!")
-        'red!'
-    """
+    """Remove terminal control sequences: escapes, control characters, and marks that change the text direction."""
     bare = _ESCAPES.sub("", str(text))
     return "".join(_harmless(character) for character in bare)
 
 
 def one_line(text: object) -> str:
-    """Clean text with every run of white space as one space."""
+    """Clean text with each run of white space as one space."""
     return " ".join(clean(text).split())
 
 
 def console(stderr: bool = False) -> "Console":
-    """A console that takes strings as they are: no markup, no emoji codes, no highlighting."""
+    """A console that prints strings literally: no markup, no emoji codes, no highlighting."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

@@ -65,7 +65,7 @@ def command(
         raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
     recipe = resolve(env, config, flags, assignments) if env is not None and resume is None else None
 
-    from earl.cli import jobs, training  # they load torch, which --help and a mistake in a recipe do not need
+    from earl.cli import jobs, training  # imports torch, which --help and errors in a recipe do not need
 
     if resume is not None:
         given = {"--model": model, "--config": config, "--steps": steps, "--seed": seed, "--name": name}

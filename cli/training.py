@@ -1,4 +1,4 @@
-"""How `earl train` carries a job out: folder, lock, training, and what is shown at the end."""
+"""Carries out a training job: folder, lock, training, progress output, final evaluation and report."""
 
 import os
 import shlex
@@ -32,16 +32,15 @@ from earl.runs.summary import FINAL, summarize
 from earl.trackers import Tracking
 from earl.trackers.base import NOWHERE, TrackedRun
 
-# How a run is shown while it goes on: a bar in a terminal, a line per evaluation elsewhere; both in log.txt too.
+# Progress: a bar on a terminal, else a line per evaluation; lines are also written to log.txt.
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
-"""The metrics in the bar and how they read."""
 SAID = ("limit", "forecast", "profile", "skipped")
-"""The kinds of events that are told as they happen; the others are told elsewhere or can wait for the report."""
+"""Kinds of events that are printed at once; others are printed elsewhere, or are only in the report."""
 
 
 class Watch:
-    """The observer of a training; a context manager, so that the terminal is given back whatever happens."""
+    """The observer that prints progress; a context manager, so that the terminal is always restored."""
 
     def __init__(self, folder: RunFolder, total_steps: int, begun: int = 0) -> None:
         self._folder, self._total, self._begun = folder, total_steps, begun
@@ -51,7 +50,6 @@ class Watch:
         self._numbers = ""
 
     def say(self, text: str) -> None:
-        """A line for the user, kept in the run's log.txt."""
         line = one_line(text)
         self._console.print(line, soft_wrap=True)
         path, flags = self._folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -66,7 +64,6 @@ class Watch:
         matches: Sequence[MatchResult],
         phase: str,
     ) -> None:
-        """A step is done: move the bar, tell an evaluation."""
         del timings
         numbers = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
         self._numbers = ", ".join(numbers) or self._numbers
@@ -77,12 +74,10 @@ class Watch:
             self._bar.update(self._task, completed=step, numbers=self._numbers)
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Something happened: say what the user should know at once."""
         if kind in SAID:
             self.say(f"step {step}: {message}")
 
     def stopping(self) -> None:
-        """Ctrl-C was heard."""
         self.say("stopping after this step; Ctrl-C again stops at once")
 
     def __enter__(self) -> Self:
@@ -114,11 +109,10 @@ STOPPED = 130
 
 
 def carry_out(job: TrainingJob, as_json: bool) -> int:
-    """Train, then show how strong the agent is. Returns the exit code."""
     if job.plan is None:
         assert job.folder is not None
         click.echo(is_finished(job), err=True)
-        with lock(job.folder):  # what a killed process left goes with it
+        with lock(job.folder):  # also removes leftovers of a killed process
             _conclude(job.folder, as_json)
         return 0
     folder = job.folder or _created(job)
@@ -148,7 +142,7 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
 
 
 def _created(job: TrainingJob) -> RunFolder:
-    """The new run's folder; of several processes that want the next free name, each gets its own."""
+    """Create the new run's folder; concurrent processes that want the next free name each get their own."""
     recipe = dump(job.config)
     if job.name is not None:
         return create(job.root, job.name, recipe)
@@ -164,11 +158,7 @@ def _created(job: TrainingJob) -> RunFolder:
 
 @contextmanager
 def _nothing_unbegun(folder: RunFolder, created: bool) -> Iterator[None]:
-    """A run that fails in the process that created it, before its first checkpoint, holds nothing to continue: it goes.
-
-    Args:
-        created: whether this process has created it; no other may remove it.
-    """
+    """Remove a run that this process created and that failed before its first checkpoint: it cannot be resumed."""
     try:
         yield
     except BaseException as error:
@@ -183,8 +173,8 @@ def _nothing_unbegun(folder: RunFolder, created: bool) -> Iterator[None]:
 
 
 def _unbegun(folder: RunFolder) -> bool:
-    """Whether a run has never had a checkpoint: the first is there before a step beyond 0 is recorded."""
-    with suppress(EarlError):  # a database that cannot be read holds no step
+    """Whether a run has never had a checkpoint: the first is written before a step beyond 0 is recorded."""
+    with suppress(EarlError):  # an unreadable database holds no step
         return not checkpoint.all_steps(folder.checkpoints) and not summarize(folder).step
     return True
 
@@ -195,7 +185,6 @@ def _introduction(folder: RunFolder, plan: preflight.RunPlan, begun: int) -> lis
 
 
 def _conclude(folder: RunFolder, as_json: bool) -> None:
-    """The last evaluation and the report's path on stdout."""
     path, summary = report.write(folder), summarize(folder)
     results = [match.result for match in summary.matches]
     if as_json:

@@ -1,4 +1,4 @@
-"""What dispatch would take, as tables and as JSON."""
+"""Plans the cost of dispatch alone, and prints it as tables and JSON."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -25,8 +25,6 @@ PREDICTED = "predicted from bytes alone, nothing was measured: no latency, no pa
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The tables of a job."""
-
     env: str
     model: str
     cluster: ClusterSpec
@@ -39,7 +37,6 @@ class Planned:
 
     @property
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
         device = self.cluster.device
         return {
             "predicted": True,
@@ -58,15 +55,7 @@ class Planned:
 
 
 def planned(config: Config, model: str, shape: ModelShape, cluster: ClusterSpec, columns: str | None) -> Planned:
-    """Plan the transfers of a recipe's job.
-
-    Args:
-        model: its name.
-        columns: names with commas between them; None: all of a batch.
-
-    Raises:
-        EarlError: for a column that is not known, or a cluster that is too large or too small.
-    """
+    """Plan a job's transfers. `columns`: comma-separated names; None: all. Raises EarlError for invalid ones."""
     chosen = _columns(columns)
     jobs = contexts(config, shape, cluster)
     lines = [entry(job, chosen) for job in jobs]
@@ -84,7 +73,6 @@ def planned(config: Config, model: str, shape: ModelShape, cluster: ClusterSpec,
 
 
 def show(plan: Planned) -> None:
-    """Print what is assumed, both tables, and where the bytes go."""
     device, last, cluster = plan.cluster.device, plan.by_context[-1], plan.cluster
     where = "on the same GPUs in turns" if plan.shared else "on GPUs of their own"
     names = ", ".join(column.name for column in plan.columns)
@@ -107,7 +95,7 @@ def show(plan: Planned) -> None:
 
 
 def _table(first: str, lines: Iterable[tuple[str, CostLine]]) -> "Table":
-    """A line for each entry: layouts, MiB, and for each rate what the controller and the plan take."""
+    """One row per line: layouts, MiB, and for each rate the seconds through a controller and directly."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -137,12 +125,7 @@ def _layout(layout: Layout) -> str:
 
 
 def _time(seconds: float) -> str:
-    """With its unit.
-
-    Example:
-        >>> _time(0.00173), _time(41.84)
-        ('1.7 ms', '41.8 s')
-    """
+    """Seconds with a unit, such as 1.7 ms or 41.8 s."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:,.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"

@@ -1,4 +1,4 @@
-"""`earl watch`: the live view of a run."""
+"""`earl watch`: shows the live view of a run."""
 
 import sys
 from pathlib import Path

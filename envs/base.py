@@ -1,4 +1,7 @@
-"""The seam between worlds and everything else: a gymnasium environment with text in and text out."""
+"""The interface of an environment: a gymnasium environment with text observations and text actions.
+
+Also checks what an environment returns, since it may be the user's own code.
+"""
 
 import reprlib
 from abc import abstractmethod
@@ -13,81 +16,71 @@ from gymnasium import spaces
 from earl.errors import EarlError
 
 CHARACTERS = "".join(chr(code) for code in range(32, 127)) + "\n"
-"""Printable ASCII and the newline: the alphabet of observations and actions."""
 
 LARGEST_REWARD = 1e9
-"""Of either sign: next to larger ones, rewards of ordinary size are lost to rounding, and squares overflow."""
+"""Bound on |reward|: next to larger rewards, ordinary ones are lost to rounding, and squares overflow."""
 MOST_TURNS = 10_000
-"""That an environment may say its episodes take."""
 ROLES = ("user", "tool")
 OUTCOMES = ("win", "draw", "loss")
 
 
 class Info(TypedDict, total=False):
-    """What reset and step tell beside the observation."""
+    """The dict that `reset` and `step` return beside the observation."""
 
     role: str
-    """Who speaks the observation in the chat: "user" or "tool"."""
+    """Author of the observation in the chat: "user" or "tool"."""
     legal_actions: tuple[str, ...]
-    """Every legal action, where they can be listed."""
+    """Every legal action, if they can be listed."""
     illegal: str
-    """The rule that the last action broke; absent when it was legal."""
+    """The rule that the last action broke; absent when the action was legal."""
     outcome: str
-    """"win", "draw" or "loss", once the episode has ended by itself."""
+    """"win", "draw" or "loss"; present when `terminated` is true."""
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A world that can be drawn: a grid of cells.
-
-    Example:
-        Board(cells=(("X", "", ""), ("", "O", ""), ("", "", "")), marked=(0, 0))   # X has just been put there
-    """
+    """A grid of cells that can be drawn. The first cell is at the top left."""
 
     cells: tuple[tuple[str, ...], ...]
-    """The text of each cell, row by row from the top; empty cells are empty texts."""
     marked: tuple[int, int] | None = None
-    """Row and column of what the action put down; None when no action is shown."""
+    """Row and column that the action changed; None when no action is shown."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """A world that speaks text. One object plays one episode; its only randomness comes from its seed.
+    """A text environment. One object plays one episode at a time; its only randomness comes from its seed.
 
-    `step` never guesses: an action that breaks the rule leaves the state as it was, costs nothing, and is
-    answered with the rule in the observation and in `info["illegal"]`. The agent side counts retries.
+    An action that breaks the rule leaves the state unchanged and has no reward. `step` answers it with the rule, in the
+    observation and in `info["illegal"]`. The agent side counts retries.
     """
 
     instructions: str
     """The rules in plain words, for models that have not been trained on this environment."""
     max_turns: int
-    """No episode needs more turns than this when every action is legal."""
+    """Upper bound on the turns of an episode in which every action is legal."""
 
     observation_space = spaces.Text(max_length=4096, min_length=0, charset=CHARACTERS)
     action_space = spaces.Text(max_length=4096, min_length=0, charset=CHARACTERS)
 
     @abstractmethod
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
-        """Start the episode. `options["opponent_seed"]` seeds an opponent apart from the problem."""
+        """Start the episode. `options["opponent_seed"]` seeds the opponent separately from the problem."""
 
     @abstractmethod
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        """Answer an action: observation, reward, terminated, truncated, info."""
+        """Apply an action; return observation, reward, terminated, truncated, info."""
 
     @abstractmethod
     def rule(self, action: str) -> str | None:
-        """The rule that `action` breaks, in words that help; None when it is legal."""
+        """Return the rule that `action` breaks, as a hint to the agent; None if the action is legal."""
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
-        """The board that an observation of this environment shows, after `action` where one is given.
-
-        None for worlds without a board, for any other text, and for an action that cannot be taken there.
-        """
+        """The board that an observation shows, after `action` if given. None for other texts and illegal actions."""
         del observation, action
         return None
 
 
 def checked_text(what: str, text: object, longest: int) -> str:
-    """A text of an environment. Raises EarlError unless it is a str of at most `longest` characters in UTF-8."""
+    """Return `text`. Raises EarlError unless it is a str of at most `longest` characters that UTF-8 can encode."""
     if not isinstance(text, str):
         raise EarlError(f"{what} is {reprlib.repr(text)}, not a text; return a str")
     if len(text) > longest:
@@ -104,7 +97,7 @@ def checked_text(what: str, text: object, longest: int) -> str:
 
 
 def checked_turns(turns: object) -> int:
-    """An environment's `max_turns`. Raises EarlError unless it is a whole number within 1 … MOST_TURNS."""
+    """Return `turns` as an int. Raises EarlError unless it is a whole number within 1 … MOST_TURNS."""
     if not isinstance(turns, Integral) or not 1 <= int(turns) <= MOST_TURNS:
         raise EarlError(
             f"max_turns is {reprlib.repr(turns)}, not a whole number within 1 … {MOST_TURNS}; set agent.max_turns"
@@ -113,13 +106,12 @@ def checked_turns(turns: object) -> int:
 
 
 def checked_reset(returned: Any, longest: int) -> tuple[str, Info]:
-    """What `reset` returned. Raises EarlError that names what does not keep the contract."""
     observation, info = returned
     return checked_text("the observation", observation, longest), _checked_info(info)
 
 
 def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, Info]:
-    """What `step` returned, its numbers as plain ones. Raises EarlError that names what does not keep the contract."""
+    """Check what `step` returned and convert its numbers to plain ones. Raises EarlError that names the violation."""
     observation, reward, terminated, truncated, info = returned
     checked_text("the observation", observation, longest)
     if not _is_reward(reward):
@@ -138,7 +130,7 @@ def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, I
 
 
 def _is_reward(value: object) -> bool:
-    if isinstance(value, int):  # too long a one is no float
+    if isinstance(value, int):  # a very long int cannot become a float
         return abs(value) <= LARGEST_REWARD
     return isinstance(value, Real | np.bool_) and abs(float(value)) <= LARGEST_REWARD
 

@@ -1,6 +1,7 @@
-"""The contract of every environment, checked: the same rules for those of earl and for those of its users.
+"""Checks the contract of every environment, built in or the user's own.
 
-`check(name)` plays a registered environment at random and says rule by rule what it found.
+`check(name)` plays a registered environment at random and reports the result of each rule. The docstring of a rule
+function is the rule as `earl envs check` prints it; each rule yields its violations.
 """
 
 import random
@@ -15,18 +16,15 @@ from earl.envs import registry
 from earl.envs.base import OUTCOMES, Info, TextEnv, checked_reset, checked_step, checked_turns
 from earl.errors import EarlError, boundary
 
-# Random legal play in any environment, step by step: what the contract suite looks at.
-#
-# Environments that do not list their legal actions in `info["legal_actions"]` offer
-# `random_action(rng) -> str` to be played at random.
+# Random legal play. Environments without `info["legal_actions"]` offer `random_action(rng) -> str` instead.
 
 LONGEST = 1_000_000
-"""Characters of an observation: no context limit is known here."""
+"""Bound on the characters of an observation, since no context limit is known here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one action was answered with; the first step of an episode is the reset, its action empty."""
+    """An action and its result; the first step of an episode is the reset, with an empty action."""
 
     action: str
     observation: str
@@ -37,16 +35,11 @@ class Step:
 
     @property
     def last(self) -> bool:
-        """Whether the episode ended here."""
         return self.terminated or self.truncated
 
 
 def random_action(env: TextEnv, info: Info, rng: Random) -> str:
-    """A random legal action: one of those listed, else what the environment offers.
-
-    Raises:
-        EarlError: the environment does neither.
-    """
+    """Draw a listed legal action, else call the environment's `random_action`. Raises EarlError if it has neither."""
     if info.get("legal_actions"):
         return rng.choice(info["legal_actions"])
     draw = getattr(env, "random_action", None)
@@ -56,8 +49,8 @@ def random_action(env: TextEnv, info: Info, rng: Random) -> str:
 
 
 def play(env: TextEnv, seed: int, opponent_seed: int | None = None) -> Iterator[Step]:
-    """One episode of random legal actions, drawn from `seed`; gives up at twice `max_turns`."""
-    rng = Random(f"agent {seed}")  # no stream that an environment seeded alike could share
+    """Play one episode of random legal actions, drawn from `seed`; give up after twice `max_turns`."""
+    rng = Random(f"agent {seed}")  # a stream that no environment with the same seed shares
     options = None if opponent_seed is None else {"opponent_seed": opponent_seed}
     observation, info = checked_reset(env.reset(seed=seed, options=options), LONGEST)
     step = Step("", observation, 0.0, False, False, info)
@@ -70,12 +63,8 @@ def play(env: TextEnv, seed: int, opponent_seed: int | None = None) -> Iterator[
         yield step
 
 
-# The rules that every environment keeps: each plays a named environment and yields what breaks the rule.
-#
-# The docstring of a rule is the rule as `earl envs check` prints it. `earl.envs.check` runs them all.
-
 Options = dict[str, object]
-"""Keyword arguments of `make`: the seat of a game, nothing for a task."""
+"""Keyword arguments of `make`: the seat of a game; empty for a task."""
 
 SEEDS = range(20)
 
@@ -129,7 +118,6 @@ def _illegal_changes_nothing(name: str, options: Options) -> Iterator[str]:
 
 
 def _tamper(env: TextEnv, legal: str) -> Iterator[str]:
-    """Try what must not pass beside a legal action."""
     for text in ("", " ", "?", "é", f" {legal}", f"{legal} ", f"{legal}\n", f"{legal}{legal} {legal}"):
         rule = env.rule(text)
         if rule is None:
@@ -200,26 +188,19 @@ RULES = (
 
 
 EPISODES = 200
-"""Random episodes that the success rate is counted over, for each seat."""
+"""Random episodes per seat, from which outcome rates are counted."""
 RANDOM_AGENT = f"a random agent plays {EPISODES} episodes"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What one rule of the contract came to."""
-
     rule: str
     passed: bool
     detail: str
-    """What broke the rule, or what was seen."""
 
 
 def check(name: str) -> list[RuleResult]:
-    """Play a registered environment and judge it by every rule.
-
-    Raises:
-        EarlError: no environment has this name.
-    """
+    """Check a registered environment against every rule. Raises EarlError if the name is unknown."""
     seats: list[Options] = [{"seat": 0}, {"seat": 1}] if registry.seats(name) == 2 else [{}]
     findings = [_judge(rule, name, seats) for rule in RULES]
     with boundary() as fault:
@@ -241,7 +222,7 @@ def _judge(rule: Callable[[str, Options], Iterator[str]], name: str, seats: list
 
 
 def _success(name: str, seats: list[Options]) -> RuleResult:
-    """What a random agent comes to: a reward that chance earns is no sign of learning."""
+    """Measure the outcome rates of a random agent, the baseline that learning has to beat."""
     parts = []
     for options in seats:
         env = registry.make(name, **options)

@@ -1,7 +1,7 @@
-"""Environments by name. A name stands for an import string, so that nothing is loaded before it is made.
+"""Environments by name. A name maps to an import string, so that an environment is imported only when it is made.
 
-Importing this file also registers the environments of earl with gymnasium. Gymnasium 1.0 gave up loading
-plugins by itself, so its users import this file or name it in the id:
+Importing this file also registers the environments of earl with gymnasium. Gymnasium 1.0 no longer loads plugins by
+itself, so its users import this file or name it in the id:
 
     gymnasium.make("earl.envs.registry:earl/TicTacToe-v0", seat=1)
 """
@@ -36,26 +36,20 @@ GYMNASIUM_IDS = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What `earl envs show` tells about an environment."""
+    """What `earl envs show` prints about an environment."""
 
     name: str
     target: str
-    """Where it is made, as "module:attribute"."""
     options: dict[str, object]
-    """Keyword arguments of `make` with their defaults."""
     seats: int
     """2 for a game with two sides, 1 for a task."""
     max_turns: int
     instructions: str
     observation: str
-    """The first observation of seed 0, as an example."""
 
 
 def register(name: str, target: Target) -> Target:
-    """Add an environment: an import string "module:attribute", or what makes the environment itself.
-
-    Returns `target`, so that it can stand in an assignment. Raises EarlError if the name is taken.
-    """
+    """Add an import string "module:attribute" or a factory, and return it. Raises EarlError if the name is taken."""
     if _targets.get(name, target) is not target:
         raise EarlError(f"environment {name!r} is registered already; choose another name")
     _targets[name] = target
@@ -63,16 +57,11 @@ def register(name: str, target: Target) -> Target:
 
 
 def names() -> tuple[str, ...]:
-    """The registered names, sorted."""
     return tuple(sorted(_targets))
 
 
 def make(name: str, **options: object) -> TextEnv:
-    """A new environment.
-
-    Raises:
-        EarlError: unknown name or option, with the nearest known one.
-    """
+    """Make a new environment. Raises EarlError for an unknown name or option, with the nearest known one."""
     factory, parameters = _load(name)
     for option in options:
         if option not in parameters:
@@ -81,12 +70,10 @@ def make(name: str, **options: object) -> TextEnv:
 
 
 def seats(name: str) -> int:
-    """2 for a game with two sides, 1 for a task. Raises EarlError if the name is unknown."""
     return 2 if "seat" in _load(name)[1] else 1
 
 
 def spec(name: str) -> Spec:
-    """What there is to know about an environment without playing it."""
     factory, parameters = _load(name)
     env = factory()
     observation, _ = env.reset(seed=0)
@@ -102,7 +89,6 @@ def spec(name: str) -> Spec:
 
 
 def _load(name: str) -> tuple[Factory, Mapping[str, inspect.Parameter]]:
-    """What makes the environment, and its options."""
     if name not in _loaded:
         if name not in _targets:
             raise unknown("environment", name, _targets)
@@ -123,7 +109,6 @@ def _import(name: str, target: str) -> Factory:
 
 
 def register_gymnasium() -> None:
-    """Register the ids earl/TicTacToe-v0, earl/ConnectFour-v0 and earl/Arithmetic-v0, once."""
     for gymnasium_id, name in GYMNASIUM_IDS.items():
         if gymnasium_id not in gymnasium.registry:
             gymnasium.register(id=gymnasium_id, entry_point=_targets[name])

@@ -1,1 +1,1 @@
-"""Scripted players and teachers: opponents by name, without any model."""
+"""Scripted players and teachers: opponents by name, without a model."""

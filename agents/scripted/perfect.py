@@ -1,27 +1,27 @@
-"""Perfect play by looking at the whole tree; for games as small as Tic-Tac-Toe (5,478 positions)."""
+"""Minimax to a fixed depth, and perfect play over the whole tree of games as small as Tic-Tac-Toe (5,478 positions)."""
 
 from fractions import Fraction
 from functools import cache, lru_cache
 
 from earl.envs.games.base import Game, State
 
-# Search to a fixed depth: negamax with alpha-beta pruning (Knuth and Moore 1975), positions remembered.
+# Search to a fixed depth: negamax with alpha-beta pruning (Knuth and Moore 1975) and a transposition table.
 
 WIN = 1000
-"""A won game is worth WIN plus the plies that the search still had: sooner is better. Above any promise."""
+"""A won game is worth WIN plus the remaining depth, so that sooner is better. Above any `promise`."""
 
 Bounds = tuple[int, int]
 Table = dict[State, Bounds]
-"""What is known of each position's value: lowest, highest. One search meets a position at one depth only."""
+"""Lower and upper bound of each position's value. Within one search a position occurs at one depth only."""
 
 
 @lru_cache(maxsize=1 << 16)
 def best_moves(game: Game, state: State, depth: int) -> tuple[int, ...]:
-    """All moves of the best value at `depth` plies (own move included), as plain minimax would find them."""
+    """All moves of the best value at `depth` plies (own move included), the same as plain minimax finds."""
     table: Table = {}
     best, moves = -2 * WIN, []
     for move in _ordered(game, game.legal(state)):
-        # A window that opens one below the best: equal values come back exact, so that no tie is broken.
+        # The window starts one below the best: equal values come back exact, so that ties are found.
         value = -search(game, game.play(state, move), depth - 1, -2 * WIN, 1 - best, table)
         if value > best:
             best, moves = value, [move]
@@ -57,7 +57,6 @@ def search(game: Game, state: State, depth: int, alpha: int, beta: int, table: T
 
 
 def _best(game: Game, state: State, moves: tuple[int, ...], depth: int, window: Bounds, table: Table) -> int:
-    """The best value among the moves, up to the first that reaches the top of the window."""
     alpha, beta = window
     best = -2 * WIN
     for move in _ordered(game, moves):
@@ -68,7 +67,6 @@ def _best(game: Game, state: State, moves: tuple[int, ...], depth: int, window: 
 
 
 def _bounds(value: int, window: Bounds, known: Bounds) -> Bounds:
-    """What a search result within a window says: an upper bound, a lower bound or the value."""
     alpha, beta = window
     if value <= alpha:
         return known[0], value
@@ -81,23 +79,23 @@ def _ordered(game: Game, moves: tuple[int, ...]) -> list[int]:
 
 @cache
 def game_value(game: Game, state: State) -> int:
-    """What both sides playing perfectly leads to for the player to move: 1 win, 0 draw, -1 loss."""
+    """The value for the player to move under perfect play: 1 win, 0 draw, -1 loss."""
     moves = game.legal(state)
     if not moves:
-        return 0 if game.winner(state) is None else -1  # who moves next is the one who did not win
+        return 0 if game.winner(state) is None else -1  # the player to move did not make the winning move
     return max(-game_value(game, game.play(state, move)) for move in moves)
 
 
 @cache
 def perfect(game: Game, state: State) -> tuple[int, ...]:
-    """All moves that keep the game's value, whether they win soon or late."""
+    """All moves that keep the game's value, no matter how soon they win."""
     value = game_value(game, state)
     return tuple(move for move in game.legal(state) if -game_value(game, game.play(state, move)) == value)
 
 
 @cache
 def expert(game: Game, state: State) -> tuple[int, ...]:
-    """The perfect moves that lead to the best expected result against uniformly random replies."""
+    """The perfect moves with the best expected result against uniformly random replies."""
     results = {move: _after(game, game.play(state, move)) for move in perfect(game, state)}
     best = max(results.values())
     return tuple(move for move, result in results.items() if result == best)
@@ -105,7 +103,7 @@ def expert(game: Game, state: State) -> tuple[int, ...]:
 
 @cache
 def _after(game: Game, state: State) -> Fraction:
-    """The expert's result (win 1, draw 1/2, loss 0) after its own move; exact, so that equals are equal."""
+    """The expert's result (win 1, draw 1/2, loss 0) after its own move; exact, so that ties compare equal."""
     if game.over(state):
         return Fraction(1, 2) if game.winner(state) is None else Fraction(1)
     replies = game.legal(state)
@@ -114,7 +112,6 @@ def _after(game: Game, state: State) -> Fraction:
 
 @cache
 def _before(game: Game, state: State) -> Fraction:
-    """The expert's result when it is to move."""
     if game.over(state):
         return Fraction(1, 2) if game.winner(state) is None else Fraction(0)
     return max(_after(game, game.play(state, move)) for move in perfect(game, state))

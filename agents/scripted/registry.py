@@ -1,6 +1,6 @@
 """Scripted players by name: NAME[:DEPTH][@EPSILON], for example "minimax:4" or "heuristic@0.25".
 
-`player` gives opponents on a board, `agent` gives teachers of any environment.
+`player` makes opponents on a board, `agent` makes teachers for any environment.
 """
 
 import re
@@ -19,27 +19,20 @@ STRATEGIES: dict[str, Strategy] = {
     "perfect": perfect.perfect,
     "expert": perfect.expert,
 }
-"""The board players without a depth; "minimax" is the one with."""
+"""The board players without a depth; only "minimax" has one."""
 
 WHOLE_TREE = frozenset({"perfect", "expert"})
-"""Players that look at every position of the game."""
 SMALL_ENOUGH = frozenset({"tictactoe"})
-"""Games for which that is possible."""
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
 
 
 @cache
 def player(name: str, env: str) -> ScriptedPlayer:
-    """An opponent for a board game.
+    """Make an opponent for a board game, by NAME[:DEPTH][@EPSILON].
 
-    Args:
-        name: NAME[:DEPTH][@EPSILON]. The depth (minimax alone has one, 4 unless given) is in plies; with
-            probability epsilon the player makes any legal move instead.
-        env: Name of the game in the environment registry.
-
-    Raises:
-        EarlError: unknown name or environment, a depth or epsilon out of range, a player that the game is too
-            large for, or an environment without opponents.
+    The depth (for minimax only, 4 by default) is in plies; with probability epsilon the player makes a random legal
+    move. Raises EarlError for an unknown name or environment, a depth or epsilon out of range, a game that is too large
+    for the player, or an environment without opponents.
     """
     if environments.seats(env) == 1:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
@@ -58,11 +51,7 @@ def player(name: str, env: str) -> ScriptedPlayer:
 
 @cache
 def agent(name: str, env: str) -> Agent:
-    """A teacher: who acts in an environment, a board game or a task.
-
-    Raises:
-        EarlError: as `player` does.
-    """
+    """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
     if env != "arithmetic":
         return player(name, env)
     base, depth, epsilon = _parse(name)
@@ -74,7 +63,7 @@ def agent(name: str, env: str) -> Agent:
 
 
 def names(env: str) -> tuple[str, ...]:
-    """The names that `agent` knows for an environment, without depth and epsilon."""
+    """The names that `agent` accepts for an environment, without depth and epsilon."""
     if env == "arithmetic":
         return tuple(sorted(arithmetic.POLICIES))
     small = STRATEGIES.keys() - (frozenset() if env in SMALL_ENOUGH else WHOLE_TREE)

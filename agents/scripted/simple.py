@@ -4,12 +4,11 @@ from earl.envs.games.base import Game, State
 
 
 def anything(game: Game, state: State) -> tuple[int, ...]:
-    """Every legal move."""
     return game.legal(state)
 
 
 def heuristic(game: Game, state: State) -> tuple[int, ...]:
-    """Win if a move wins at once, else block such a move of the opponent, else go closest to the centre."""
+    """Win if a move wins at once, else block such a move of the opponent, else play closest to the centre."""
     player = state.player
     legal = game.legal(state)
     return (

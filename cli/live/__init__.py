@@ -1,4 +1,4 @@
-"""The live view of a run, drawn in the terminal.
+"""The live view of a run in the terminal.
 
-run folder ─▶ reader (polls) ─▶ RunNow ─▶ panels (pure) ─▶ page ─▶ screen (draws, listens to keys)
+run folder ─▶ reader (polls) ─▶ RunNow ─▶ panels (pure) ─▶ page ─▶ screen (draws, reads keys)
 """

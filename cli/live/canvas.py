@@ -1,4 +1,4 @@
-"""Curves as characters: braille dots (2 x 4 in a cell), or one letter per cell where the terminal knows ASCII only."""
+"""Draws values as text: sparklines, bars and line plots, in braille (2 x 4 dots per cell) or ASCII."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +8,6 @@ from statistics import fmean
 
 from earl.cli.live.spans import DIM, Span, short
 
-# A number or a course in one line of characters.
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN = "_.-=+*#@"
 
@@ -17,13 +15,9 @@ _PLAIN = "_.-=+*#@"
 def sparkline(
     values: Sequence[float], width: int, ascii_only: bool = False, bounds: tuple[float, float] | None = None
 ) -> str:
-    """The course of some values, from their least to their largest or within bounds, in at most `width` characters.
+    """Draw values in at most `width` characters, scaled to `bounds`, else to their minimum and maximum.
 
-    A value that is not finite is a blank; many values in one place are drawn by their mean.
-
-    Example:
-        >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)
-        '▁▂▃▄▅▆▇█'
+    A value that is not finite is a blank; values that share a character are averaged.
     """
     places = _means(values, width)
     finite = [value for value in places if math.isfinite(value)]
@@ -47,12 +41,6 @@ def _means(values: Sequence[float], width: int) -> list[float]:
 
 
 def bar(share: float, width: int, ascii_only: bool = False) -> str:
-    """A share of 1 as a bar of `width` characters.
-
-    Example:
-        >>> bar(0.5, 4)
-        '██░░'
-    """
     full, rest = ("#", ".") if ascii_only else ("█", "░")
     done = round(min(max(share, 0.0), 1.0) * width) if math.isfinite(share) else 0
     return full * done + rest * (width - done)
@@ -60,7 +48,7 @@ def bar(share: float, width: int, ascii_only: bool = False) -> str:
 
 Point = tuple[float, float]
 Cell = tuple[str, int | None]
-"""A character and the number of the curve that drew it; None where it is blank."""
+"""A character and the index of its curve; None for a blank."""
 
 BRAILLE = 0x2800
 _DOT_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # [column of the cell][row of the cell]
@@ -68,26 +56,20 @@ _DOT_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # [column of t
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is drawn in one colour.
-
-    Example:
-        Curve("a", "p50", [(1, 60.0), (2, 61.0)], "cyan")
-    """
-
     mark: str
-    """One character: it stands at the end of the curve, and for the curve itself in ASCII."""
+    """One character, drawn at the end of the curve, and for the whole curve in ASCII."""
     label: str
     points: Sequence[Point]
     """In order of x. A value that is not finite is a gap."""
     color: str
     peak: bool = False
-    """Whether points that share a column are drawn by the largest of them; else by their mean."""
+    """Whether points in one column are reduced to their maximum; else to their mean."""
     dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The part of the plane that is drawn: left < right, low < high."""
+    """The range that is drawn: left < right, low < high."""
 
     left: float
     right: float
@@ -96,7 +78,7 @@ class Frame:
 
 
 def raster(curves: Sequence[Curve], frame: Frame, columns: int, rows: int, ascii_only: bool) -> list[list[Cell]]:
-    """`rows` lines of `columns` cells, the top one first; a later curve is drawn over an earlier one."""
+    """`rows` lines of `columns` cells, the top one first; later curves cover earlier ones."""
     across, down = (1, 1) if ascii_only else (2, 4)
     bits = [[0] * columns for _ in range(rows)]
     owners: list[list[int | None]] = [[None] * columns for _ in range(rows)]
@@ -118,21 +100,20 @@ def _cell(curves: Sequence[Curve], bits: int, owner: int | None, ascii_only: boo
 
 
 def row_of(y: float, frame: Frame, rows: int) -> int | None:
-    """The row of a value, 0 is the top one; None outside the frame."""
+    """The row of a value, 0 at the top; None outside the frame."""
     place = _place(y, frame.low, frame.high, rows)
     return rows - 1 - place if 0 <= place < rows else None
 
 
 def _place(value: float, low: float, high: float, size: int) -> int:
-    """The index in 0 … size - 1 of a value from `low` to `high`; outside of that, an index outside."""
+    """The index of a value among `size` steps from `low` to `high`; out of range if the value is."""
     place = (value - low) / (high - low) * (size - 1) + 0.5
-    if not math.isfinite(place):  # of numbers close to the largest there are
+    if not math.isfinite(place):  # overflow of very large numbers
         return size if place > 0 else -1
     return math.floor(place)
 
 
 def _dots(curve: Curve, frame: Frame, width: int, height: int) -> Iterator[tuple[int, int]]:
-    """The dots of a curve, counted from the lower left, none outside of the canvas."""
     for run in _unbroken(curve.points):
         corners = _merged(run, frame, width, curve.peak)
         places = [(x, _place(y, frame.low, frame.high, height)) for x, y in corners]
@@ -142,7 +123,6 @@ def _dots(curve: Curve, frame: Frame, width: int, height: int) -> Iterator[tuple
 
 
 def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """The stretches of finite points."""
     run: list[Point] = []
     for x, y in points:
         if math.isfinite(x) and math.isfinite(y):
@@ -155,7 +135,6 @@ def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def _merged(run: Sequence[Point], frame: Frame, width: int, peak: bool) -> list[tuple[int, float]]:
-    """One value for each column that has points."""
     columns: dict[int, list[float]] = {}
     for x, y in run:
         columns.setdefault(_place(x, frame.left, frame.right, width), []).append(y)
@@ -163,16 +142,13 @@ def _merged(run: Sequence[Point], frame: Frame, width: int, peak: bool) -> list[
 
 
 def _joined(places: Sequence[tuple[int, int]], height: int) -> Iterator[tuple[int, int]]:
-    """The places and straight lines between them. A line that leaves the canvas is followed one height beyond."""
+    """The points and straight lines between them. A line beyond the canvas is clamped one height outside it."""
     yield from places[:1]
     for (x0, y0), (x1, y1) in pairwise(places):
         y0, y1 = (min(max(y, -height), 2 * height) for y in (y0, y1))
         count = max(abs(x1 - x0), abs(y1 - y0))
         for part in range(1, count + 1):
             yield x0 + round((x1 - x0) * part / count), y0 + round((y1 - y0) * part / count)
-
-
-# A line plot in a rectangle of characters: axes with round numbers, a legend, a mark at the end of each curve.
 
 
 def plot(
@@ -186,13 +162,9 @@ def plot(
     shown: Callable[[float], str] | None = None,
     legend: bool = True,
 ) -> list[list[Span]]:
-    """Curves over steps as `height` lines of at most `width` characters; fewer lines when nothing is finite.
+    """Draw curves over steps, in at most `height` lines of `width` characters. `shown` formats a value.
 
-    Args:
-        bounds: least and largest value that are drawn; absent: what the curves need, 0 included.
-        until: the last step of the axis; absent: that of the curves.
-        shown: how a value of the y axis is written.
-        legend: whether the first line says which mark is which curve.
+    By default the y axis has the range of the curves and 0, and the x axis ends at their last step.
     """
     frame = _frame(curves, bounds, until)
     if frame is None:
@@ -213,7 +185,7 @@ def plot(
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """At most `count` + 1 round numbers (1, 2 or 5 times a power of ten apart) from `low` to `high`."""
+    """At most `count` + 1 multiples of 1, 2 or 5 times a power of ten, from `low` to `high`."""
     least = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(least))
     gap = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
@@ -233,7 +205,6 @@ def _frame(curves: Sequence[Curve], bounds: tuple[float, float] | None, until: f
 
 
 def _labels(frame: Frame, rows: int, shown: Callable[[float], str]) -> dict[int, str]:
-    """The numbers of the y axis by row."""
     found = {}
     for value in ticks(frame.low, frame.high, max(1, rows // 3)):
         row = row_of(value, frame, rows)
@@ -243,7 +214,6 @@ def _labels(frame: Frame, rows: int, shown: Callable[[float], str]) -> dict[int,
 
 
 def _marks(curves: Sequence[Curve], frame: Frame, rows: int) -> dict[int, list[int]]:
-    """The curves that end in each row, by number."""
     found: dict[int, list[int]] = {}
     for number, curve in enumerate(curves):
         last = next((y for _, y in reversed(curve.points) if math.isfinite(y)), math.nan)
@@ -254,7 +224,6 @@ def _marks(curves: Sequence[Curve], frame: Frame, rows: int) -> dict[int, list[i
 
 
 def _legend(curves: Sequence[Curve], width: int) -> list[Span]:
-    """Mark and label of every curve that fits."""
     spans: list[Span] = []
     for curve in curves:
         text = f"{curve.mark} {curve.label}"
@@ -265,7 +234,6 @@ def _legend(curves: Sequence[Curve], width: int) -> list[Span]:
 
 
 def _runs(cells: Sequence[Cell], curves: Sequence[Curve]) -> Iterator[Span]:
-    """Neighbouring cells of one curve taken together."""
     text, owner = "", None
     for character, number in cells:
         if number != owner and text:
@@ -276,7 +244,6 @@ def _runs(cells: Sequence[Cell], curves: Sequence[Curve]) -> Iterator[Span]:
 
 
 def _steps(frame: Frame, columns: int) -> str:
-    """The x axis: first, middle and last step."""
     first, last = f"{frame.left:.0f}", f"{frame.right:.0f}"
     middle = f"step {(frame.left + frame.right) / 2:.0f}" if frame.right - frame.left > 1 else "step"
     room = columns - len(first) - len(last)

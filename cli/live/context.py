@@ -1,4 +1,4 @@
-"""What the numbers say about the growth of contexts: level, quantiles, limit, forecast, authors. Pure functions."""
+"""Numbers about context growth for the live view: quantiles, limit, forecast, authors; also the run as JSON."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -17,10 +17,7 @@ _OLD_CAUSES = {"stop/context_limit": "context limit", "stop/truncated_turn": "re
 
 @dataclass(frozen=True, slots=True)
 class ShownForecast:
-    """The step at which a quantile of the context reaches the limit: the median and an 80 % interval.
-
-    Infinite where that lies beyond the forecast's horizon.
-    """
+    """Step at which a quantile of the context reaches the limit: median and 80 % interval; inf beyond the horizon."""
 
     quantile: str
     early: float
@@ -29,18 +26,17 @@ class ShownForecast:
 
 
 def level(run: RunNow) -> str:
-    """What the limit applies to: "window"; "episode" for a run of an earl that did not measure windows."""
+    """The unit that the limit applies to: "window", or "episode" in runs of older versions without window metrics."""
     return "window" if any(run.series(f"context/window/{name}") for name in QUANTILES) else "episode"
 
 
 def bands(run: RunNow) -> dict[str, Points]:
-    """The recorded quantiles by step, shortest first."""
     found = {name: run.series(f"context/{level(run)}/{name}") for name in QUANTILES}
     return {name: points for name, points in found.items() if points}
 
 
 def limits(run: RunNow) -> Points:
-    """The limit by step, in tokens; one that was not recorded is the recipe's."""
+    """The limit by step, in tokens; the recipe's if none was recorded."""
     recorded = run.series("context/limit")
     limit = run.config.context.limit if run.config else None
     if recorded or not isinstance(limit, int):
@@ -50,7 +46,6 @@ def limits(run: RunNow) -> Points:
 
 
 def forecasts(run: RunNow) -> list[ShownForecast]:
-    """The last step's forecasts, of those quantiles that have one."""
     found = []
     for quantile in QUANTILES[:3]:
         numbers = [run.last(f"forecast/{quantile}/{name}") for name in ("early", "median", "late")]
@@ -60,7 +55,7 @@ def forecasts(run: RunNow) -> list[ShownForecast]:
 
 
 def authors(run: RunNow) -> dict[str, Points]:
-    """Tokens of a step by who wrote them; for a run of an older earl only by "policy" and "others"."""
+    """Tokens of each step by author; in runs of older versions only "policy" and "others"."""
     found = {name: run.series(f"tokens/{name}") for name in AUTHORS}
     found = {name: points for name, points in found.items() if any(value for _, value in points)}
     if found:
@@ -73,20 +68,17 @@ def authors(run: RunNow) -> dict[str, Points]:
 
 
 def truncation(run: RunNow) -> dict[str, float]:
-    """Share of the last step's episodes that were cut off, by cause; only causes that were met."""
     named = {text: run.last(f"truncation/{name}") for name, text in CAUSES.items()}
     if all(map(math.isnan, named.values())):
         named = {text: run.last(name) for name, text in _OLD_CAUSES.items()}
     return {text: share for text, share in named.items() if share > 0}
 
 
-# A run's present state in JSON.
-
 LAST_EVENTS = 20
 
 
 def as_object(run: RunNow) -> dict[str, Any]:
-    """The run for programs. What is not a number (yet), and a forecast beyond its horizon, is null."""
+    """The run as JSON. NaN, missing numbers and forecasts beyond the horizon are null."""
     step, at, results = evaluation(run)
     value = {
         "run": run.name,
@@ -115,7 +107,6 @@ def _metrics(run: RunNow) -> list[tuple[str, list[tuple[int, float]]]]:
 
 
 def _context(run: RunNow) -> dict[str, Any]:
-    """The last step's quantiles in tokens, the limit, and when it will be reached."""
     measured = level(run)
     limit = limits(run)
     return {
@@ -135,7 +126,6 @@ def _moment(time: float) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for every number that JSON cannot hold."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):

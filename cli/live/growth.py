@@ -1,4 +1,4 @@
-"""The panels about context: its growth towards the limit, and who wrote it."""
+"""The panels about contexts (growth towards the limit, tokens by author), stage times and events."""
 
 import math
 from collections.abc import Sequence
@@ -25,18 +25,12 @@ from earl.cli.live.spans import (
     wrapped,
 )
 
-# The panels about the run itself: the time of its stages, and what happened.
-
 HEAD = 18
-"""Columns for when an event happened."""
 COURSE = 200
-"""Steps whose time is drawn."""
 WRAPPED = 3
-"""Lines that a warning may take."""
 
 
 def stages(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """Seconds of each stage: when last done, per step of late, and its part of them."""
     table = stage_table(run)
     if not table:
         return [[("nothing recorded yet", DIM)]]
@@ -51,7 +45,6 @@ def stages(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]
 
 
 def _step_line(run: RunNow, width: int, ascii_only: bool) -> Line:
-    """Time per step, with its course, and tokens per second."""
     seconds = dict(step_seconds(run, COURSE))
     tokens = [(value, seconds[step]) for step, value in run.series("tokens")[-10:] if seconds.get(step)]
     rate = f", {short(sum(n for n, _ in tokens) / sum(s for _, s in tokens))} tokens/s" if tokens else ""
@@ -60,7 +53,7 @@ def _step_line(run: RunNow, width: int, ascii_only: bool) -> Line:
 
 
 def events(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """What could not be read, then what happened, the latest first; what repeats is told once."""
+    """Read problems first, then events, the latest first; repeated events are merged."""
     del ascii_only
     lines: list[Line] = [[(column(f"problem: {safe(problem)}", width), BAD)] for problem in run.problems]
     alike = groupby(reversed(run.numbers.events), key=lambda event: (event.kind, event.message))
@@ -77,20 +70,18 @@ def events(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]
 
 
 def _clock(time: float, now: float) -> str:
-    """The local time of day; the date where that was not of late."""
     return datetime.fromtimestamp(time).strftime("%H:%M" if now - time < 12 * 3600 else "%d %b")
 
 
 MARKS = {"p50": ("a", "cyan"), "p95": ("b", "green"), "p99": ("c", "yellow"), "max": ("d", "magenta")}
 FAR = 3.0
-"""A limit that is this many times the longest context would press the curves flat, so it is only told."""
+"""A limit this many times above the longest context would flatten the curves, so it is only written in words."""
 AHEAD = 0.35
-"""How much of the axis a forecast may take, as a share of the steps done."""
+"""Largest share of the axis for a forecast, relative to the steps done."""
 MEMORY = {"memory/kv_bytes": "KV cache", "memory/activation_bytes": "activations"}
 
 
 def context(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """Quantiles of the context by step, the limit, the forecast; and in words when the limit will be reached."""
     found = bands(run)
     if not found:
         return [[("nothing recorded yet: contexts are measured from the first step of RL on", DIM)]]
@@ -115,7 +106,7 @@ def context(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line
 
 
 def _ahead(run: RunNow, found: dict[str, Points]) -> Curve | None:
-    """A line from the last context to the forecast's step at the limit, of the longest quantile that has one."""
+    """A line from the last context to the forecast's median step at the limit, for the highest quantile with one."""
     limit = limits(run)
     for forecast in reversed(forecasts(run)):
         points = found.get(forecast.quantile)
@@ -126,7 +117,7 @@ def _ahead(run: RunNow, found: dict[str, Points]) -> Curve | None:
 
 
 def _forecast_lines(run: RunNow) -> list[Line]:
-    """When each quantile reaches the limit, the soonest first; what may never come is told in one line."""
+    """When each quantile reaches the limit, the highest quantile first; unlikely ones share a line."""
     coming = [forecast for forecast in reversed(forecasts(run)) if math.isfinite(forecast.early)]
     lines: list[Line] = [_forecast_line(run, forecast) for forecast in coming if math.isfinite(forecast.median)]
     unlikely = [forecast for forecast in coming if not math.isfinite(forecast.median)]
@@ -169,7 +160,6 @@ def _memory_lines(run: RunNow) -> list[Line]:
 
 
 def written_by(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """Tokens of the last step by who wrote them: number, share, and the share's course."""
     found = authors(run)
     if not found:
         return [[("nothing recorded yet", DIM)]]
@@ -201,7 +191,6 @@ def written_by(run: RunNow, width: int, height: int, ascii_only: bool) -> list[L
 
 
 def _totals(found: dict[str, Points]) -> dict[int, float]:
-    """Tokens of each step."""
     totals: dict[int, float] = {}
     for points in found.values():
         for step, value in points:

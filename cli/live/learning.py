@@ -1,4 +1,4 @@
-"""The panels about learning: strength by opponent, and the signals of training."""
+"""The panels about learning: strength by opponent, and training metrics."""
 
 from earl.cli.live.canvas import Curve, plot, sparkline
 from earl.cli.live.now import RunNow, evaluation, score_curves
@@ -8,7 +8,6 @@ from earl.matches import MatchResult, mean_over_seats
 from earl.runs.summary import FINAL
 
 LEAST_PLOT = 6
-"""Lines below which a plot says nothing."""
 BESIDE = 38
 """Columns of a table of results beside its plot."""
 SIGNALS = {
@@ -21,7 +20,6 @@ SIGNALS = {
     "learning_rate": ("learning rate", short),
     "kl_to_sampler": ("KL to sampler", short),
 }
-"""Metric -> its name here and how it is written."""
 WARM_SIGNALS = {
     "warm_start/entropy": ("entropy", short),
     "warm_start/grad_norm": ("gradient norm", short),
@@ -30,13 +28,11 @@ WARM_SIGNALS = {
 
 
 def strength_title(run: RunNow) -> str:
-    """What the score is."""
     tasks = any(not match.result.opponent for match in run.numbers.matches[:1])
     return "Strength: share of tasks solved" if tasks else "Strength: wins + half the draws, by opponent"
 
 
 def strength(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """The score by opponent over steps, and the last evaluation."""
     step, phase, results = evaluation(run)
     if not results:
         return [[("not evaluated yet", DIM)]]
@@ -46,7 +42,7 @@ def strength(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Lin
         for number, (opponent, points) in enumerate(score_curves(run.numbers.matches).items())
     }
     when = "best weights:" if phase == FINAL else f"at step {step}:"
-    low = height - len(groups) - 1 < LEAST_PLOT  # then the table stands beside the plot
+    low = height - len(groups) - 1 < LEAST_PLOT  # then the table goes beside the plot
     across = BESIDE if low else width
     table = [_result_head(when, groups[0][0], across, low)]
     table += [_result(mean_over_seats(seats), curves.get(seats[0].opponent), across, low) for seats in groups]
@@ -67,7 +63,6 @@ def strength(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Lin
 
 
 def _shares(mean: MatchResult, low: bool) -> dict[str, float]:
-    """What is told of an opponent, a little less where there is little room."""
     shares = {"win": mean.win, "draw": mean.draw, "loss": mean.loss} if mean.opponent else {"solved": mean.win}
     return shares if low and mean.opponent else {**shares, "illegal": mean.illegal}
 
@@ -78,7 +73,6 @@ def _result_head(when: str, first: MatchResult, width: int, low: bool) -> Line:
 
 
 def _result(mean: MatchResult, curve: Curve | None, width: int, low: bool) -> Line:
-    """One opponent: its curve's mark, name, and how the games ended."""
     shares = _shares(mean, low)
     mark, color = (curve.mark, curve.color) if curve else (" ", "")
     name = column(f"{mark} {safe(mean.opponent) or 'held-out tasks'}", width - 8 * len(shares))
@@ -87,7 +81,7 @@ def _result(mean: MatchResult, curve: Curve | None, width: int, low: bool) -> Li
 
 
 def signals(run: RunNow, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """Reward (the loss of imitation in the warm start), and the other signals of training as small courses."""
+    """A plot of the reward (of the imitation loss in the warm start), and sparklines of the other metrics."""
     warm = not run.series("reward")
     name, label = ("warm_start/loss", "loss of imitation") if warm else ("reward", "reward")
     rows = [

@@ -1,4 +1,4 @@
-"""The whole view in a rectangle of characters: head, as many panels as there is room for, and the keys."""
+"""Lays out the live view: a header, as many panels as fit, and a footer with keys."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,8 +9,6 @@ from earl.cli.live.canvas import bar
 from earl.cli.live.context import authors
 from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
 from earl.cli.live.spans import BAD, DIM, GOOD, WARN, Line, Span, duration, fit, heading, percent, safe, wrapped
-
-# The head of the view: which run, what it does, how far it is, and what to worry about.
 
 STYLES = {
     "training": GOOD,
@@ -23,7 +21,6 @@ STYLES = {
 
 
 def header(run: RunNow, width: int, ascii_only: bool) -> list[Line]:
-    """Name, state and progress; below them what to worry about, if there is something."""
     env = f"  {safe(run.config.env.name)}" if run.config else ""
     doing = phase(run)
     ago = f"last change {duration(max(1, int(run.time - run.changed)))} ago"
@@ -37,7 +34,6 @@ def header(run: RunNow, width: int, ascii_only: bool) -> list[Line]:
 
 
 def _told(run: RunNow, doing: str) -> str:
-    """The state in the words of the event that brought it about."""
     if run.state == "finished":
         return next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
     return f"{doing}; earl train --resume goes on" if doing == "stopped" else doing
@@ -57,7 +53,6 @@ def _progress(run: RunNow, width: int, ascii_only: bool) -> Line:
 
 
 def _alerts(run: RunNow, width: int) -> list[Line]:
-    """The latest warning about the limit, a run that has gone quiet, files that cannot be read."""
     alerts: list[Line] = []
     if silence(run):
         alerts.append([(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD)])
@@ -77,7 +72,6 @@ PANELS: tuple[tuple[str, Draw], ...] = (
     ("time", growth.stages),
     ("events", growth.events),
 )
-"""Name and drawing, in the order of reading."""
 TITLES = {
     "training": "Training",
     "context": "Context in tokens",
@@ -90,29 +84,21 @@ NEEDS: dict[str, Callable[[RunNow], float]] = {
     "time": lambda run: len(run.numbers.timings) + 4,
     "events": lambda run: min(len(run.numbers.events) + len(run.problems), 12) + 3,
 }
-"""Lines of the tables: heading, rows and a blank; a panel that is not here is a plot, which takes what it gets."""
+"""Lines that tables need: heading, rows and a blank. Panels not listed are plots, which share the rest."""
 LEAST = 6
-"""Lines that are left to every other row of panels."""
+"""Lines reserved for each other row of panels."""
 WIDTH, HEIGHT = 58, 10
-"""The least columns and lines of a panel that can be read."""
 GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PanelGrid:
-    """How the panels are shared out to pages, and those of a page to columns."""
-
     columns: int
     pages: tuple[tuple[int, ...], ...]
 
 
 def arrange(width: int, height: int, count: int) -> PanelGrid:
-    """The grid for a terminal; every page holds as many panels as can be read on it.
-
-    Example:
-        >>> arrange(80, 20, 6)
-        Grid(columns=1, pages=((0, 1), (2, 3), (4, 5)))
-    """
+    """Choose the grid for a terminal: as many readable panels per page as fit."""
     columns = min(3, max(1, (width + GAP) // (WIDTH + GAP)))
     most = max(1, height // HEIGHT) * columns
     num_pages = math.ceil(count / most)
@@ -122,7 +108,7 @@ def arrange(width: int, height: int, count: int) -> PanelGrid:
 
 
 def draw(run: RunNow, width: int, height: int, ascii_only: bool, page: int = 0) -> list[list[Span]]:
-    """Exactly `height` lines of exactly `width` columns. Pages are counted round."""
+    """Exactly `height` lines of exactly `width` columns. `page` wraps around."""
     head = header(run, width, ascii_only)
     room = max(0, height - len(head) - 1)
     grid = arrange(width, room, len(PANELS))
@@ -135,7 +121,7 @@ def draw(run: RunNow, width: int, height: int, ascii_only: bool, page: int = 0) 
 def body(
     run: RunNow, shown: Sequence[int], columns: int, width: int, height: int, ascii_only: bool
 ) -> list[list[Span]]:
-    """The panels with these numbers, row by row, in exactly `height` lines; a last row that is not full is wider."""
+    """The panels `shown`, row by row, in exactly `height` lines; panels of an incomplete last row are wider."""
     rows = [shown[first : first + columns] for first in range(0, len(shown), columns)]
     lines: list[list[Span]] = []
     for row, tall in zip(rows, _heights(run, rows, height), strict=True):
@@ -146,7 +132,7 @@ def body(
 
 
 def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[int]:
-    """Lines of each row: tables get what they need, plots share the rest; without a plot, the last row gets it."""
+    """Lines of each row: tables get what they need, plots share the rest; without plots the last row gets it."""
     wanted = [max(NEEDS.get(PANELS[panel][0], _rest)(run) for panel in row) for row in rows]
     elastic = [number for number, lines in enumerate(wanted) if lines == math.inf] or [len(rows) - 1]
     heights = [0] * len(rows)
@@ -160,7 +146,6 @@ def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[in
 
 
 def _rest(run: RunNow) -> float:
-    """What a plot needs: all that there is."""
     del run
     return math.inf
 

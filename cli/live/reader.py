@@ -1,4 +1,4 @@
-"""Reads a run's folder again and again, only what is new, without disturbing whoever writes in it."""
+"""Polls a run's folder for the live view. Reads only what has changed, and never blocks the writer."""
 
 import time
 from pathlib import Path
@@ -17,8 +17,6 @@ Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
 class Reader:
-    """Polls one run."""
-
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._seen: Fingerprint = ()
@@ -27,11 +25,7 @@ class Reader:
         self._config, self._recipe_problem = _recipe(folder)
 
     def read(self) -> RunNow:
-        """The run as it is now. What cannot be read is told, and what was read before stays.
-
-        Raises:
-            EarlError: when the run's folder is gone.
-        """
+        """Read the run's state. Errors become `problems`, old numbers stay. Raises EarlError if the folder is gone."""
         if not self._folder.config.is_file():
             raise EarlError(
                 f"run {self._folder.name!r} is gone from {self._folder.path}: a run that fails before its first "
@@ -50,7 +44,6 @@ class Reader:
             )
 
     def _refresh(self) -> None:
-        """Read the database if it has changed since it was read."""
         fingerprint = tuple(map(_fingerprint, files_of(self._folder.database)))
         if fingerprint == self._seen:
             return
@@ -61,15 +54,12 @@ class Reader:
                 self._numbers, self._problem = store.read_numbers(self._folder.database, self._numbers), None
             except EarlError as error:
                 self._problem = str(error)
-                return  # it may be whole the next time
+                return  # the next attempt may succeed
         self._seen = fingerprint
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None when it is missing.
-
-    An empty one is as good as missing: a reader of a database leaves an empty log beside it.
-    """
+    """Changes when a file is written. None if missing or empty: readers of a database leave an empty log beside it."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -78,7 +68,6 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
 
 
 def _recipe(folder: RunFolder) -> tuple[Config | None, str | None]:
-    """The recipe, or why it cannot be read."""
     try:
         return build(folder.recipe()), None
     except EarlError as error:

@@ -1,4 +1,4 @@
-"""The view in a terminal: reads the run about once a second, draws when something changed, listens to keys."""
+"""The live view's event loop: reads the run about once a second, draws changes, handles keys and resizing."""
 
 import os
 import select
@@ -17,8 +17,6 @@ from earl.cli.live.now import RunNow
 from earl.cli.live.page import PANELS, arrange, body, draw, header
 from earl.cli.live.reader import Reader
 from earl.cli.live.spans import Line, to_text
-
-# Keys as they are pressed, and sizes as they change, for as long as the view has the terminal.
 
 KEYS = {
     "q": "quit",
@@ -40,17 +38,17 @@ KEYS = {
     "\x1b[Z": "previous",
     **{str(number): str(number) for number in range(1, 10)},
 }
-"""What arrives for a key -> what it means. Any other key means nothing."""
+"""Input bytes -> action. Other keys are ignored."""
 
 
 class Keyboard:
-    """Waits for keys on a terminal, or just waits where stdin is none."""
+    """Waits for keys on a terminal; only sleeps if stdin is no terminal."""
 
     def __init__(self, descriptor: int | None, resized: int) -> None:
         self._descriptor, self._resized = descriptor, resized
 
     def wait(self, seconds: float) -> str | None:
-        """The meaning of the next key; "resize" when the terminal changed its size; None when the time is up."""
+        """Return the next key's action; "resize" if the terminal changed size; None on timeout."""
         watched = [self._resized, *([] if self._descriptor is None else [self._descriptor])]
         ready, _, _ = select.select(watched, [], [], seconds)
         if self._resized in ready:
@@ -58,13 +56,13 @@ class Keyboard:
             return "resize"
         if self._descriptor is None or self._descriptor not in ready:
             return None
-        pressed = os.read(self._descriptor, 64)  # an arrow is one read of three bytes
-        return KEYS.get(pressed.decode(errors="replace"), "other") if pressed else "quit"  # the terminal is gone
+        pressed = os.read(self._descriptor, 64)  # an arrow key is one read of three bytes
+        return KEYS.get(pressed.decode(errors="replace"), "other") if pressed else "quit"  # the terminal is closed
 
 
 @contextmanager
 def keyboard() -> Iterator[Keyboard]:
-    """Take the keyboard: no echo, no waiting for Return; Ctrl-Z comes as a key. Given back whatever happens."""
+    """Set the terminal to raw input (no echo, no line buffering, Ctrl-Z as a key), and restore it at the end."""
     descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
     before = termios.tcgetattr(descriptor) if descriptor is not None else None
     with _wakeups() as resized:
@@ -78,7 +76,6 @@ def keyboard() -> Iterator[Keyboard]:
 
 
 def _raw(mode: list[Any]) -> list[Any]:
-    """A terminal mode without lines and echo; Ctrl-C stays a signal."""
     mode[3] &= ~(termios.ICANON | termios.ECHO)
     mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
     mode[6][termios.VSUSP] = b"\0"
@@ -87,9 +84,9 @@ def _raw(mode: list[Any]) -> list[Any]:
 
 @contextmanager
 def _wakeups() -> Iterator[int]:
-    """A descriptor that can be read whenever the terminal has changed its size; SIGTERM ends like Ctrl-C.
+    """A descriptor that becomes readable when the terminal is resized; SIGTERM acts like Ctrl-C.
 
-    Ctrl-C is heard even where it was ignored when the process began, as it is by whatever a script starts with `&`.
+    Ctrl-C works even if SIGINT was ignored at the start, as it is for a script's background jobs.
     """
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -113,13 +110,12 @@ def _wakeups() -> Iterator[int]:
 
 REFRESH_SECONDS = 1.0
 LOAD = 0.1
-"""Most of a processor that the view may take: where a long run makes it dear, it refreshes less often."""
+"""Largest share of a CPU for the view: if reading a long run is slow, it refreshes less often."""
 SNAPSHOT_PANEL = 13
-"""Lines of a panel where there is no screen to fill."""
 
 
 def watch(reader: Reader, console: Console) -> RunNow:
-    """Show the run until q or Ctrl-C is pressed; the training is not touched. Returns what was read last."""
+    """Show the run until q or Ctrl-C is pressed; return the last state read. The training is not affected."""
     run, page = reader.read(), 0
     while True:
         try:
@@ -128,11 +124,11 @@ def watch(reader: Reader, console: Console) -> RunNow:
             return run
         if not suspended:
             return run
-        os.kill(os.getpid(), signal.SIGSTOP)  # goes on here after the shell's `fg`
+        os.kill(os.getpid(), signal.SIGSTOP)  # continues here after the shell's `fg`
 
 
 def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[RunNow, int, bool]:
-    """Hold the screen until the view is left. Returns what was read last, the page, and whether to come back."""
+    """Show the screen until the user leaves. Returns the last state, the page, and whether it was only suspended."""
     with keyboard() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic()
         while True:
@@ -150,7 +146,6 @@ def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[
 
 
 def turned(page: int, pressed: str | None) -> int:
-    """The page after a key."""
     if pressed == "next":
         return page + 1
     if pressed == "previous":
@@ -161,7 +156,6 @@ def turned(page: int, pressed: str | None) -> int:
 
 
 def snapshot(run: RunNow, console: Console) -> None:
-    """Print all panels once, one below the other where the console is narrow."""
     width = console.width
     grid = arrange(width, SNAPSHOT_PANEL * len(PANELS), len(PANELS))
     rows = -(-len(PANELS) // grid.columns)
@@ -174,7 +168,6 @@ def snapshot(run: RunNow, console: Console) -> None:
 
 
 def _trimmed(line: Line) -> Line:
-    """Without blanks at the end."""
     kept = list(line)
     while kept and not kept[-1][0].strip():
         kept.pop()
@@ -182,5 +175,5 @@ def _trimmed(line: Line) -> Line:
 
 
 def plain(console: Console) -> bool:
-    """Whether only ASCII is drawn: no UTF-8, or a console of Linux itself, whose font has no braille."""
+    """Whether to draw ASCII only: no UTF-8, or the Linux console, whose font has no braille."""
     return not console.encoding.startswith("utf") or os.environ.get("TERM") == "linux"

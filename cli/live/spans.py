@@ -1,4 +1,4 @@
-"""Lines of coloured text that fit exactly: the material that every panel is made of."""
+"""Styled lines of exact width, which panels are made of, and short formats for numbers."""
 
 import math
 from collections.abc import Sequence
@@ -9,16 +9,9 @@ from rich.text import Text
 
 from earl.cli.text import one_line
 
-# Numbers in few ASCII characters.
-
 
 def short(value: float) -> str:
-    """A number in three digits.
-
-    Example:
-        >>> [short(x) for x in (0, 0.25, 72, 1500, 2_000_000, 1e-5)]
-        ['0', '0.25', '72', '1.5k', '2M', '1e-05']
-    """
+    """A number in three digits, such as 0.25, 72, 1.5k, 2M."""
     if not math.isfinite(value):
         return "-"
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -28,12 +21,7 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1 in per cent; only what is 0 or 1 is shown as 0 or 100.
-
-    Example:
-        >>> [percent(x) for x in (0, 0.0004, 0.123, 0.9999, 1)]
-        ['0%', '<0.1%', '12.3%', '>99.9%', '100%']
-    """
+    """A fraction in per cent, such as <0.1%, 12.3%, >99.9%; only exact 0 and 1 are shown as 0 and 100."""
     if not math.isfinite(share):
         return "-"
     if abs(share) < 1e-9 or abs(1 - share) < 1e-9:  # sums of exact probabilities miss 0 and 1 by rounding
@@ -42,17 +30,11 @@ def percent(share: float) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """A share of 1 in whole per cent, for the numbers of an axis."""
     return f"{share:.0%}"
 
 
 def duration(seconds: float) -> str:
-    """A time span in the unit that suits it.
-
-    Example:
-        >>> [duration(x) for x in (0.0042, 3.21, 75, 7300, 200_000)]
-        ['4.2ms', '3.21s', '1m 15s', '2h 1m', '2d 7h']
-    """
+    """A time in its natural units, such as 4.2ms, 3.21s, 1m 15s, 2d 7h."""
     if not math.isfinite(seconds):
         return "-"
     if seconds < 1:
@@ -67,12 +49,6 @@ def duration(seconds: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """A number of bytes.
-
-    Example:
-        >>> size(3 * 2**20)
-        '3 MiB'
-    """
     for limit, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if num_bytes >= limit:
             return f"{num_bytes / limit:.3g} {unit}"
@@ -80,17 +56,17 @@ def size(num_bytes: float) -> str:
 
 
 Span = tuple[str, str]
-"""Text and its style; "" is the terminal's own."""
+"""Text and its style; "" is the terminal's default."""
 Line = Sequence[Span]
 
 DIM = "bright_black"
 GOOD, WARN, BAD = "green", "yellow", "red"
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "white", "red")
-"""Of the 16 colours that every terminal has, so that its own theme holds."""
+"""Of the 16 colours that every terminal has, so that the user's theme applies."""
 
 
 def fit(line: Line, width: int) -> list[Span]:
-    """The line in exactly `width` columns: cut, or filled with blanks. Wide characters count as two."""
+    """Cut or pad a line to exactly `width` columns. Wide characters count as two."""
     fitted: list[Span] = []
     left = width
     for text, style in line:
@@ -101,30 +77,27 @@ def fit(line: Line, width: int) -> list[Span]:
 
 
 def column(text: str, width: int, right: bool = False) -> str:
-    """A text in exactly `width` columns, cut where it is too long."""
     blank = " " * max(0, width - cell_len(text))
     return set_cell_size(blank + text if right else text + blank, max(0, width))
 
 
 def safe(text: str) -> str:
-    """A text of unknown origin in one line that cannot steer the terminal, and no longer than a screen can show."""
+    """Make untrusted text safe to print: one line, no control sequences, at most 1000 characters."""
     return one_line(text[:1000])
 
 
 def wrapped(text: str, width: int, most: int) -> list[str]:
-    """At most `most` lines of a text, the last one cut where there would be more."""
+    """At most `most` lines; the last one may be too long, and is cut when drawn."""
     lines = wrap(text, max(8, width)) if most > 1 else [text]
     return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines
 
 
 def heading(title: str, width: int, ascii_only: bool) -> list[Span]:
-    """A title in a rule across the panel."""
     rule = "-" if ascii_only else "─"
     return fit([(f"{rule} ", DIM), (title, "bold"), (f" {rule * width}", DIM)], width)
 
 
 def to_text(lines: Sequence[Line]) -> Text:
-    """Lines as one text for rich, which is neither wrapped nor read as markup."""
     text = Text(no_wrap=True, overflow="crop", end="")
     for number, line in enumerate(lines):
         text.append("\n" if number else "")

@@ -1,4 +1,4 @@
-"""The audit of a run: its stored episodes are replayed, and all that is stored of them is checked.
+"""The audit of a run: replays its stored episodes and checks everything stored about them.
 
 files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name (registry) ─▶ findings with place and cause
 """
@@ -19,11 +19,7 @@ __all__ = ["Audit", "Fault", "Finding", "audit"]
 def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], object] = str) -> Audit:
     """Check a run's stored episodes, all of them or those of one step. Reads only.
 
-    Args:
-        watch: is told the name of each file before it is read.
-
-    Raises:
-        EarlError: when the recipe cannot be read, or nothing is stored to check.
+    `watch` gets the name of each file before it is read. Raises EarlError if recipe or episodes cannot be read.
     """
     run = AuditedRun(folder)
     paths = [path for path in files(folder.trajectories) if step is None or step_of(path) == step]
@@ -52,13 +48,13 @@ def _file(verdict: Verdict, stored: StoredStep) -> None:
 
 
 def _beside(run: AuditedRun, verdict: Verdict) -> None:
-    """Checkpoints and database, which checks have been read from."""
+    """Problems in checkpoints and database, which the checks have read by now."""
     assert run.checkpoints is not None and (run.metrics is None or run.metrics is not None)
     verdict.findings += [Finding(Fault.CORRUPT_FILE, problem) for problem in run.problems]
 
 
 def _signatures(run: AuditedRun, verdict: Verdict) -> None:
-    """Who vouches for the run and its checkpoints, once they have been read."""
+    """Signatures of the run and its checkpoints, after these have been read."""
     verdict.files = len(run.signers) + len(run.forged)
     verdict.findings += [Finding(Fault.BAD_SIGNATURE, fault) for fault in run.forged]
     for who in run.signers:

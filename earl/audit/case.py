@@ -1,4 +1,4 @@
-"""One stored step under audit, with everything that its checks share."""
+"""One stored step under audit, with the data that its checks share."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,17 +15,14 @@ from earl.trajectory import TrainingRecord, Trajectory
 
 @dataclass
 class Case:
-    """A step's file, its episodes replayed and diagnosed."""
-
     run: AuditedRun
     file: StoredStep
     world: EpisodeFactory = field(init=False)
     placing: Placing = field(init=False)
     replays: list[Replay] = field(init=False)
     diagnoses: dict[int, list[Finding]] = field(init=False)
-    """Findings by episode, for those that have some."""
+    """Findings by episode; episodes without findings are left out."""
     findings: list[Finding] = field(default_factory=list)
-    """Those of the checks so far."""
 
     def __post_init__(self) -> None:
         stored = self.file.trajectories
@@ -39,35 +36,32 @@ class Case:
 
     @property
     def step(self) -> int:
-        """The step that the file holds."""
         return self.file.step
 
     def spoken(self, episode: int) -> Spoken:
-        """Who makes findings in an episode."""
         return Spoken(self.world.chat, self.step, episode)
 
     @property
     def told(self) -> set[int | None]:
-        """Episodes in which the checks so far have found something; None stands for the step."""
+        """Episodes in which the checks so far found something; None stands for the whole step."""
         return {finding.episode for finding in self.findings}
 
     def finding(self, fault: Fault, message: str, episode: int | None = None) -> Finding:
-        """A finding in the step, or in one of its episodes."""
         return Finding(fault, message, self.step, episode)
 
     def sound(self) -> list[tuple[int, Trajectory]]:
-        """The episodes whose tokens and turns are known, by the replay where the file is wrong elsewhere."""
+        """The episodes whose tokens and turns are known; from the replay, even if other parts of the file are wrong."""
         return [(r.index, r.played) for r in self.replays if r.played is not None and self.whole(r)]
 
     def whole(self, replay: Replay) -> bool:
-        """Whether an episode's tokens are those of its replay and stand beside as many of everything else."""
+        """Whether an episode's tokens match its replay, and its other columns have the same length."""
         stored = replay.stored
         same = len({len(stored.tokens), len(stored.authors), len(stored.logprobs), len(stored.versions)}) == 1
         told = [finding.fault for finding in self.diagnoses.get(replay.index, ())]
         return same and replay.same_tokens and not replay.waiting and Fault.REENCODED_ACTION not in told
 
     def true_groups(self) -> list[Group] | None:
-        """The groups as they must have been; None when an episode cannot be told, is missing or stands twice."""
+        """The groups as they were played; None if an episode is unknown, missing or duplicated."""
         size = self.run.config.rollout.group_size
         if any(finding.fault is Fault.REENCODED_ACTION for finding in self.findings):
             return None
@@ -79,11 +73,10 @@ class Case:
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
     def experiences(self) -> list[tuple[Replay, TrainingRecord]]:
-        """What was stored of learning from each episode that can be told."""
         return [(r, e) for r, e in zip(self.replays, self.file.experiences, strict=False) if self.whole(r)]
 
     def _slots(self, index: int, stored: Trajectory) -> list[Slot]:
-        """Task and seed by the run's seed, and as stored."""
+        """Task and seed, first as derived from the run's seed, then as stored."""
         own, slots, taken = Slot(stored.task, stored.seed), self.placing.slots, self.placing.taken[index]
         if taken is not None:
             return [own]
@@ -91,4 +84,3 @@ class Case:
 
 
 Check = Callable[[Case], Iterable[Said]]
-"""A check of one step."""

@@ -1,4 +1,4 @@
-"""What is wrong with one stored episode, by its replay: the cause is named, not everything that follows from it."""
+"""Names what is wrong with one stored episode, from its replay: the cause, not all of its consequences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,20 +10,13 @@ from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory
 from earl.trajectory import TRUNCATING, Author, Trajectory, Turn
 
-# Why the tokens of a stored episode are not those of its replay.
-
 MAX_GUESSES = 64
-"""Actions that are tried in the place of a missing one."""
 
 
 def token_fault(
     world: EpisodeFactory, replay: Replay, played: Trajectory, spoken: Spoken, actions: Sequence[str]
 ) -> Finding:
-    """The cause, by where the two sequences of tokens differ and by what makes them agree.
-
-    Args:
-        actions: one of them may be the action of a missing turn.
-    """
+    """The cause of different tokens. A missing turn may have one of `actions`."""
     ours, theirs = replay.stored.tokens.tolist(), played.tokens.tolist()
     difference = edit(ours, theirs)
     assert difference is not None
@@ -66,7 +59,7 @@ def _reencoded(
 def _insertions(
     world: EpisodeFactory, replay: Replay, played: Trajectory, start: int, actions: Sequence[str]
 ) -> Iterator[tuple[int, str]]:
-    """Turns that make the replay fit when they are put in: the place and the action."""
+    """Missing turns whose insertion makes the replay fit: turn number and action."""
     stored, slot = replay.stored, replay.slot
     assert slot is not None
     number = sum(turn.end <= start for turn in played.turns)
@@ -84,11 +77,8 @@ def _lacks_one_turn(stored: Trajectory, whole: Trajectory, replies: int) -> bool
     return left is not None and left[0] == left[1] and len(whole.turns) == replies + 1
 
 
-# Turns that do not stand where the replies are, or do not say what they say.
-
-
 def turn_faults(replay: Replay, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
-    """Turns that are missing, misplaced, or whose action is not what the tokens say; and replies of a wrong length."""
+    """Turns that are missing, misplaced, or disagree with the tokens; also replies of a wrong length."""
     if (number := _outgrown(replay.stored.turns, played.turns)) is not None:
         length, room = (turns[number].end - turns[number].action_start for turns in (played.turns, replay.stored.turns))
         said = f"the reply has {length} tokens where its turn has {room}: later turns stand {length - room} off"
@@ -109,7 +99,7 @@ def turn_faults(replay: Replay, played: Trajectory, spoken: Spoken) -> Iterator[
 
 
 def _outgrown(stored: Sequence[Turn], played: Sequence[Turn]) -> int | None:
-    """The turn whose reply has another length than it says, where all later turns are off by the same."""
+    """The turn whose reply has a wrong length, with all later turns shifted by the same amount."""
     if len(stored) != len(played):
         return None
     number = next(
@@ -150,11 +140,7 @@ def _length(reply: Sequence[int], room: int, number: int, spoken: Spoken) -> Ite
 
 
 def diagnose(world: EpisodeFactory, replay: Replay, step: int, actions: Sequence[str]) -> list[Finding]:
-    """The faults of an episode's tokens, turns, authors, rewards and ending.
-
-    Args:
-        actions: actions of the step's episodes, the most frequent first; one of them may be the missing one.
-    """
+    """The faults of an episode. `actions`: the step's actions, the most frequent first, to guess a missing turn."""
     spoken = Spoken(world.chat, step, replay.index)
     if replay.played is None:
         return [spoken.finding(Fault.WRONG_TOKEN, f"the episode cannot be replayed: {replay.fault}")]

@@ -1,7 +1,7 @@
-"""What is known of every sampled token of a step: its draw, and what log-prob and draws the weights gave it.
+"""The expected log-prob and draw of every sampled token of a step.
 
-With the weights at hand they are asked. Without them the step's other episodes are: the same weights sampled all of
-them, so that after the same context a token has the same log-prob, and greater draws give greater tokens.
+They come from the weights if these are stored. Else they come from the step's other episodes, which the same weights
+sampled: after the same context a token has the same log-prob, and larger draws give larger token ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,21 +18,20 @@ from earl.seeds import derive, uniforms
 from earl.trajectory import Trajectory
 
 TOLERANCE = 1e-4
-"""By which a log-prob may differ between the sampler, which decodes with a cache, and one pass over the episode,
-relative to 1 + its size. Measured: up to 8e-6."""
+"""Allowed difference of a log-prob between the sampler, which decodes with a cache, and one pass over the episode,
+relative to 1 + its size. Measured: up to 8e-6.
+"""
 DRAWN = 1e-4
-"""By which a draw may miss its token."""
+"""Allowed distance between a draw and its token's interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPosition:
-    """A sampled token."""
-
     episode: int
-    """Place in the file."""
+    """Index in the file."""
     turn: int
     token: int
-    """Place in the episode."""
+    """Index in the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,17 @@ class Sampled:
     places: list[TokenPosition]
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float64]
-    """As stored."""
     draws: NDArray[np.float64]
-    """The uniform numbers that the episodes' seeds give there."""
+    """The uniform numbers that follow from the episodes' seeds."""
     contexts: list[bytes]
-    """Digest of what the policy saw before the token, and of its version."""
+    """Digest of the context before the token, and of its version."""
     versions: NDArray[np.int64]
-    """Of the weights that are said to have sampled the token."""
+    """The version that is stored for the token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the tokens should be like, [M] each; NaN where nobody knows."""
+    """Expected values of the tokens, [M] each; NaN if unknown."""
 
     logprobs: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -61,28 +59,24 @@ class Evidence:
     """Draws from `low` to `high` give the token."""
 
     def known(self) -> NDArray[np.bool_]:
-        """Tokens that somebody knows of."""
         return ~np.isnan(self.logprobs)
 
     def where(self, chosen: NDArray[np.bool_]) -> "Evidence":
-        """The same of chosen tokens alone."""
         return Evidence(*(np.where(chosen, values, np.nan) for values in (self.logprobs, self.low, self.high)))
 
     def off(self, sampled: Sampled) -> NDArray[np.bool_]:
-        """Tokens whose stored log-prob is another."""
         with np.errstate(invalid="ignore"):
             near = np.abs(sampled.logprobs - self.logprobs) <= TOLERANCE * (1 + np.abs(self.logprobs))
         wrong: NDArray[np.bool_] = ~near & ~np.isnan(self.logprobs)
         return wrong
 
     def misdrawn(self, sampled: Sampled) -> NDArray[np.bool_]:
-        """Tokens that their draws do not give."""
         with np.errstate(invalid="ignore"):
             return (sampled.draws < self.low - DRAWN) | (sampled.draws > self.high + DRAWN)
 
 
 def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
-    """The sampled tokens of episodes, given with their places in the file."""
+    """The sampled tokens of episodes, which are given with their indices in the file."""
     places, tokens, logprobs, draws, seen, versions = [], [], [], [], [], []
     for index, trajectory in episodes:
         for number, turn in enumerate(trajectory.turns):
@@ -101,7 +95,7 @@ def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
 
 
 def by_weights(model: Any, episodes: Sequence[tuple[int, Trajectory]], temperature: float) -> Evidence:
-    """What a model says of the tokens that `gather` gives."""
+    """Evidence from a model about the tokens of `gather`."""
     trajectories = [trajectory for _, trajectory in episodes]
     rows = pack(trajectories)
     scored = review(model, rows, temperature)
@@ -111,7 +105,7 @@ def by_weights(model: Any, episodes: Sequence[tuple[int, Trajectory]], temperatu
 
 
 def _row_places(trajectories: Sequence[Trajectory], offsets: NDArray[np.int64]) -> Iterator[int]:
-    """Where the rows hold each sampled token, in the order of `gather`."""
+    """The index of each sampled token in the packed rows, in the order of `gather`."""
     row = 0
     for trajectory in trajectories:
         for turns in contexts(trajectory):
@@ -122,7 +116,7 @@ def _row_places(trajectories: Sequence[Trajectory], offsets: NDArray[np.int64]) 
 
 
 def by_siblings(sampled: Sampled) -> Evidence:
-    """What the other episodes that stood in the same place say: the median of their log-probs, and their tokens."""
+    """Evidence from other episodes with the same context: the median of their log-probs, and their tokens."""
     count = len(sampled.places)
     evidence = Evidence(*(np.full(count, np.nan) for _ in range(3)))
     together: dict[bytes, list[int]] = {}
@@ -135,12 +129,11 @@ def by_siblings(sampled: Sampled) -> Evidence:
 
 
 def _compare(sampled: Sampled, members: NDArray[np.int64], evidence: Evidence) -> None:
-    """Let the tokens that came after one context judge each other."""
     tokens, logprobs = sampled.tokens[members], sampled.logprobs[members]
     chances: dict[int, float] = {}
     for token in np.unique(tokens).tolist():
         same = members[tokens == token]
-        if len(same) > 2:  # of two that differ nobody knows which is right
+        if len(same) > 2:  # with two different values it is unknown which is right
             middle = float(np.median(logprobs[tokens == token]))
             evidence.logprobs[same], chances[token] = middle, float(np.exp(middle))
     for token in np.unique(tokens).tolist():

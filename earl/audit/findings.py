@@ -1,4 +1,4 @@
-"""What an audit says: findings with a name, a place and a sentence, gathered check by check."""
+"""The results of an audit: findings with fault, place and message, collected by check."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +9,6 @@ from earl.errors import boundary
 
 
 class Fault(StrEnum):
-    """What can be wrong with a stored episode or with the file that it lies in."""
-
     CORRUPT_FILE = "corrupt file"
     WRONG_SEED = "wrong seed"
     WRONG_GROUP = "wrong group"
@@ -38,50 +36,38 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, where it is, and what was expected and found, in a sentence.
-
-    Example:
-        Finding(Fault.WRONG_AUTHOR, "token 4 is the template's but is stored as …", step=60, episode=3, token=4)
-    """
+    """One fault and its place; the message says what was expected and what was found."""
 
     fault: Fault
     message: str
     step: int | None = None
     episode: int | None = None
-    """Place in the step's file, from 0."""
+    """Index in the step's file."""
     turn: int | None = None
-    """From 0."""
     token: int | None = None
-    """Place in the episode's tokens, from 0."""
+    """Index in the episode's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """Why something could not be checked."""
-
     reason: str
 
 
 Said = Finding | Unchecked
-"""What a check yields."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What one check said of a run."""
-
     check: str
     question: str
-    """What is checked, in words."""
     files: int = 0
-    """Files that it looked at."""
     findings: list[Finding] = field(default_factory=list)
     unchecked: dict[str, int] = field(default_factory=dict)
-    """Why something was not checked → in how many files."""
+    """Reason for an omitted check → number of files."""
 
     @property
     def state(self) -> str:
-        """ "failed", "passed", "partly" (some of it was not checked) or "not checked"."""
+        """ "failed", "passed", "partly" (some parts were not checked) or "not checked"."""
         if self.findings:
             return "failed"
         left_out = sum(self.unchecked.values())
@@ -90,8 +76,6 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit of a run found."""
-
     run: str
     files: int
     episodes: int
@@ -99,38 +83,33 @@ class Audit:
 
     @property
     def findings(self) -> list[Finding]:
-        """Those of all checks: what lies nearest to the cause comes first."""
+        """The findings of all checks; those nearest to the cause come first."""
         return [finding for verdict in self.verdicts for finding in verdict.findings]
 
 
-# Findings in words: tokens as text, and the place in the run.
-
 LONGEST = 60
-"""Characters of a text that are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """Who speaks of one episode."""
+    """Makes findings in one episode, and quotes its tokens."""
 
     chat: Chat
     step: int
     episode: int
 
     def finding(self, fault: Fault, message: str, turn: int | None = None, token: int | None = None) -> Finding:
-        """A finding in this episode."""
         return Finding(fault, message, self.step, self.episode, turn, token)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Tokens as quoted text; by their numbers where they are none."""
+        """Tokens as quoted text; as numbers if they cannot be decoded."""
         if not tokens:
             return "nothing"
-        with boundary() as fault:  # a damaged file may hold numbers that are no tokens
+        with boundary() as fault:  # a damaged file may hold invalid token ids
             text = repr(str(self.chat.tokenizer.decode(list(tokens), skip_special_tokens=False)))
         if fault.message:
             text = f"tokens {', '.join(map(str, tokens))}"
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
     def more(self, count: int) -> str:
-        """How many other places are alike."""
         return f" (and {count - 1} more tokens)" if count > 1 else ""

@@ -1,4 +1,4 @@
-"""Stored episodes played again: the environment is given the stored replies and says what must have happened.
+"""Replays stored episodes: the environment gets the stored replies, and determines the rest of the episode.
 
 stored episode ─▶ its replies ─▶ a new Episode of the same task and seed ─▶ what a sound file would hold
 """
@@ -17,31 +17,28 @@ from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory, draw, episode_seed
 from earl.trajectory import StopReason, Task, Trajectory, Turn
 
-# Which episodes a step must hold: derived from the run's seed alone, as training derived them.
+# The expected episodes of a step are derived from the run's seed alone, as in training.
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One episode of a step before it was played."""
-
     task: Task
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Which slot each stored episode takes."""
+    """The assignment of stored episodes to slots."""
 
     slots: tuple[Slot, ...]
-    """The step's, in order."""
     taken: tuple[int | None, ...]
-    """Slot of each stored episode; None where its task and seed belong to no slot of the step."""
+    """Slot of each stored episode; None if its task and seed match no slot of the step."""
     twins: dict[int, int]
-    """Stored episode → the one that it has task and seed in common with and that stands where they belong."""
+    """Duplicate episode → the episode with the same task and seed that is in the right place."""
 
 
 def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
-    """The episodes of a step, in the order of its file."""
+    """The slots of a step, in the order of its file."""
     drawn = draw(config, step)
     return tuple(
         Slot(task, episode_seed(drawn.seed, number, member))
@@ -51,7 +48,6 @@ def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
 
 
 def place(slots: tuple[Slot, ...], stored: Sequence[Trajectory]) -> Placing:
-    """Find the slot of every stored episode by its task and seed."""
     numbers = {slot: number for number, slot in enumerate(slots)}
     taken = tuple(numbers.get(Slot(episode.task, episode.seed)) for episode in stored)
     claims: dict[int, list[int]] = {}
@@ -71,40 +67,29 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A stored episode beside what its replies lead to."""
-
     index: int
-    """Place in the file."""
+    """Index in the file."""
     stored: Trajectory
     played: Trajectory | None
-    """What the replies lead to; None when they cannot be given to any episode."""
+    """The replay; None if the replies could not be played."""
     waiting: bool = False
-    """Whether the replayed episode still waited for a reply after the last stored one; `played.stop` is then the
-    stored one."""
+    """Whether the replay still waited for a reply after the last stored one; `played.stop` is then the stored one."""
     room: tuple[int, ...] = ()
-    """Tokens that each reply might have had."""
+    """Token limit of each reply."""
     fault: str | None = None
-    """Why there is no replay."""
     slot: Slot | None = None
-    """The task and seed that it was replayed under."""
 
     @property
     def same_tokens(self) -> bool:
-        """Whether the stored tokens are those of the replay, in full."""
         return self.played is not None and np.array_equal(self.stored.tokens, self.played.tokens)
 
     @property
     def distance(self) -> int:
-        """How far the stored episode is from the replay; 0 for a sound one."""
         return 1 << 40 if self.played is None else _distance(self.stored, self.played) + self.waiting
 
 
 def rebuild(world: EpisodeFactory, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
-    """The replay that fits best, of those that the stored episode lets one try.
-
-    Args:
-        slots: tasks and seeds under which it may have been played, the likeliest first.
-    """
+    """The best replay over possible slots (the likeliest first) and readings of the stored replies."""
     best = Replay(index, stored, None, fault="it names no replies")
     for slot in slots:
         for completions in readings(world.chat, stored):
@@ -117,7 +102,7 @@ def rebuild(world: EpisodeFactory, index: int, stored: Trajectory, slots: Sequen
 
 
 def readings(chat: Chat, stored: Trajectory) -> Iterable[list[Completion]]:
-    """The replies as the turns place them, as the versions mark them, and as the actions spell them."""
+    """The replies, located by turns, by versions, and by actions."""
     by_turns = [(turn.action_start, turn.end) for turn in stored.turns]
     yield completions_of(chat, stored, by_turns)
     by_versions = sampled_spans(stored)
@@ -127,7 +112,7 @@ def readings(chat: Chat, stored: Trajectory) -> Iterable[list[Completion]]:
 
 
 def _as_acted(chat: Chat, stored: Trajectory, turn: Turn) -> Completion:
-    """The reply of a turn, written anew where its tokens do not say what the environment took."""
+    """The reply of a turn, re-encoded from its action if its tokens disagree with the action."""
     found = completions_of(chat, stored, [(turn.action_start, turn.end)])
     if turn.action is None and found:
         return found[0]
@@ -139,7 +124,7 @@ def _as_acted(chat: Chat, stored: Trajectory, turn: Turn) -> Completion:
 
 
 def completions_of(chat: Chat, stored: Trajectory, spans: Sequence[Span]) -> list[Completion]:
-    """The stored replies at the given places; what lies outside the tokens is left out."""
+    """The stored replies at the given spans; parts outside the tokens are ignored."""
     replies = []
     for start, end in spans:
         tokens = stored.tokens[max(0, start) : max(0, end)].tolist()
@@ -154,7 +139,6 @@ def completions_of(chat: Chat, stored: Trajectory, spans: Sequence[Span]) -> lis
 
 
 def sampled_spans(stored: Trajectory) -> list[Span]:
-    """The runs of tokens that carry a version."""
     runs = groupby(enumerate(stored.sampled.tolist()), key=lambda item: item[1])
     places = [[place for place, _ in members] for sampled, members in runs if sampled]
     return [(run[0], run[-1] + 1) for run in places]
@@ -163,9 +147,8 @@ def sampled_spans(stored: Trajectory) -> list[Span]:
 def play_again(
     world: EpisodeFactory, index: int, stored: Trajectory, slot: Slot, completions: Sequence[Completion]
 ) -> Replay:
-    """A stored episode beside the episode of a slot that is given these replies."""
     room = []
-    with boundary() as fault:  # whatever a damaged file holds goes into tokenizer, players and environment
+    with boundary() as fault:  # a damaged file may make tokenizer, players or environment fail
         episode = world.episode(slot.task, slot.seed, 0)
         for completion in completions:
             if episode.stop is not None:
@@ -180,14 +163,13 @@ def play_again(
 
 
 def _left(episode: Episode, otherwise: StopReason) -> Trajectory:
-    """What the episode left behind, also when it still waits."""
     if episode.stop is None:
         episode.stop = otherwise
     return episode.trajectory()
 
 
 def _distance(stored: Trajectory, played: Trajectory) -> int:
-    """0 for equals. Tokens count most, then who wrote them, then everything else."""
+    """0 if equal. Tokens weigh most, then authors and sampled marks, then the rest."""
     tokens = edit(stored.tokens.tolist(), played.tokens.tolist())
     if tokens is not None:
         start, ours, theirs = tokens
@@ -200,19 +182,14 @@ def _distance(stored: Trajectory, played: Trajectory) -> int:
 
 
 def bare(trajectory: Trajectory) -> tuple[object, ...]:
-    """All but arrays, task and wall times; of an error only whether there was one."""
+    """Everything but arrays, task and wall times; of an error only whether there was one."""
     turns = tuple(replace(turn, seconds=0.0) for turn in trajectory.turns)
     facts = (trajectory.stop, trajectory.outcome, trajectory.illegal, trajectory.error is not None)
     return (turns, *facts)
 
 
 def edit(stored: Sequence[int], played: Sequence[int]) -> tuple[int, int, int] | None:
-    """The one stretch in which two sequences differ: its start, its end in the first and its end in the second.
-
-    Example:
-        >>> edit([1, 9, 9, 4], [1, 2, 4])
-        (1, 3, 2)
-    """
+    """The one stretch in which two sequences differ: start, end in the first, end in the second."""
     if stored == played:
         return None
     shorter = min(len(stored), len(played))

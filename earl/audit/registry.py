@@ -1,4 +1,4 @@
-"""The checks by name, in the order in which their findings matter: what comes first is nearest to the cause."""
+"""The checks by name, in the order of their findings: the first are nearest to the cause."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,16 @@ from earl.audit.checks import advantages, episodes, learned, logprobs, mask, num
 
 @dataclass(frozen=True, slots=True)
 class CheckEntry:
-    """A check and what it asks."""
-
     check: Check
     question: str
 
 
 FILES = "files"
-"""The check of the files as files, which is made before any other."""
+"""The check that files are readable, done first."""
 FILES_QUESTION = "every file is whole and is what its name says"
 
 SIGNATURES = "signatures"
-"""The check of who vouches for the run, made once."""
+"""The check of signatures, done once per run."""
 SIGNATURES_QUESTION = "the run and its checkpoints are as a trusted key signed them"
 
 CHECKS = {

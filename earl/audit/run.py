@@ -1,4 +1,4 @@
-"""The run under audit: its recipe, its numbers, its stored weights, each loaded once."""
+"""The audited run: stored steps, recipe, metrics and weights. One damaged file does not hide the others."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,37 +22,31 @@ from earl.runs.store import Store
 from earl.runs.tables import Series
 from earl.trajectory import TrainingRecord, Trajectory
 
-# The stored files of a run, read as far as they can be: what is wrong with one does not hide the others.
-
 
 @dataclass(frozen=True, slots=True)
 class StoredStep:
-    """The episodes of one step as its file holds them."""
-
     path: Path
     step: int
     groups: tuple[Group, ...]
     experiences: tuple[TrainingRecord, ...]
     """One for each trajectory, or none."""
     changed: tuple[str, ...] = ()
-    """Columns that are not as they were written."""
+    """Columns with a wrong checksum."""
     problem: str | None = None
-    """What is wrong with the file as a file; empty groups when it cannot be read at all."""
+    """What is wrong with the file; if it cannot be read at all, `groups` is empty."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """All of them, group after group."""
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of stored steps, in order of their names' steps."""
     paths = [path for path in folder.glob("step-*.parquet") if step_of(path) is not None]
     return sorted(paths, key=lambda path: step_of(path) or 0)
 
 
 def read(path: Path) -> StoredStep:
-    """Read one file; a file that earl's own reader refuses is read by its columns' names where that is possible."""
+    """Read one file. If earl's own reader refuses it, try to read its columns by name."""
     named = step_of(path) or 0
     try:
         step, groups, experiences = trajectories.read_whole(path, strict=False)
@@ -69,7 +63,7 @@ def read(path: Path) -> StoredStep:
 
 
 def _by_name(path: Path) -> tuple[int, list[Group], list[TrainingRecord]]:
-    """Columns written by another program: the types may be wider and the metadata gone."""
+    """Read columns that another program wrote: types may be wider, and metadata missing."""
     table = trajectories.stored(path)
     table = table.select(trajectories.SCHEMA.names).cast(trajectories.SCHEMA)
     step = table["step"][0].as_py()
@@ -80,20 +74,16 @@ def _by_name(path: Path) -> tuple[int, list[Group], list[TrainingRecord]]:
 
 @dataclass
 class AuditedRun:
-    """A run's folder, read for an audit.
-
-    Raises:
-        EarlError: when its recipe cannot be read.
-    """
+    """A run's folder, read for an audit. Raises EarlError if its recipe cannot be read."""
 
     folder: RunFolder
     config: Config = field(init=False)
     problems: list[str] = field(default_factory=list)
-    """What is damaged beside the stored trajectories."""
+    """Damage outside the stored trajectories."""
     signers: list[Signer] = field(default_factory=list)
-    """Who signed the run, and each of its checkpoints."""
+    """Signers of the run and of each of its checkpoints."""
     forged: list[str] = field(default_factory=list)
-    """Signatures that do not fit, or are demanded and missing."""
+    """Signatures that are invalid, or required and missing."""
 
     def __post_init__(self) -> None:
         self.config = build(self.folder.recipe())
@@ -106,7 +96,7 @@ class AuditedRun:
 
     @cached_property
     def checkpoints(self) -> dict[int, checkpoint.Checkpoint]:
-        """The sound checkpoints by step."""
+        """The intact checkpoints by step; damaged ones are added to `problems`."""
         sound = {}
         for step in checkpoint.all_steps(self.folder.checkpoints):
             try:
@@ -120,7 +110,6 @@ class AuditedRun:
 
     @cached_property
     def metrics(self) -> Series | None:
-        """The recorded metrics; None when they cannot be read."""
         try:
             with Store(self.folder.database, read_only=True) as store:
                 return store.metrics()
@@ -129,7 +118,7 @@ class AuditedRun:
             return None
 
     def policy(self, step: int) -> Policy | None:
-        """The policy whose weights were stored at a step."""
+        """The policy of a step's checkpoint; None if there is none."""
         if step not in self.checkpoints:
             return None
         if step not in self._policies:
@@ -143,13 +132,13 @@ class AuditedRun:
 
     @cached_property
     def world(self) -> EpisodeFactory:
-        """The episodes of the run, with the recipe's first context limit."""
+        """Makes episodes of the run, with the recipe's first context limit."""
         stored = self.policy(max(self.checkpoints, default=-1))
         policy = stored or make(self.config.model, self.config.run.seed)
         return world_of(self.config, policy.tokenizer)
 
     def world_at(self, step: int) -> EpisodeFactory:
-        """The same with the context limit that held when the episodes of a step began."""
+        """As `world`, with the context limit at the time a step's episodes began."""
         began = max(step - self.config.placement.max_staleness, min(step, self.config.warm_start.steps + 1))
         limit = self.number("context/limit", began)
         if limit is None or not 1 <= limit <= MOST:
@@ -157,16 +146,14 @@ class AuditedRun:
         return replace(self.world, rules=replace(self.world.rules, context_limit=int(limit)))
 
     def versions(self, step: int) -> range:
-        """The weights that may have sampled a step's episodes: one version where rollout and learner take turns."""
+        """The versions that may have sampled a step's episodes: one if rollout and learner take turns."""
         ahead = self.config.placement.max_staleness
         return range(max(step - 1 - ahead, min(step - 1, self.config.warm_start.steps)), step)
 
     def number(self, name: str, step: int) -> float | None:
-        """A metric of a step, if it was recorded."""
         return self.numbers(step).get(name)
 
     def numbers(self, step: int) -> dict[str, float]:
-        """All metrics of a step."""
         return self._by_step.get(step, {})
 
     @cached_property
@@ -178,6 +165,5 @@ class AuditedRun:
         return steps
 
     def model(self, step: int) -> Any:
-        """The model of `policy`, ready to score; None where there is none."""
         policy = self.policy(step)
         return None if policy is None else policy.model.eval()

@@ -1,12 +1,8 @@
-"""A Ray cluster rehearsed on one machine: every host a network namespace with a Ray node of its own.
+"""A Ray cluster rehearsed on one machine: every host is a network namespace with its own Ray node.
 
-plan.py      what a cluster is called, and the commands that build its network: pure
-network.py   that network laid and removed, with or without Ray
-needs.py     what the machine must allow
-owner.py     who made it, so that what a dead process left can be removed
-state.py     what is remembered of a cluster, and `attach`: how a driver joins it
-processes.py the processes of a host: found by its namespace, killed, frozen, thawed
-nodes.py     one Ray node per host, by the program `ray`
-cluster.py   up, down, status
-faults.py    what may happen to a host
+plan.py      the cluster's names, the commands that build its network, and what the machine must allow
+nodes.py     network, host processes and Ray nodes: start, signal, stop
+owner.py     which process owns a resource, so that leftovers of dead processes can be removed
+state.py     the stored record of a cluster, and `attach`: how a driver joins it
+cluster.py   up, down, status, and faults of a host
 """

@@ -1,4 +1,4 @@
-"""A cluster comes up, is looked at, and goes down without a trace. What a process left that was killed goes first."""
+"""Starts, inspects and removes a rehearsed cluster, and injects faults into its hosts."""
 
 import secrets
 import shutil
@@ -15,17 +15,15 @@ from earl.rehearsal import nodes, state
 from earl.rehearsal.owner import SHORT, Owner, owner_of
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check, check_network, checked_name, link
 
-# What may happen to a host, and how it comes back: for rehearsals, and for the tests of recovery.
-
 
 def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
-    """Let a fault befall a host; `how` is one of `FAULTS`. Raises EarlError for a host that there is not."""
+    """Inject a fault into a host; `how` is one of `FAULTS`. Raises EarlError if there is no such host."""
     check()
     FAULTS[how](cluster, _worker(cluster, host))
 
 
 def heal(cluster: RehearsedCluster, host: int) -> None:
-    """A host as after a restart: its link is up, what ran there is gone, a fresh Ray node has joined."""
+    """Restart a host: its link is up, its old processes are gone, and a fresh Ray node has joined."""
     check()
     _link_up(cluster, _worker(cluster, host))
     nodes.stop(cluster, host)
@@ -55,8 +53,9 @@ def _link_up(cluster: RehearsedCluster, host: int) -> None:
 FAULTS: Mapping[str, Callable[[RehearsedCluster, int], None]] = MappingProxyType(
     {"kill": _kill, "link-down": _link_down, "link-up": _link_up, "freeze": _freeze, "thaw": _thaw}
 )
-"""Name -> what it does. `kill`: every process of the host is gone at once, as when it loses power. `link-down`: nothing
-gets in or out. `freeze`: every process stands still while the link stays up. `link-up` and `thaw` undo these two."""
+"""Fault -> function. `kill`: every process of the host ends at once, as at a power loss. `link-down`: no packet gets in
+or out. `freeze`: every process stops while the link stays up. `link-up` and `thaw` undo these two.
+"""
 
 
 def _worker(cluster: RehearsedCluster, host: int) -> int:
@@ -70,22 +69,19 @@ RAY_PORT = 6379
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """How a host is."""
-
     host: int
     address: str
     link: str
-    """up or down; none after a restart of the machine"""
+    """up, down, or none after a reboot of the machine"""
     processes: str
-    """running, frozen or none"""
     in_ray: bool
-    """Whether Ray's head counts on it."""
+    """Whether Ray's head considers the host alive."""
 
 
 def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None]) -> RehearsedCluster:
-    """Bring a cluster up that stays when this process ends. When that fails, or is interrupted, nothing of it stays.
+    """Start a cluster that outlives this process; after a failure or interruption everything is removed again.
 
-    `say` is told what is done now. Raises EarlError for what the machine does not allow, and when the name is taken.
+    Raises EarlError if the machine does not allow it, and if the name is taken.
     """
     with ExitStack() as undo:
         cluster = _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
@@ -96,14 +92,13 @@ def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callab
 
 @contextmanager
 def rehearsed(name: str, hosts: int, rate: str, cpus: int, memory_mib: int) -> Iterator[RehearsedCluster]:
-    """A cluster that ends with the context, see `up`."""
     with ExitStack() as undo:
         yield _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, lambda _: None)
 
 
 @contextmanager
 def laid(name: str, hosts: int, rate: str) -> Iterator[RehearsedCluster]:
-    """Hosts without Ray and the links between them, until the context ends. Raises EarlError as `up` does."""
+    """Hosts and links without Ray, until the context ends. Raises EarlError as `up` does."""
     with ExitStack() as undo:
         yield _lay(RehearsedCluster(name, hosts, rate, 0, 0, 0, 0, ""), undo)
 
@@ -121,7 +116,6 @@ def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) 
 
 
 def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
-    """The network of a plan, whose subnet and folder are chosen here."""
     checked_name(plan.name)
     bits_per_second(plan.rate)
     check_network()
@@ -129,7 +123,7 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
     _free(plan.name, plan.hosts)
     folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
     cluster = replace(plan, subnet=nodes.free_subnet(), folder=str(folder))
-    state.remember(cluster)  # before anything is made: what is killed from here on can be found
+    state.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
     undo.callback(_remove, cluster)
     folder.mkdir(mode=0o700)
     nodes.lay(cluster)
@@ -137,7 +131,7 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
 
 
 def sweep() -> list[str]:
-    """Remove what processes left that have ended without doing so: the names of it."""
+    """Remove the clusters of processes that ended without removing them; return their names."""
     left = [cluster for cluster in state.known() if (owner := _owner(cluster)) and owner.gone]
     for cluster in left:
         _remove(cluster)
@@ -145,10 +139,7 @@ def sweep() -> list[str]:
 
 
 def down(name: str) -> RehearsedCluster:
-    """Take a cluster down, whatever state it is in; what dead processes left of others goes too.
-
-    Raises EarlError when there is none of that name, or another process is at work with it.
-    """
+    """Remove a cluster in whatever state it is. Raises EarlError if there is none, or another live process owns it."""
     cluster = state.load(name)
     check_network()
     owner = _owner(cluster)
@@ -160,7 +151,6 @@ def down(name: str) -> RehearsedCluster:
 
 
 def status(cluster: RehearsedCluster) -> list[HostState]:
-    """How every host is."""
     check()
     joined = nodes.joined(cluster)
     return [_look(cluster, host, host in joined) for host in cluster.workers]
@@ -180,11 +170,11 @@ def _link(cluster: RehearsedCluster, host: int) -> str:
 
 
 def _remove(cluster: RehearsedCluster) -> None:
-    """Everything of a cluster, as far as it exists: processes, network, sessions, state, in this order."""
+    """Remove whatever exists of a cluster, in this order: processes, network, sessions, state."""
     if cluster not in state.known():
-        return  # somebody took it down, and its names may be another's by now
+        return  # it was removed in the meantime, and its names may have been reused
     owner = _owner(cluster)
-    if not (owner and owner.rebooted):  # then namespaces of these names are somebody else's
+    if not (owner and owner.rebooted):  # else namespaces with these names are not this cluster's
         for host in range(cluster.hosts + 1):
             nodes.stop(cluster, host)
         nodes.remove(cluster)
@@ -204,7 +194,7 @@ def _owner(cluster: RehearsedCluster) -> Owner | None:
 
 
 def _free(name: str, hosts: int) -> None:
-    """Raises EarlError when something is there already that a new cluster would be called like."""
+    """Raises EarlError if a name that a new cluster needs is taken."""
     if state.folder(name).exists():
         owner = owner_of(state.folder(name))
         if owner and owner.process:
@@ -216,10 +206,9 @@ def _free(name: str, hosts: int) -> None:
 
 
 def _port() -> int:
-    """Ray's usual port for a head, or another that is free."""
     for port in (RAY_PORT, 0):
         with socket.socket() as listener, suppress(OSError):
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a head that has just gone still counts
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an old head's socket may linger
             listener.bind(("", port))
             return int(listener.getsockname()[1])
     raise EarlError("no TCP port is free on this machine; end what holds them")

@@ -1,7 +1,7 @@
-"""One Ray node per host, started by the program `ray` inside the host's namespace.
+"""The network, the processes and the Ray nodes of a rehearsed cluster.
 
-The head runs on the machine itself, where the driver is. It has no network namespace to be known by, so it gets one for
-its host name, which changes nothing for it and holds every process that it starts.
+Each Ray node is started by the program `ray` inside the host's network namespace. The head runs on the machine itself,
+where the driver is; to identify its processes it gets a UTS namespace, which has no other effect.
 """
 
 import json
@@ -20,17 +20,14 @@ from earl.errors import EarlError
 from earl.rehearsal import state
 from earl.rehearsal.plan import NETWORK, Command, RehearsedCluster, build, call, ray
 
-# The network of a rehearsal, without anything that runs in it.
-
 
 def lay(cluster: RehearsedCluster) -> None:
-    """Make namespaces, links and their shapes."""
     for command in build(cluster):
         call(command)
 
 
 def remove(cluster: RehearsedCluster) -> None:
-    """Take away what there is of it. Processes in its namespaces have to be gone."""
+    """Delete whatever exists of the network. The processes in its namespaces must have ended."""
     if f"{cluster.interface}@" in call(("ip", "-br", "link")):
         call(("ip", "link", "delete", cluster.interface))
     present = namespaces()
@@ -40,19 +37,17 @@ def remove(cluster: RehearsedCluster) -> None:
 
 
 def taken(name: str, hosts: int) -> list[str]:
-    """What is there already of all that a new network would be called like."""
     wanted = {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
     links = [f"{name}0"] if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE) else []
     return sorted(wanted & namespaces()) + links
 
 
 def namespaces() -> set[str]:
-    """All named network namespaces of this machine."""
     return {line.split()[0] for line in call(("ip", "netns", "list")).splitlines() if line}
 
 
 def free_subnet() -> int:
-    """The third number of the first network that this machine has no address in."""
+    """The third number of the first subnet in which this machine has no address."""
     addresses = call(("ip", "-4", "-o", "address"))
     free = [number for number in range(256) if f" {NETWORK}.{number}." not in addresses]
     if not free:
@@ -60,13 +55,13 @@ def free_subnet() -> int:
     return free[0]
 
 
-# The processes of a host, known by the namespace that they are in: no name is matched, nobody else's is met.
+# The processes of a host are identified by their namespace, never by name, so that no other process is affected.
 
 PATIENCE_SECONDS = 30.0
 
 
 def inside(namespace: Path) -> list[int]:
-    """Process ids in a namespace, given by the file that it is bound to; none when it is bound to none."""
+    """Process ids in the namespace that is bound to a file; none if no namespace is bound to it."""
     found = _identity(namespace)
     if found is None:
         return []
@@ -78,7 +73,6 @@ def inside(namespace: Path) -> list[int]:
 
 
 def send(namespace: Path, number: signal.Signals) -> int:
-    """Send a signal to every process in a namespace; says to how many."""
     members = inside(namespace)
     for member in members:
         _send(member, number)
@@ -86,7 +80,7 @@ def send(namespace: Path, number: signal.Signals) -> int:
 
 
 def kill(namespace: Path) -> None:
-    """Kill what is in a namespace, until nothing is. Raises EarlError when something cannot be killed."""
+    """Kill the processes in a namespace until none is left. Raises EarlError if one cannot be killed."""
     end = time.monotonic() + PATIENCE_SECONDS
     while send(namespace, signal.SIGKILL):
         if time.monotonic() > end:
@@ -95,7 +89,6 @@ def kill(namespace: Path) -> None:
 
 
 def stopped(process: int) -> bool:
-    """Whether a process is frozen by a signal."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -107,11 +100,11 @@ def _send(process: int, number: signal.Signals) -> None:
     try:
         os.kill(process, number)
     except ProcessLookupError:
-        return  # it ended by itself
+        return  # it has ended
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode behind a path: the same for all ways to one namespace."""
+    """Device and inode of a path: the same for all paths to one namespace."""
     try:
         status = path.stat()
     except OSError:
@@ -125,38 +118,35 @@ HEALTH = {
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "4",
 }
-"""How fast Ray's head gives up a node: after 4 seconds when it refuses, 16 when it is silent."""
+"""When Ray's head gives up a node: after 4 seconds if connections are refused, 16 if there is no answer."""
 IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
-"""Seconds that Ray waits for a head that is gone, in place of 20."""
+"""Ray then waits 5 seconds for a head that is gone, instead of 20."""
 _WHO_IS_ALIVE = """
 import ray
 ray.init(logging_level="error", log_to_driver=False)
 print(*[node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
 """
-"""A driver of one question: `ray status` answers from what the head noted some seconds ago."""
+"""A driver that asks the head directly: `ray status` shows a snapshot that is some seconds old."""
 
 
 def namespace(cluster: RehearsedCluster, host: int) -> Path:
-    """The file that the namespace of a host's processes is bound to."""
     return Path(cluster.folder) / "head" if host == 0 else Path("/run/netns") / cluster.namespace(host)
 
 
 def open_head(cluster: RehearsedCluster) -> None:
-    """Make the namespace of the head's processes."""
     file = namespace(cluster, 0)
     file.touch()
     call(("unshare", f"--uts={file}", "true"))
 
 
 def close_head(cluster: RehearsedCluster) -> None:
-    """Remove it again."""
     file = namespace(cluster, 0)
     if file.exists() and file.stat().st_dev != file.parent.stat().st_dev:  # a namespace is bound to it
         call(("umount", str(file)))
 
 
 def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
-    """Start the Ray nodes of some hosts, all at once. Raises EarlError with Ray's own words when one does not come."""
+    """Start the Ray nodes of some hosts in parallel. Raises EarlError with Ray's message if one does not start."""
     begun = {host: _begin(cluster, host) for host in hosts}
     for host, process in begun.items():
         try:
@@ -168,13 +158,12 @@ def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
 
 
 def stop(cluster: RehearsedCluster, host: int) -> None:
-    """Kill all processes of a host and remove its Ray session."""
     kill(namespace(cluster, host))
-    shutil.rmtree(_session(cluster, host), ignore_errors=True)  # there is none where Ray never started
+    shutil.rmtree(_session(cluster, host), ignore_errors=True)  # there is none if Ray never started
 
 
 def joined(cluster: RehearsedCluster) -> set[int]:
-    """The hosts that Ray counts on, as its head sees it now. Empty when the head does not answer."""
+    """The hosts that Ray's head considers alive now. Empty if the head does not answer."""
     variables = {**os.environ, **state.environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
     done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
     alive = done.stdout.split()
@@ -182,7 +171,7 @@ def joined(cluster: RehearsedCluster) -> set[int]:
 
 
 def _begin(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
-    """Start the program that starts a node, apart from this terminal: Ctrl-C is for the driver, not for the nodes."""
+    """Start a node's program in its own session: Ctrl-C is for the driver, not for the nodes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     variables = {**inherited, **HEALTH, **state.environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
     with _log(cluster, host).open("wb") as log:
@@ -197,7 +186,6 @@ def _begin(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
 
 
 def command(cluster: RehearsedCluster, host: int) -> Command:
-    """The command that starts a host's Ray node."""
     common: Command = (
         *("--node-ip-address", cluster.ip(host)),
         *("--object-store-memory", str(cluster.memory_mib << 20)),
@@ -222,6 +210,5 @@ def _log(cluster: RehearsedCluster, host: int) -> Path:
 
 
 def _last(cluster: RehearsedCluster, host: int) -> str:
-    """What a node that did not start said last."""
     lines = _log(cluster, host).read_text(errors="replace").strip().splitlines()
     return f"it said: {lines[-1]}" if lines else "it said nothing"

@@ -1,6 +1,7 @@
-"""Who made something that outlives a process, so that the next start can remove what a dead one left, and nothing else.
+"""Records which process owns a resource that outlives it, so that only leftovers of dead processes are removed.
 
-A process number alone would be another process's later: with its start time and the machine's boot it is one process.
+Process ids are reused; together with start time and boot id they identify one process. Run as a program, this file
+waits for the end of its parent and removes the parent's session folder.
 """
 
 import json
@@ -19,32 +20,27 @@ from typing import Self
 
 FILE = "owner.json"
 SHORT = Path("/tmp")
-"""Where sessions of Ray lie, whatever TMPDIR says: the path of a Unix socket ends at 107 bytes."""
+"""Holds Ray's sessions, regardless of TMPDIR: the path of a Unix socket is limited to 107 bytes."""
 PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 1.0
-"""For what was started by a process that was killed to end by itself."""
+"""Time for children of a killed process to end by themselves."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process.
-
-    Example:
-        Owner(process=4711, started=812345, boot="5f0c…", space="pid:[4026531836]")
-    """
+    """A process, identified by more than its number."""
 
     process: int
-    """0: nobody; what it made stays until it is taken away by name."""
+    """0: no owner; the resource stays until it is removed by name."""
     started: int
-    """In the kernel's ticks since the boot."""
     boot: str
     space: str
-    """Where the process number counts: containers have their own."""
+    """The PID namespace; containers have their own."""
 
     @classmethod
     def this(cls) -> Self:
-        """This process. Where there is no /proc nobody can tell later whether it has ended."""
+        """This process. Without /proc its end cannot be detected later."""
         if not _BOOT.exists():
             return cls(os.getpid(), 0, "", "")
         return cls(
@@ -53,23 +49,20 @@ class Owner:
 
     @property
     def rebooted(self) -> bool:
-        """Whether the machine was started anew since: files may be left, and no process or namespace."""
+        """Whether the machine has rebooted since: files may be left, but no processes or namespaces."""
         return bool(self.boot) and _BOOT.exists() and self.boot != _BOOT.read_text().strip()
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended for certain."""
         if not self.process or not self.boot or self.rebooted:
             return self.rebooted
         return self.space == Owner.this().space and _started(self.process) != self.started
 
     def write(self, folder: Path) -> None:
-        """Note the owner of a folder."""
         (folder / FILE).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Whose a folder is; None: this is not noted there."""
     try:
         return Owner(**json.loads((folder / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -78,9 +71,9 @@ def owner_of(folder: Path) -> Owner | None:
 
 @contextmanager
 def session_folder(prefix: str) -> Iterator[Path]:
-    """A short-named folder of this process, until the context ends; those that dead ones of this user left go first.
+    """Make a session folder with a short name, removed when the context ends. Leftovers of dead processes go first.
 
-    A process beside this one removes it where this one is killed, and ends what still writes into it.
+    If this process is killed, a watcher process removes the folder and ends the processes with open files in it.
     """
     sweep(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=SHORT))
@@ -96,7 +89,7 @@ def session_folder(prefix: str) -> Iterator[Path]:
 
 
 def sweep(prefix: str) -> None:
-    """Remove the session folders that dead processes of this user left, and end what still has files open there."""
+    """Remove session folders of this user's dead processes, and kill processes that still have files open there."""
     for folder in SHORT.glob(f"{prefix}*"):
         own = not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.geteuid()
         if own and (owner := owner_of(folder)) and owner.gone:
@@ -113,7 +106,6 @@ def _remove(folder: Path) -> None:
 
 
 def _writers(folder: Path) -> set[int]:
-    """Processes that have files of a folder open."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
@@ -123,7 +115,6 @@ def _writers(folder: Path) -> set[int]:
 
 
 def _started(process: int) -> int:
-    """When a process was started; -1: there is none."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -134,6 +125,6 @@ def _started(process: int) -> int:
 
 if __name__ == "__main__":
     SHORT = Path(sys.argv[2])
-    sys.stdin.read()  # returns when the process that started this one has ended, or needs it no longer
+    sys.stdin.read()  # returns when the parent has ended or no longer needs this process
     time.sleep(GRACE_SECONDS)
     sweep(sys.argv[1])

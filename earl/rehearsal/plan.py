@@ -1,12 +1,11 @@
-"""What a rehearsed cluster looks like, and the commands that build its network. Nothing here touches the machine.
+"""The plan of a rehearsed cluster: names, the commands that build its network, and a check of what the machine allows.
 
-    the machine itself            namespace NAME-switch         namespaces NAME-1 … NAME-N
-    driver, Ray's head ── NAME0 ═══ port0 ┐
-                                          ├ bridge ┬ port1 ═══ NAME0 ── Ray node, resource host-1
-                                                   └ port2 ═══ NAME0 ── Ray node, resource host-2
+    driver, Ray's head ── NAME0 ═══ port0 ┐ in namespace NAME-switch
+                                          ├ bridge ┬ port1 ═══ NAME0 ── Ray node, resource host-1, in namespace NAME-1
+                                                   └ port2 ═══ NAME0 ── Ray node, resource host-2, in namespace NAME-2
 
-Every ═══ is a veth pair with a token bucket on both ends. The driver's link is shaped like the others, and the bridge
-is in a namespace of its own, so that no rule of the machine's firewall meets what crosses it.
+Every ═══ is a veth pair with a token bucket on both ends, also on the driver's link. The bridge has its own namespace,
+so that no firewall rule of the machine applies to its traffic.
 """
 
 import re
@@ -22,7 +21,7 @@ from earl.errors import EarlError
 Command = tuple[str, ...]
 
 NETWORK = "10.201"
-"""The first half of every address; a cluster has a third number of its own."""
+"""The first half of every address; each cluster has its own third number."""
 MOST_HOSTS = 64
 _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
 _RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
@@ -30,77 +29,65 @@ _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _BURST_SECONDS = 1 / 250
 _LEAST_BURST_BYTES = 32 * 1024
 _PACKET_BYTES = 16 * 1024
-"""The most that the kernel hands to a link at once. Larger ones, 64 KiB by default, do not fit a slow link's bucket,
-which then cuts them into pieces of 1,500 bytes, and what comes back waits behind them."""
+"""The largest packet that the kernel hands to a link. Larger ones, 64 KiB by default, exceed a slow link's bucket. They
+are then cut into pieces of 1,500 bytes, and replies queue behind them.
+"""
 _TCP = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
-"""The same on every machine, whatever its own is: of what namespaces may choose, Reno best fills a link that a flow
-comes back to; BBR, which some machines have, takes the rate that it last measured for that of the link."""
+"""Fixed, so that it does not depend on the machine. Of the algorithms that namespaces may choose, Reno best fills a
+link that a flow returns to; BBR takes the rate that it last measured for the link's capacity.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsedCluster:
-    """A rehearsed cluster. Host 0 is the machine itself, with the driver and Ray's head; hosts 1 … `hosts` work."""
+    """A rehearsed cluster. Host 0 is the machine itself, with driver and Ray's head; hosts 1 … `hosts` are workers."""
 
     name: str
-    """Of the cluster; also the beginning of everything that is named after it."""
+    """Name of the cluster; also the prefix of its namespaces and interfaces."""
     hosts: int
-    """That work."""
     rate: str
-    """Of every link and direction, as `tc` writes it: 500mbit."""
+    """Of every link, in each direction, as `tc` writes it: 500mbit."""
     cpus: int
-    """Task slots of a host, as Ray counts them: they may be more than there are cores."""
+    """Task slots of a host, as Ray counts them: may exceed the number of cores."""
     memory_mib: int
-    """Of each host's object store."""
     subnet: int
-    """Third number of the addresses."""
     port: int
     """Of Ray's head; 0: hosts without Ray."""
     folder: str
-    """Where Ray's sessions lie; short, because the path of a Unix socket ends at 107 bytes."""
+    """Holds Ray's sessions; short, because the path of a Unix socket is limited to 107 bytes."""
 
     @property
     def interface(self) -> str:
-        """What the network interface is called, in every namespace alike: what gloo and NCCL are told."""
+        """The network interface, the same in every namespace; gloo and NCCL are configured with it."""
         return f"{self.name}0"
 
     @property
     def switch(self) -> str:
-        """The namespace of the bridge."""
         return f"{self.name}-switch"
 
     @property
     def address(self) -> str:
-        """Of Ray's head: what `--address` takes."""
         return f"{self.ip(0)}:{self.port}"
 
     @property
     def workers(self) -> range:
-        """The numbers of the hosts that work."""
         return range(1, self.hosts + 1)
 
     def namespace(self, host: int) -> str:
-        """Network namespace of a host that works."""
         return f"{self.name}-{host}"
 
     def ip(self, host: int) -> str:
-        """Address of a host."""
         return f"{NETWORK}.{self.subnet}.{host + 1}"
 
 
 def checked_name(name: str) -> str:
-    """The name. Raises EarlError when interfaces and namespaces cannot be called so."""
     if not _NAME.fullmatch(name):
         raise EarlError(f"a cluster cannot be called {name!r}; take up to 8 small letters and digits, such as 'earl'")
     return name
 
 
 def bits_per_second(rate: str) -> int:
-    """A rate in bits per second. Raises EarlError when it is none.
-
-    Example:
-        >>> bits_per_second("500mbit")
-        500000000
-    """
+    """Parse a rate such as 500mbit. Raises EarlError if it is invalid."""
     match = _RATE.fullmatch(rate)
     if match is None:
         raise EarlError(f"{rate!r} is no rate; write a whole number and kbit, mbit or gbit, such as 500mbit")
@@ -108,7 +95,6 @@ def bits_per_second(rate: str) -> int:
 
 
 def build(cluster: RehearsedCluster) -> list[Command]:
-    """The commands that lay the network, in order."""
     bridge: list[Command] = [
         ("ip", "netns", "add", cluster.switch),
         ("ip", "-n", cluster.switch, "link", "add", "bridge", "type", "bridge"),
@@ -129,7 +115,7 @@ def _host(cluster: RehearsedCluster, host: int) -> list[Command]:
 
 
 def _link(cluster: RehearsedCluster, host: int, inside: Command) -> list[Command]:
-    """A veth pair from the bridge to a host, shaped on both ends. `inside`: options that reach the host's namespace."""
+    """A veth pair from the bridge to a host, shaped on both ends. `inside`: options for the host's namespace."""
     port, interface, switch = f"port{host}", cluster.interface, ("-n", cluster.switch)
     return [
         ("ip", *inside, "link", "add", interface, "type", "veth", "peer", "name", port, "netns", cluster.switch),
@@ -142,17 +128,14 @@ def _link(cluster: RehearsedCluster, host: int, inside: Command) -> list[Command
 
 
 def _bucket(rate: str) -> Command:
-    """A token bucket that lets `rate` through on average, and 4 ms of it at once."""
+    """A token bucket with average rate `rate` and a burst of 4 ms."""
     burst_bytes = max(_LEAST_BURST_BYTES, int(bits_per_second(rate) / 8 * _BURST_SECONDS))
     return ("tbf", "rate", rate, "burst", f"{burst_bytes}b", "latency", "100ms")
 
 
 def link(cluster: RehearsedCluster, host: int, up: bool) -> Command:
-    """The command that takes a host's link up or down."""
     return ("ip", "-n", cluster.namespace(host), "link", "set", cluster.interface, "up" if up else "down")
 
-
-# What a machine must have and allow for a rehearsal, and the one way in which its programs are called.
 
 PROGRAMS = {
     "ip": "iproute2",
@@ -162,20 +145,19 @@ PROGRAMS = {
     "umount": "mount",
     "sysctl": "procps",
 }
-"""Program -> Debian's package of it."""
+"""Program -> its Debian package."""
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _STATUS = Path("/proc/self/status")
 
 
 def check() -> None:
-    """Raises EarlError when a rehearsal cannot be had here, naming what is missing and what mends it."""
     check_network()
     if find_spec("ray") is None:
         raise EarlError("Ray is not installed; install it with: pip install 'earl[ray]'")
 
 
 def check_network() -> None:
-    """The same of hosts that no Ray node runs on."""
+    """As `check`, for hosts without Ray."""
     if not _STATUS.exists():
         raise EarlError(
             f"a rehearsal is made of Linux's network namespaces, and this is {sys.platform}; run it on Linux"
@@ -193,7 +175,7 @@ def check_network() -> None:
 
 
 def call(command: Command) -> str:
-    """Run a program and give its output. Raises EarlError with what it said when it fails."""
+    """Run a program and return its output. Raises EarlError with its message if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())
@@ -202,11 +184,9 @@ def call(command: Command) -> str:
 
 
 def ray() -> str:
-    """The program `ray` that belongs to this Python."""
     return str(Path(sys.executable).with_name("ray"))
 
 
 def _effective() -> int:
-    """The capabilities of this process, a bit each."""
     [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")]
     return int(line.split()[1], 16)

@@ -1,9 +1,8 @@
-"""What is remembered of a cluster while it is up: a folder with its plan and with the token that opens it.
+"""The stored record of a cluster while it is up: a folder with its plan and its access token.
 
     $XDG_STATE_HOME/earl/clusters/NAME/  cluster.json  owner.json  token (readable by its owner alone)
 
-The folder is made before anything else and removed after everything else, so whatever of a cluster may exist can be
-taken down by its name.
+The folder is made first and removed last, so that anything that exists of a cluster can be removed by its name.
 """
 
 import json
@@ -24,11 +23,10 @@ from earl.rehearsal.plan import RehearsedCluster
 
 
 def attach(address: str) -> Mapping[str, str]:
-    """The environment variables with which a driver joins the cluster at `address`; none when it is no rehearsal.
+    """The environment variables with which a driver joins the cluster at `address`; none if it is not a rehearsal.
 
-    `auto` is the rehearsal that is up, unless `RAY_ADDRESS` names another cluster. Ray reads them
-    when it is imported: set them before.
-    Raises EarlError when `auto` could be any of several.
+    `auto` is the rehearsal that is up, unless `RAY_ADDRESS` names another cluster. Ray reads the variables when it is
+    imported, so set them before. Raises EarlError if `auto` is ambiguous.
     """
     clusters = {cluster.address: cluster for cluster in known() if cluster.port}
     if address == "auto":
@@ -44,10 +42,9 @@ def _only(addresses: Collection[str]) -> str:
 
 
 def environment(cluster: RehearsedCluster, host: int) -> dict[str, str]:
-    """What processes on a host find in their environment: how Ray opens, and which interface and address are theirs."""
     return {
         "RAY_AUTH_MODE": "token",
-        "RAY_free_objects_batch_size": "1",  # it deletes at once
+        "RAY_free_objects_batch_size": "1",  # delete at once
         "RAY_AUTH_TOKEN_PATH": str(folder(cluster.name) / "token"),
         "GLOO_SOCKET_IFNAME": cluster.interface,
         "NCCL_SOCKET_IFNAME": cluster.interface,
@@ -56,23 +53,20 @@ def environment(cluster: RehearsedCluster, host: int) -> dict[str, str]:
 
 
 def root() -> Path:
-    """Where the clusters' folders lie."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "earl" / "clusters"
 
 
 def folder(name: str) -> Path:
-    """A cluster's folder, whether there is one or not."""
     return root() / name
 
 
 def known() -> list[RehearsedCluster]:
-    """All clusters that are up, by name."""
     return [load(path.parent.name) for path in sorted(root().glob("[a-z]*/cluster.json"))]
 
 
 def load(name: str) -> RehearsedCluster:
-    """A cluster that is up. Raises EarlError when there is none of that name."""
+    """Load a cluster that is up. Raises EarlError if there is none of that name."""
     file = folder(name) / "cluster.json"
     if not file.is_file():
         raise EarlError(f"no cluster {name!r} is up; start it with: earl cluster up --name {name}")
@@ -83,7 +77,7 @@ def load(name: str) -> RehearsedCluster:
 
 
 def remember(cluster: RehearsedCluster) -> None:
-    """Write a cluster's plan, its owner, this process, and a fresh token: all of the folder or none of it."""
+    """Write plan, owner (this process) and a fresh token, all or nothing."""
     root().mkdir(parents=True, exist_ok=True)
     begun = Path(tempfile.mkdtemp(prefix=".", dir=root()))  # readable by its owner alone
     descriptor = os.open(begun / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -95,10 +89,9 @@ def remember(cluster: RehearsedCluster) -> None:
 
 
 def disown(cluster: RehearsedCluster) -> None:
-    """Let a cluster stay when this process ends."""
+    """Let a cluster outlive this process."""
     replace(Owner.this(), process=0).write(folder(cluster.name))
 
 
 def forget(cluster: RehearsedCluster) -> None:
-    """Remove a cluster's folder."""
     shutil.rmtree(folder(cluster.name))

@@ -1,4 +1,4 @@
-"""The report: one HTML file that shows a run, or several side by side, opens offline and holds everything it needs.
+"""The report: one self-contained HTML file about one run, or several side by side.
 
 run folders ─▶ data (read) ─▶ results, sections, browser (pure) ─▶ page (template) ─▶ report.html
                                        └─▶ tables (pure) ─▶ export ─▶ CSV, Parquet
@@ -17,20 +17,13 @@ from earl.runs.storage import write_text
 __all__ = ["place_for", "write", "write_tables"]
 
 MAX_NAME = 120
-"""Characters of a file's name that is made of runs' names."""
 
 
 def write(*folders: RunFolder, out: Path | None = None) -> Path:
-    """Write the report of a run, or of several side by side, whole or not at all, and return its path.
+    """Write the report of a run, or of several side by side, atomically, and return its path. Raises EarlError.
 
-    Works at any moment of a run's life: what is missing is shown as "not recorded yet", what cannot be read
-    is named on the page. Reads only; a run that goes on is not disturbed.
-
-    Args:
-        out: the file to write; absent: see `place_for`.
-
-    Raises:
-        EarlError: when the disk refuses the file.
+    Works at any time of a run: missing parts are shown as "not recorded yet", and unreadable parts are named on the
+    page. Runs are only read. `out` defaults to `place_for`.
     """
     path = out or place_for(folders)
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
@@ -39,13 +32,13 @@ def write(*folders: RunFolder, out: Path | None = None) -> Path:
 
 
 def _run_around(path: Path, folders: Sequence[RunFolder]) -> Path | None:
-    """The run below which something is written: no link in it is followed."""
+    """The run folder that contains `path`, if any: within it no symbolic link is followed."""
     around = [folder.path for folder in folders if path.absolute().is_relative_to(folder.path.absolute())]
     return around[0] if around else None
 
 
 def place_for(folders: Sequence[RunFolder]) -> Path:
-    """`report.html` in a run's folder; of several runs a file beside the first one's, named after them all."""
+    """`report.html` in a run's folder; for several runs a file beside the first one, named after all of them."""
     if len(folders) == 1:
         return folders[0].report
     first = folders[0].path.resolve()
@@ -54,11 +47,7 @@ def place_for(folders: Sequence[RunFolder]) -> Path:
 
 
 def write_tables(*folders: RunFolder, to: Path, formats: Sequence[str] = export.FORMATS) -> list[Path]:
-    """Write every table of a report into a folder, one file for each format, and return the paths.
-
-    Raises:
-        EarlError: for an unknown format, or when the disk refuses.
-    """
+    """Write every table of a report, one file per format. Raises EarlError for an unknown format or a disk error."""
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
     plots = [table for figure in listed(sections(runs)) if (table := figure_table(figure))]
     return export.export([*run_tables(runs), *plots], to, formats, _run_around(to, folders))

@@ -1,4 +1,4 @@
-"""Several runs side by side: learning curves, last evaluations, recipes. Pure functions."""
+"""Comparison of several runs for the report: learning curves, last evaluations, recipes. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +27,11 @@ Runs = Sequence[RunData]
 
 
 def all_pairings(runs: Runs) -> list[Pairing]:
-    """Every opponent that any run met, each once."""
     return list(dict.fromkeys(pairing for run in runs for pairing in pairings(run)))
 
 
 def curve_figures(runs: Runs) -> list[Figure]:
-    """One plot for each opponent and seat, a line per run; what it measures is chosen by the reader."""
+    """One plot for each opponent and seat, a line per run; the reader selects the measure."""
     listed: list[Figure] = []
     for pairing in all_pairings(runs):
         curves = [_curve(run, pairing) for run in runs]
@@ -59,7 +58,7 @@ def _curve_figure(runs: Runs, number: int, pairing: Pairing, seat: int, curves: 
     title = (f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks") + where
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
     last = {name: max((getattr(curve[-1][1], name) for curve in curves if curve), default=0.0) for name in names}
-    first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # against who never loses, a draw is the best
+    first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
     how = "Exact: every possible reply of the opponent was tried." if exact else "Shaded: 95 % intervals (Wilson)."
     traces = [
@@ -75,7 +74,6 @@ def _curve_figure(runs: Runs, number: int, pairing: Pairing, seat: int, curves: 
 
 
 def _traces(runs: Runs, run: int, curve: Curve, name: str) -> list[dict[str, Any]]:
-    """The line of a run, and around it its interval where games were sampled."""
     color, label = color_of(run, 0, len(runs)), label_of(runs, run)
     group = f"{run} {name}"
     points = [(step, float(getattr(result, name))) for step, result in curve]
@@ -96,8 +94,6 @@ def _traces(runs: Runs, run: int, curve: Curve, name: str) -> list[dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class FinalRow:
-    """One opponent and seat with the last evaluation of each run."""
-
     pairing: Pairing
     opponent: str
     seat: int
@@ -105,7 +101,6 @@ class FinalRow:
 
 
 def final_rows(runs: Runs) -> list[list[FinalRow]]:
-    """The last evaluations side by side, rows of one opponent together."""
     last = [phases(run)[-1] for run in runs]
     rows = [
         FinalRow(pairing, opponent_name(*pairing), seat, [_result(phase, pairing, seat) for phase in last])
@@ -122,16 +117,11 @@ def _result(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
 
 
 def last_phases(runs: Runs) -> list[Phase]:
-    """The moment that each run's last evaluation is of."""
     return [phases(run)[-1] for run in runs]
 
 
 def recipe_differences(runs: Runs) -> list[tuple[str, list[str]]]:
-    """Every key of the recipe that differs, with each run's value; "–" where a run's recipe does not have it.
-
-    Example:
-        [("context.limit", ["72", "120"]), ("run.seed", ["0", "1"])]
-    """
+    """Every recipe key that differs, with each value, such as ("context.limit", ["72", "120"]); "–" if missing."""
     trees = [dict(_flat(run.config)) if run.config else {} for run in runs]
     keys = list(dict.fromkeys(key for tree in trees for key in tree))
     values = {key: [tree.get(key, "–") for tree in trees] for key in keys}
@@ -139,8 +129,6 @@ def recipe_differences(runs: Runs) -> list[tuple[str, list[str]]]:
 
 
 def _flat(config: Config) -> list[tuple[str, str]]:
-    """Every value of a recipe under its dotted name."""
-
     def walk(prefix: str, value: Any) -> list[tuple[str, str]]:
         if isinstance(value, dict) and value:
             return [pair for key, inner in value.items() for pair in walk(f"{prefix}.{key}" if prefix else key, inner)]

@@ -1,4 +1,4 @@
-"""Plots of how contexts grow: bands, who wrote them, truncation, memory. Pure functions."""
+"""Plots of context growth: length quantiles with limit and forecast, authors, truncation, memory. Pure functions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -29,8 +29,6 @@ from earl.report.figures import (
 from earl.report.forecast import outlook_traces
 from earl.report.html import count
 
-# Plots of context lengths by step: quantiles as bands, the limit, and its forecast. Pure functions.
-
 BandRuns = Sequence[RunData]
 
 LEVELS = {
@@ -48,7 +46,7 @@ QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
 
 
 def limit_of(data: RunData) -> Points:
-    """The context limit by step; a run that did not record it has the one of its recipe throughout."""
+    """The context limit by step; the recipe's limit throughout if it was not recorded."""
     recorded = data.numbers.metrics.get("context/limit")
     if recorded:
         return recorded
@@ -57,14 +55,13 @@ def limit_of(data: RunData) -> Points:
 
 
 def limited_levels(data: RunData) -> set[str]:
-    """The levels that the limit bounds: what a reply sees is the whole episode where nothing is forgotten."""
+    """The levels that the limit applies to. With full history a reply's context is the whole episode."""
     full = data.config is None or data.config.agent.history == "full"
     known = data.numbers.metrics.get("context/window/p50")
     return {"window" if known else "turn", *(["episode"] if full else [])} - ({"turn"} if full else set())
 
 
 def band_figure(runs: BandRuns, level: str) -> Figure:
-    """The lengths at one of LEVELS, with the limit where it applies there."""
     title, told = LEVELS[level]
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:
@@ -87,7 +84,7 @@ def band_figure(runs: BandRuns, level: str) -> Figure:
 
 
 def _bands(runs: BandRuns, run: int, level: str) -> list[dict[str, Any]]:
-    """The quantiles on top of each other, the space between them filled; of several runs the median and the p95."""
+    """Quantiles with the space between them filled; for several runs only median and p95."""
     several = len(runs) > 1
     metrics, color = runs[run].numbers.metrics, color_of(run, 0, len(runs))
     traces: list[dict[str, Any]] = []
@@ -104,7 +101,7 @@ def _bands(runs: BandRuns, run: int, level: str) -> list[dict[str, Any]]:
 
 
 def _limit(runs: BandRuns, run: int, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
-    """The limit as a line; far above the data it is only told, so that the data stay readable."""
+    """The limit as a line. If it is far above the data, it is only an annotation, so that the data stay readable."""
     points = limit_of(runs[run])
     if not points:
         return []
@@ -121,13 +118,11 @@ def _limit(runs: BandRuns, run: int, drawn: dict[str, Any], longest: float) -> l
 
 
 def _steps_of(points: Points) -> list[tuple[int, float]]:
-    """A staircase's first point, its stairs and its last point."""
     inner = [point for before, point in pairwise(points) if point[1] != before[1]]
     return list(dict.fromkeys([points[0], *inner, points[-1]]))
 
 
 def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
-    """Marks where contexts led to something: the limit raised, or forecast to be reached, another layout, no room."""
     signs = {
         "limit": ("limit raised", "triangle-up"),
         "forecast": ("warning", "diamond"),
@@ -152,7 +147,6 @@ AUTHORS = {"template": GREY, "environment": AMBER, "tool": GREEN, "thinking": PU
 
 
 def context_figures(runs: Runs) -> list[Figure]:
-    """Context by step as bands, who wrote it, what was cut off, and the memory that it implies."""
     several = len(runs) > 1
     authors = [_author_figure(runs, run) for run in range(len(runs))]
     return [
@@ -173,7 +167,6 @@ def _has(runs: Runs, metric: str) -> bool:
 
 
 def _author_figure(runs: Runs, run: int) -> Figure:
-    """Mean tokens of an episode by author, stacked."""
     data, suffix = runs[run], f" ({runs[run].name})" if len(runs) > 1 else ""
     name, title = f"authors-{run}", f"Who wrote the context{plain(suffix)}"
     told = "Mean tokens of an episode by author, one on top of the other: the chat's template, the environment, \
@@ -194,7 +187,7 @@ tools, and the model while it thinks and acts."
 
 
 def _truncation_figure(runs: Runs) -> Figure:
-    """By cause; a run that did not record causes shows what else than the environment's own end stopped episodes."""
+    """Truncated episodes by cause; in runs without recorded causes, by stop reason."""
     causes = {
         "truncation/prompt": "no room for the next prompt",
         "truncation/reply": "reply met the context limit",

@@ -1,4 +1,4 @@
-"""All that a report reads from a run's folder, in one value. Nothing here fails because something is missing."""
+"""Reads everything that a report shows from a run's folder. Missing parts are None or empty, never errors."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -23,29 +23,21 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-# Which of the stored episodes are shown: as varied as they come.
-
-
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """A trajectory and where it is stored."""
-
     step: int
     number: int
-    """Its place in the step's file, from 0."""
     trajectory: Trajectory
     experience: TrainingRecord | None = None
-    """What training made of it; None when that was not stored."""
 
 
 Feature = tuple[str, object]
 
 
 def choose(episodes: Sequence[StoredEpisode], limit: int) -> list[StoredEpisode]:
-    """Up to `limit` different episodes that vary in step, opponent, seat, outcome and stop reason.
+    """Select up to `limit` episodes that vary in step, opponent, seat, outcome and stop reason.
 
-    Each next one is the first whose features have been chosen least so far. What is the same token by token
-    in the same step is taken once.
+    Greedy: each next episode has the features chosen least so far. Identical token sequences of one step count once.
     """
     buckets: defaultdict[tuple[Feature, ...], deque[StoredEpisode]] = defaultdict(deque)
     known: set[tuple[int, bytes]] = set()
@@ -78,34 +70,27 @@ def _features(episode: StoredEpisode) -> tuple[Feature, ...]:
     )
 
 
-# The stored episodes of a run: a few of its steps, from the first that kept them to the last.
-
 MAX_STEPS = 10
-"""Stored steps that episodes are taken from."""
 MAX_PROBLEMS = 3
-"""Unreadable files that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisodes:
-    """Some episodes of some stored steps."""
-
     steps: tuple[int, ...]
-    """Those that were looked into."""
     total: int
-    """How many episodes these steps have stored."""
+    """Number of episodes stored for these steps."""
     chosen: tuple[StoredEpisode, ...]
 
 
 def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> StoredEpisodes | None:
-    """Up to `limit` varied episodes; None when there are none. What cannot be read is told in `problems`."""
+    """Up to `limit` varied episodes; None if there are none. Read errors are appended to `problems`."""
     paths = sorted(folder.trajectories.glob("step-*.parquet"), key=lambda path: step_of(path) or 0)
     read: dict[Path, list[StoredEpisode]] = {}
     failures: list[str] = []
     while missing := [path for path in spread(paths, MAX_STEPS) if path not in read]:
         try:
             read[missing[0]] = _read(missing[0])
-        except EarlError as error:  # another step takes its place
+        except EarlError as error:  # another step is read instead
             failures.append(str(error))
             paths.remove(missing[0])
     problems += failures[:MAX_PROBLEMS]
@@ -119,11 +104,7 @@ def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> Store
 
 
 def spread(items: Sequence[Path], limit: int) -> list[Path]:
-    """At most `limit` items at even distances, the first and the last among them.
-
-    Example:
-        7 items, limit 4 -> those at 0, 2, 4, 6
-    """
+    """At most `limit` items at even distances, including the first and the last."""
     if len(items) <= limit:
         return list(items)
     return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
@@ -139,27 +120,22 @@ def _read(path: Path) -> list[StoredEpisode]:
     ]
 
 
-# What a checkpoint's files say about the model, without loading it: size, shape, tokenizer.
-
 JSON_BYTES = 16 << 20
-"""Of a file that describes a model or a run's state."""
+"""Size limit of JSON files about a model or a run's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model of a run's latest checkpoint."""
-
     step: int
     best_step: int | None
-    """Whose weights are kept as the best; None when the checkpoint does not say."""
+    """The step of the best weights; None if the checkpoint does not say."""
     parameters: int | None
     config: dict[str, Any]
-    """The model's own config.json; empty when it is not there."""
+    """The model's own config.json; empty if missing."""
     tokenizer: "Tokenizer | None"
 
     @property
     def shape(self) -> str:
-        """Architecture, layers and width in words; empty when unknown."""
         kind, layers, width = (self.config.get(key) for key in ("model_type", "num_hidden_layers", "hidden_size"))
         parts = [str(kind)] if kind else []
         parts += [f"{layers} layer{'' if layers == 1 else 's'}"] if layers else []
@@ -168,11 +144,7 @@ class ModelFacts:
 
 
 def model_facts(checkpoints: Path) -> ModelFacts | None:
-    """What the latest checkpoint says; None when there is none yet.
-
-    Raises:
-        EarlError: when one of its files cannot be read.
-    """
+    """Describe the latest checkpoint without loading weights; None if there is none. Raises EarlError if unreadable."""
     steps = checkpoint.all_steps(checkpoints)
     if not steps:
         return None
@@ -190,7 +162,6 @@ def model_facts(checkpoints: Path) -> ModelFacts | None:
 
 
 def _run_of(path: Path) -> Path:
-    """The run's folder, of a file in one of its checkpoints."""
     return path.parent.parent.parent
 
 
@@ -205,9 +176,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _parameters(folder: Path) -> int | None:
-    """Numbers in the model's tensors, from the files' headers."""
+    """Count the model's parameters from the headers of its files."""
     files = sorted(folder.glob("model*.safetensors"))
-    if pipes := [path for path in files if not path.is_file()]:  # reading one would wait without end
+    if pipes := [path for path in files if not path.is_file()]:  # reading a pipe would block
         raise EarlError(f"{pipes[0]} is no regular file: the checkpoint is damaged; continue the run to get a new one")
     try:
         return sum(map(_numbers_in, files)) if files else None
@@ -230,7 +201,7 @@ def _tokenizer(path: Path) -> "Tokenizer | None":
     if not path.is_file():
         return None
     checked(_run_of(path), path)
-    from tokenizers import Tokenizer  # only here: reports without episodes need none
+    from tokenizers import Tokenizer  # reports without episodes do not need it
 
     with boundary() as fault:  # tokenizers raises bare Exceptions
         return Tokenizer.from_file(str(path))
@@ -240,53 +211,47 @@ def _tokenizer(path: Path) -> "Tokenizer | None":
 T = TypeVar("T")
 
 MAX_EPISODES = 200
-"""Episodes that a page shows, over all its runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run as the report sees it. Absent pieces are None or empty."""
+    """A run as the report sees it. Missing parts are None or empty."""
 
     name: str
     recipe: str
-    """The text of config.toml."""
     config: Config | None
     numbers: Numbers
     contexts: list[ContextTokens]
-    """Tokens by step, turn and author; empty for a run of an earl that did not keep them."""
+    """Tokens by step, turn and author; empty for runs of older versions."""
     decisions: list[RecordedDecision]
-    """Which layout each stage ran in, by step; empty where layouts were fixed."""
+    """The layout of each stage by step; empty if layouts were fixed."""
     model: ModelFacts | None
     episodes: StoredEpisodes | None
     started: float | None
-    """When the recipe was written, in seconds since the epoch."""
+    """Time at which the recipe was written, in seconds since the epoch."""
     changed: float | None
-    """When the numbers were last written."""
     signed: str
-    """By whom, in words; of a run that goes on or was killed, the last checkpoint."""
+    """The signer, as a text; for an unfinished run that of its last checkpoint."""
     problems: tuple[str, ...]
-    """What stands in the folder but could not be read, one sentence each."""
+    """Read errors, one sentence each."""
 
     @property
     def finished(self) -> bool:
-        """Whether the evaluation that ends a run has been recorded."""
         return any(match.phase == "final" for match in self.numbers.matches)
 
     @property
     def warm_steps(self) -> int:
-        """Steps of the warm start."""
         return self.config.warm_start.steps if self.config else 0
 
 
 def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
-    """Read a run's folder, and of its episodes up to `max_episodes`."""
     problems: list[str] = []
 
     def attempt(read: Callable[[RunFolder], T], otherwise: T) -> T:
         try:
             return read(folder)
         except EarlError as error:
-            if str(error) not in problems:  # a damaged database is met twice
+            if str(error) not in problems:  # a damaged database fails in several reads
                 problems.append(str(error))
             return otherwise
 
@@ -307,7 +272,7 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
 
 
 def _signed(folder: RunFolder, problems: list[str]) -> str:
-    """Whose word the run stands on. A bad signature is said here and among the problems."""
+    """Who signed the run and its last checkpoint. A bad signature is also appended to `problems`."""
     try:
         whole, last = signing.signer(folder), checkpoint.latest(folder.checkpoints)
         signed = checkpoint.signer(last) if last else signing.UNSIGNED

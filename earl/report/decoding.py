@@ -1,4 +1,4 @@
-"""Token ids back to text, for reading only: each sampled token keeps the text that it added."""
+"""Decodes token ids for display: each sampled token keeps the text that it added."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a tokenizer gives for a character whose bytes are spread over tokens that are still to come."""
+"""A tokenizer's output for a character whose bytes continue in later tokens."""
 _WINDOW = 6
-"""Tokens before a token that decide how it decodes (spaces between words)."""
+"""Tokens of context that influence decoding (spaces between words)."""
 _LONGEST = 8
-"""A character takes at most 4 bytes; a run of more tokens without a character is simply no text."""
+"""A character has at most 4 bytes; a longer run without a complete character is not text."""
 
 
 class Decoder:
-    """A tokenizer as a reader of single tokens. Without one, tokens are shown by their numbers."""
+    """Decodes single tokens. Without a tokenizer, tokens are shown as numbers."""
 
     def __init__(self, tokenizer: "Tokenizer | None") -> None:
         self._tokenizer = tokenizer
@@ -24,21 +24,15 @@ class Decoder:
         self._control = frozenset(token for token, content in added.items() if content.special)
 
     def is_control(self, token: int) -> bool:
-        """Whether a token is a mark of the chat rather than text, such as the one that ends a reply."""
         return token in self._control
 
     def whole(self, ids: Sequence[int]) -> str:
-        """The text of tokens, marks included."""
         if self._tokenizer and all(0 <= token < self._size for token in ids):
             return self._decode(ids)
         return "".join(text for text, _, _ in self.pieces(ids))
 
     def pieces(self, ids: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Text, first and past-last index of each token, or of the few tokens that make one character.
-
-        Example:
-            ids of "a", "\\xc3", "\\xa9" -> ("a", 0, 1), ("é", 1, 3)
-        """
+        """Text, first and past-last index of each token, or of tokens that make one character, such as ("é", 1, 3)."""
         start = 0
         while start < len(ids):
             end = start + 1
@@ -46,14 +40,14 @@ class Decoder:
             while text.endswith(UNFINISHED) and end < min(len(ids), start + _LONGEST):
                 end += 1
                 text = self._added(ids, start, end)
-            if end > start + 1 and UNFINISHED in text:  # no character after all: this token stands alone
+            if end > start + 1 and UNFINISHED in text:  # not a character after all, so the token is taken alone
                 end = start + 1
                 text = self._added(ids, start, end)
             yield text, start, end
             start = end
 
     def _added(self, ids: Sequence[int], start: int, end: int) -> str:
-        """What ids[start:end] add to the text of the tokens before them; their numbers if that is nothing."""
+        """The text that ids[start:end] add to the tokens before them; their numbers if they add none."""
         own = ids[start:end]
         if self._tokenizer is None or not all(0 <= token < self._size for token in own):
             return "".join(f"⟨token {token}⟩" for token in own)

@@ -1,6 +1,6 @@
-"""The stored episodes as data of the trajectory browser: text by author, numbers by token, boards by turn.
+"""The data of the trajectory browser: stored episodes as text by author, numbers by token, boards by turn.
 
-choice ─▶ episode() for each ─▶ browser(): one value for JSON ─▶ templates/browser.js draws it
+choice ─▶ episode() for each ─▶ browser(): one JSON value ─▶ templates/browser.js draws it
 """
 
 import math
@@ -23,35 +23,27 @@ from earl.trajectory import Author, Trajectory, Turn
 
 AUTHORS = [author.name.lower() for author in Author]
 MAX_TURNS = 40
-"""Turns shown of one episode: the first two thirds and the last third."""
+"""Maximum turns shown of one episode: two thirds from its start, one third from its end."""
 _LEAST = 40
-"""Characters of a text and tokens of a reply that are shown however little room there is."""
 
 Draw = Callable[[str, str | None], Board | None]
-"""The board that an observation shows, after an action where one is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much of one episode is shown, over all its turns."""
+    """Limits on what is shown of one episode, over all its turns."""
 
     tokens: int = 1600
-    """Tokens of the model, one by one."""
+    """Tokens by the model, shown one by one."""
     characters: int = 16_000
-    """Characters that the model was given."""
+    """Characters of the prompts."""
 
     def half(self) -> "Room":
-        """Half as much."""
         return Room(self.tokens // 2, self.characters // 2)
 
 
 def episode(stored: StoredEpisode, decoder: Decoder, draw: Draw, room: Room = Room()) -> dict[str, Any]:
-    """The episode as JSON, within bounds whatever its length.
-
-    Example:
-        {"step": 40, "number": 3, "outcome": "win", …, "turns": [{"given": [[1, "X 123…"]], "reply": {"texts": ["5"],
-         "authors": [4], "logprobs": [-0.01], "ratios": [1.02]}, "advantage": 0.7, "board": […], …}], "rest": []}
-    """
+    """The episode as JSON of bounded size, as templates/browser.js reads it."""
     played, task = stored.trajectory, stored.trajectory.task
     turns = played.turns
     head = len(turns) if len(turns) <= MAX_TURNS else MAX_TURNS * 2 // 3
@@ -84,20 +76,17 @@ def _outcome(played: Trajectory) -> str:
 
 
 def _mean_logprob(played: Trajectory) -> float | None:
-    """Over the tokens that were sampled."""
     sampled = played.logprobs[played.sampled]
     return _rounded(float(sampled.mean())) if len(sampled) else None
 
 
 def _rounded(value: float) -> float | None:
-    """Four digits, as JSON has no infinite precision and no NaN."""
+    """Four significant digits; None for NaN and infinity, which JSON does not have."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """One episode, with the room that each of its turns may take."""
-
     stored: StoredEpisode
     decoder: Decoder
     draw: Draw
@@ -109,7 +98,6 @@ class _Reader:
         return self.stored.trajectory
 
     def turn(self, number: int) -> dict[str, Any]:
-        """What the model was given, what it replied, and what became of it."""
         turn = self._played.turns[number]
         following = self._played.turns[number + 1 : number + 2]
         experience = self.stored.experience
@@ -129,13 +117,12 @@ class _Reader:
         }
 
     def texts(self, start: int, end: int) -> list[list[Any]]:
-        """The tokens start … end as [author, text], one for each run of an author."""
+        """The tokens start … end as [author, text], one pair per run of one author."""
         runs = self._runs(start, end)
         limit = max(_LEAST, self.room.characters // self.turns // max(1, len(runs)))
         return [[author, shown(self._text(first, last), limit)] for author, first, last in runs]
 
     def _runs(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Author, first and past-last token of each run."""
         grouped = groupby(range(start, end), key=lambda place: min(int(self._played.authors[place]), Author.ACTION))
         listed = [(author, list(places)) for author, places in grouped]
         return [(author, places[0], places[-1] + 1) for author, places in listed]
@@ -147,7 +134,7 @@ class _Reader:
         return bool((self._played.authors[turn.prompt_start : turn.action_start] == Author.TOOL).any())
 
     def _boards(self, turn: Turn) -> list[Any]:
-        """The board that the turn began with and the one it led to; empty for worlds without boards."""
+        """The boards before and after the turn's action; empty for environments without boards."""
         given = self._runs(turn.prompt_start, turn.action_start)
         told = [(first, last) for author, first, last in given if author == Author.ENVIRONMENT]
         if not told or told[-1][1] - told[-1][0] > self.room.characters:
@@ -160,7 +147,7 @@ class _Reader:
         return [_board(before), *([_board(after)] if after else [])]
 
     def _reply(self, turn: Turn) -> dict[str, Any]:
-        """The reply's tokens in columns; where some were left out, `cut` is [place among the kept, how many]."""
+        """The reply's tokens in columns; if some are omitted, `cut` is [index among the kept, number omitted]."""
         ids = self._played.tokens[turn.action_start : turn.end].tolist()
         limit = max(_LEAST, self.room.tokens // self.turns)
         if len(ids) <= limit:
@@ -173,7 +160,7 @@ class _Reader:
         return {**joined, "cut": [len(first["texts"]), len(ids) - limit]}
 
     def _tokens(self, start: int, end: int) -> dict[str, Any]:
-        """Texts, authors, log-probabilities and importance ratios, and which are marks of the chat."""
+        """Texts, authors, log-probs and importance ratios; `marks` are the indices of special tokens."""
         ids = self._played.tokens[start:end].tolist()
         pieces = list(self.decoder.pieces(ids))
         spans = [(start + first, start + last) for _, first, last in pieces]
@@ -187,7 +174,7 @@ class _Reader:
         }
 
     def _ratio(self, first: int, last: int) -> float | None:
-        """How much likelier the update made the tokens; None where they were not learned from."""
+        """Importance ratio of the update; None if the tokens were not learned from."""
         experience = self.stored.experience
         if experience is None or not experience.mask[first:last].all():
             return None
@@ -199,14 +186,11 @@ def _board(board: Board) -> dict[str, Any]:
     return {"cells": [[shown_line(cell, 12) for cell in row] for row in board.cells], "marked": board.marked}
 
 
-# The trajectory browser's data: the chosen episodes of every run, small enough for one page.
-
 BUDGET = 2_600_000
-"""Characters that the packed episodes may take. Where they take more, less of each is shown."""
+"""Maximum characters of the packed episodes; beyond it each episode is shown with less detail."""
 
 
 def browser(runs: Sequence[RunData]) -> str:
-    """The episodes of all runs, packed; empty when there are none."""
     if not any(run.episodes for run in runs):
         return ""
     room = Room()
@@ -234,7 +218,7 @@ def _episodes(run: RunData, room: Room) -> list[dict[str, Any]]:
 
 
 def _drawer(env: str, options: dict[str, bool | int | float | str]) -> Draw:
-    """How an environment draws what it said. Who has no such environment, or a faulty one, sees the text alone."""
+    """An environment's draw function; it draws nothing if the environment is missing or fails."""
     with boundary() as fault:
         made = registry.make(env, **options)
     if fault.message:

@@ -1,4 +1,4 @@
-"""Plots of wins, draws and losses over steps: one per opponent, all seats in it. Pure functions."""
+"""Plots of wins, draws and losses over steps: one per opponent, with all seats. Pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,12 @@ from earl.report.results import Pairing, opponent_name, pairings, seat_name
 from earl.runs.tables import RecordedMatch
 
 DURING = ("start", "warm_start", "train")
-"""Phases whose matches measured the weights of their own step; the final ones belong to the best."""
+"""Phases that evaluate the weights of their own step; the final one evaluates the best weights."""
 COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
 
 def strength_figures(data: RunData) -> list[Figure]:
-    """One plot for each opponent that was met."""
     return [_strength_figure(data, number, pairing) for number, pairing in enumerate(pairings(data))]
 
 
@@ -42,7 +41,6 @@ def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
 
 
 def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any]]:
-    """Wins, draws and losses of each seat, and where wanted the losses once more for the enlarged panel."""
     is_game = bool(curve[0].result.opponent)
     names = {"win": "win", "draw": "draw", "loss": "loss"} if is_game else {"win": "solved", "loss": "not solved"}
     seats = sorted({match.result.seat for match in curve})
@@ -83,7 +81,7 @@ def _error_bars(curve: Sequence[RecordedMatch], name: str) -> dict[str, Any]:
 
 
 def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[str, Any]:
-    """Everything, and below it over the same steps the losses up to `top`, where that is not 0."""
+    """The main panel, and below it the losses up to `top`, unless that is 0."""
     is_game = bool(curve[0].result.opponent)
     unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
     drawn = layout([data], unit, height=430 if top else 300)
@@ -98,14 +96,7 @@ def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[s
 
 
 def enlarged_range(losses: Sequence[float]) -> float:
-    """The top of the enlarged panel: the later half of the losses fills it, so that even 0.3 % can be read.
-
-    0 where losses are too many for it to enlarge anything.
-
-    Example:
-        >>> enlarged_range([1.0, 0.2, 0.004, 0.002])
-        0.01
-    """
+    """The top of the enlarged panel, from the later half of the losses; 0 if they are too large for an enlargement."""
     later = [loss for loss in losses[len(losses) // 2 :] if math.isfinite(loss)]
     top = max(0.01, 1.25 * max(later, default=1.0))
     return top if top <= 0.7 else 0.0

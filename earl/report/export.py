@@ -1,4 +1,4 @@
-"""The tables of a report as files: CSV and Parquet."""
+"""The tables of a report (the numbers behind each plot, and the run's database) and their export as CSV and Parquet."""
 
 import csv
 import math
@@ -21,19 +21,12 @@ from earl.report.html import visible
 from earl.runs.storage import replace_file, storage
 from earl.trajectory import Author
 
-# The tables of a report: one behind each plot, and those of the run's database, as columns.
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of the same length.
-
-    Example:
-        Table("loss", {"step": [1, 2], "loss": [0.3, 0.1]})
-    """
+    """Columns of equal length, by name."""
 
     name: str
-    """Names the file."""
     columns: dict[str, list[Any]]
 
 
@@ -41,7 +34,7 @@ Row = dict[str, Any]
 
 
 def figure_table(figure: Figure) -> Table | None:
-    """The numbers behind a plot: a row for each x, a column for each line; of a map a row for each cell."""
+    """The numbers behind a plot: a row for each x and a column for each line; for a heat map a row for each cell."""
     if figure.spec is None:
         return None
     traces = [trace for trace in figure.spec["data"] if not trace.get("meta", {}).get("again")]
@@ -62,14 +55,13 @@ def figure_table(figure: Figure) -> Table | None:
 
 
 def _name(figure: Figure, trace: Row) -> str:
-    """A line's name as text, with its choice in front where the plot has several."""
     choice = trace.get("meta", {}).get("choice")
     parts = [figure.choices[choice] if choice is not None else "", unescape(trace.get("name", ""))]
     return ": ".join(filter(None, parts))
 
 
 def _cells(named: Sequence[tuple[str, Row]]) -> dict[str, list[Any]]:
-    """Step and turn of every cell that has a value in any map, and its value in each."""
+    """Step and turn of every cell that has a value in any map, and its value in each map."""
     first = named[0][1]
     places = [(row, column) for column in range(len(first["x"])) for row in range(len(first["y"]))]
     kept = [(row, column) for row, column in places if any(t["z"][row][column] is not None for _, t in named)]
@@ -81,7 +73,7 @@ def _cells(named: Sequence[tuple[str, Row]]) -> dict[str, list[Any]]:
 
 
 def run_tables(runs: Sequence[RunData]) -> list[Table]:
-    """What the runs recorded, in full: numbers, times, evaluations, events, contexts, and the episodes shown."""
+    """The complete records of the runs: metrics, timings, matches, events, contexts, and the episodes shown."""
     makers: dict[str, Callable[[RunData], list[Row]]] = {
         "metrics": lambda run: _series(run.numbers.metrics, "name", "value"),
         "timings": lambda run: _series(run.numbers.timings, "stage", "seconds"),
@@ -104,7 +96,6 @@ def run_tables(runs: Sequence[RunData]) -> list[Table]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, numbered where two are the same."""
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 
 
@@ -143,14 +134,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def export(
     tables: Sequence[Table], folder: Path, formats: Sequence[str] = FORMATS, root: Path | None = None
 ) -> list[Path]:
-    """Write every table in every format as `folder`/NAME.FORMAT, and return the paths.
-
-    Args:
-        root: below it no link is followed.
-
-    Raises:
-        EarlError: for an unknown format, or when the disk refuses.
-    """
+    """Write `folder`/NAME.FORMAT for every table and format. Below `root` no link is followed. Raises EarlError."""
     if unknown := set(formats) - set(FORMATS):
         raise EarlError(f"format {min(unknown)!r} is not one that tables are written in; use {' or '.join(FORMATS)}")
     with storage(folder, then="export again"):
@@ -173,7 +157,7 @@ def _csv(table: Table, file: BinaryIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A value for a spreadsheet, which runs text that looks like a formula: such text gets an apostrophe before it."""
+    """A value for a spreadsheet. Text that looks like a formula would be run, so it gets a leading apostrophe."""
     if isinstance(value, str):
         seen = visible(value)
         return f"'{seen}" if seen.startswith(_FORMULA) else seen

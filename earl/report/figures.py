@@ -1,6 +1,6 @@
-"""The plots, as data: pure functions from a run's numbers to plotly figures (dictionaries).
+"""Plots as data: pure functions from a run's numbers to plotly figures (dictionaries).
 
-Text that stands in a figure is read by plotly as a kind of HTML, so whatever is not written here is neutralised.
+Plotly interprets text in a figure as a kind of HTML, so text of unknown origin is escaped with `plain`.
 """
 
 import math
@@ -14,7 +14,7 @@ from earl.report.html import count, shown
 Points = Sequence[tuple[int, float]]
 
 MAX_POINTS = 600
-"""Points of one line. Longer series are drawn as means (or maxima) of neighbours."""
+"""Maximum points of one line. Longer series are drawn as means (or maxima) of neighbours."""
 BLUE, GREY, ORANGE, GREEN, PURPLE, AMBER, BROWN = (
     "#2f7fc4", "#868c96", "#d95f28", "#1c9a82", "#8f68c0", "#b3860e", "#9a6a4f",
 )  # fmt: skip
@@ -22,7 +22,6 @@ CYCLE = (BLUE, ORANGE, GREEN, PURPLE, AMBER, GREY, BROWN)
 DASHES = ("solid", "dot", "dash", "dashdot")
 PERCENT = ".2~%"
 AGAIN = {"again": True}
-"""The `meta` of a trace that the table of its plot leaves out."""
 LEGEND = {
     "orientation": "h",
     "yref": "container",
@@ -36,30 +35,23 @@ LEGEND = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot with its words."""
-
     name: str
-    """Names the element and the file when it is saved."""
+    """Names the HTML element and the exported file."""
     title: str
     explanation: str
     spec: dict[str, Any] | None
-    """`data` and `layout` for plotly; None when there is nothing to draw.
+    """`data` and `layout` for plotly; None if there is nothing to draw.
 
-    A trace's `meta` holds `again` when its numbers stand in another trace or table already, so that the table leaves
-    it out, and `choice` n when it belongs to the n-th of `choices`.
+    A trace's `meta` holds `again` if its numbers are in another trace or table, so that the table omits it, and
+    `choice` n if it belongs to the n-th of `choices`.
     """
     choices: tuple[str, ...] = ()
-    """What the reader chooses from: the traces of one choice are seen at a time, the first at the beginning."""
+    """Options for the reader: one choice's traces are visible at a time, initially the first's."""
     missing: str = "not recorded yet"
-    """Why there is nothing to draw."""
 
 
 def thin(points: Points, pick: Callable[[list[float]], float] | None = None) -> list[tuple[int, float]]:
-    """At most MAX_POINTS points: each stands for a run of neighbours, at the step of the last of them.
-
-    Example:
-        with MAX_POINTS = 2: [(1, 1.0), (2, 3.0), (3, 5.0)] -> [(2, 2.0), (3, 5.0)]
-    """
+    """Reduce to at most MAX_POINTS points: each stands for a run of neighbours, at the last one's step."""
     width = math.ceil(len(points) / MAX_POINTS)
     if width <= 1:
         return list(points)
@@ -69,17 +61,17 @@ def thin(points: Points, pick: Callable[[list[float]], float] | None = None) -> 
 
 
 def plain(text: str) -> str:
-    """Text that plotly draws as it is: no markup, no controls."""
+    """Escape text for plotly: no markup, no control characters."""
     return shown(text, 60).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", "⟨LF⟩")
 
 
 def finite(values: Iterable[float]) -> list[float | None]:
-    """Values for JSON, six digits each. JSON knows neither NaN nor infinity: those are gaps."""
+    """Values for JSON, six digits each. NaN and infinity, which JSON does not have, become gaps."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
 def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
-    """One line of a plot. Few points are marked, so that a single one can be seen."""
+    """One line of a plot. If it has few points, they get markers, so that a single one is visible."""
     mode = "lines+markers" if len(points) <= 60 else "lines"
     trace = {"type": "scatter", "mode": mode, "name": name, "marker": {"size": 5}}
     values = {"x": [step for step, _ in points], "y": finite(value for _, value in points)}
@@ -87,7 +79,7 @@ def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
 
 
 def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
-    """What all plots share: steps on the x axis, the warm start shaded where all runs have the same."""
+    """The shared layout: steps on the x axis, and the warm start shaded if all runs have the same."""
     last = max(1, *(run.numbers.last_step or 0 for run in runs))
     base: dict[str, Any] = {
         "height": 300,
@@ -112,22 +104,14 @@ def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
 
 
 def color_of(run: int, line: int, runs: int) -> str:
-    """Several runs differ by colour, the lines of a single one do."""
     return CYCLE[(run if runs > 1 else line) % len(CYCLE)]
 
 
 def label_of(runs: Sequence[RunData], run: int, label: str = "") -> str:
-    """A line's name: with the run's in front of it where there are several."""
     return plain(": ".join(filter(None, [runs[run].name if len(runs) > 1 else "", label])))
 
 
 def faint(color: str, opacity: float) -> str:
-    """A colour that lets through what lies below it.
-
-    Example:
-        >>> faint("#2f7fc4", 0.2)
-        'rgba(47,127,196,0.2)'
-    """
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity:g})"
 
@@ -138,12 +122,10 @@ def _shade(until: int) -> dict[str, Any]:
 
 
 def note(text: str, **place: Any) -> dict[str, Any]:
-    """Small words inside a plot, without an arrow."""
     return {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "x", "borderpad": 0, **place}
 
 
 def percent_axis(**more: Any) -> dict[str, Any]:
-    """A y axis of fractions."""
     return {"tickformat": PERCENT, "rangemode": "tozero", "zeroline": False, "automargin": True, **more}
 
 
@@ -157,12 +139,7 @@ def series_figure(
     percent: bool = False,
     suffix: str = "",
 ) -> Figure:
-    """Metrics over steps.
-
-    Args:
-        lines: metric → name of its line.
-        suffix: a unit that takes prefixes, such as "B" for MB; absent: plain numbers.
-    """
+    """Plot metrics over steps. `lines`: metric → line name; `suffix`: a unit that takes prefixes, such as "B"."""
     drawn = [
         (run, number, data.numbers.metrics[metric], label)
         for run, data in enumerate(runs)
@@ -190,6 +167,5 @@ def series_figure(
 
 
 def bucket_note(series: Iterable[Points]) -> str:
-    """What `thin` did to the longest of the series, in words; empty when it did nothing."""
     width = math.ceil(max(map(len, series), default=0) / MAX_POINTS)
     return f" Each point stands for {count(width)} neighbouring steps." if width > 1 else ""

@@ -1,4 +1,4 @@
-"""Plots of the forecast: when which quantile of the contexts will reach the limit. Pure functions."""
+"""Plots of the forecast: the step at which each quantile of the contexts reaches the limit. Pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,6 @@ TOLD = (
 
 
 def forecast_figure(runs: Sequence[RunData]) -> Figure:
-    """How the forecasts moved; of several runs those of the p95."""
     title = "Forecast: when the limit will be reached"
     several = len(runs) > 1
     quantiles = {"p95": GREEN} if several else QUANTILES
@@ -57,13 +56,12 @@ def forecast_figure(runs: Sequence[RunData]) -> Figure:
 
 
 def _latest(runs: Sequence[RunData]) -> float:
-    """The latest step that any forecast named."""
     series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in QUANTILES for end in ENDS]
     return max((value for points in series for _, value in points if math.isfinite(value)), default=0.0)
 
 
 def _bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
-    """Early, late and median, gaps where the limit is not in reach. A late bound beyond the horizon ends at its top."""
+    """Early, late and median forecast, with gaps if none. A late bound beyond the horizon is clamped to it."""
     series = {end: data.numbers.metrics.get(f"forecast/{name}/{end}", []) for end in ENDS}
     if not any(math.isfinite(value) for _, value in series["early"]):
         return []
@@ -80,10 +78,7 @@ def _bands(data: RunData, name: str, color: str, label: str, horizon: float) -> 
 
 
 def outlook_traces(data: RunData, limits: Points, drawn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The last forecast beyond the last step: a wedge from each quantile to where it will meet the limit.
-
-    The x axis of `drawn` is made long enough for it.
-    """
+    """The last forecast as a wedge from each quantile to the limit. Extends the x axis of `drawn` in place."""
     now = data.numbers.last_step or 0
     found = {name: _last(data, name) for name in QUANTILES}
     reached = {name: ends for name, ends in found.items() if ends and math.isfinite(ends[1])}
@@ -106,7 +101,7 @@ def _last(data: RunData, name: str) -> tuple[float, float, float] | None:
         return None
     now = data.numbers.last_step or 0
     early, median, late = (max(points[-1][1], now) for points in series if points)
-    return (early, median, late) if late > now else None  # what was to come and did not is no outlook
+    return (early, median, late) if late > now else None  # a forecast for a past step is not shown
 
 
 def _wedge(

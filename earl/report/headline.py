@@ -1,4 +1,4 @@
-"""The head of the page: what ran, how large, how far. Pure functions."""
+"""The facts at the top of the page, and the table of times. Pure functions."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,7 +11,6 @@ MISSING = "not recorded yet"
 
 
 def summary(data: RunData) -> list[tuple[str, str]]:
-    """Facts as (name, value) pairs, in the order of reading."""
     return [
         ("Environment", data.config.env.name if data.config else MISSING),
         ("Model", _model(data)),
@@ -58,7 +57,6 @@ def _steps(data: RunData) -> str:
 
 
 def _played(data: RunData) -> str:
-    """Episodes and tokens of reinforcement learning."""
     totals = {name: sum(value for _, value in data.numbers.metrics.get(name, [])) for name in ("episodes", "tokens")}
     if not totals["episodes"]:
         return MISSING
@@ -72,20 +70,16 @@ def _time(data: RunData) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StageShare:
-    """A row of the table of times."""
-
     stage: str
     mean: float
-    """Seconds of one step, over the steps that had the stage."""
+    """Seconds per step, over the steps that had the stage."""
     times: int
-    """Steps that had the stage."""
     total: float
     share: float
     """Of all recorded time."""
 
 
 def time_table(data: RunData) -> list[StageShare]:
-    """Means and shares by stage."""
     values = {stage: [value for _, value in data.numbers.timings[stage]] for stage in stages(data)}
     whole = sum(map(sum, values.values())) or 1.0
     return [StageShare(stage, fmean(v), len(v), sum(v), sum(v) / whole) for stage, v in values.items() if v]

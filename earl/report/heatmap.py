@@ -9,13 +9,12 @@ from earl.report.figures import Figure, finite, layout, plain
 from earl.trajectory import KEPT_TURNS, Author
 
 MAX_COLUMNS = 150
-"""Columns of the map; a longer run has several steps in each."""
+"""Maximum columns of the map; in a longer run a column holds several steps."""
 Cell = tuple[int, int]
 """Column and turn, both from 0."""
 
 
 def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
-    """Mean tokens, over the episodes that had the turn, by turn and step."""
     title = f"Context by turn{plain(f' ({data.name})') if named else ''}"
     told = (
         "Mean tokens that a turn added, over the episodes that had it, by step. A row that brightens to the right is a "
@@ -39,7 +38,7 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
 
 
 def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, dict[Cell, float]]:
-    """Means by what is shown: all authors, each of them, and the episodes that had the turn."""
+    """Mean tokens by map: all authors, and each author; also the number of episodes that had the turn."""
     episodes: dict[tuple[int, int], int] = {}
     tokens: defaultdict[str, defaultdict[Cell, int]] = defaultdict(lambda: defaultdict(int))
     for row in data.contexts:

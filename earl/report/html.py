@@ -1,4 +1,4 @@
-"""Words and numbers for a page: hostile text made visible and short, fractions that never lie by rounding."""
+"""Formats for a page: escaped and shortened text, numbers whose rounding does not mislead, and packed data."""
 
 import base64
 import gzip
@@ -10,21 +10,17 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-# Data inside a page: compressed, and in letters that mean nothing to HTML.
-
 
 def pack(value: Any) -> str:
-    """A value as JSON, gzip and base64. Whatever its strings hold, nothing in it can end a script element."""
+    """A value as JSON, gzip and base64, so that no string in it can end a script element."""
     return squeeze(json.dumps(value, allow_nan=False, separators=(",", ":")))
 
 
 def squeeze(text: str) -> str:
-    """Text as gzip in base64, which browsers unpack by themselves."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
 def script_hash(script: str) -> str:
-    """A script's name in a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
@@ -38,26 +34,21 @@ class Library:
 
 @lru_cache(maxsize=1)
 def plotly() -> Library:
-    """The plotting library that the installed plotly brings."""
-    from plotly.offline import get_plotlyjs  # slow to import, and needed here only
+    from plotly.offline import get_plotlyjs  # slow to import
 
     return Library(get_plotlyjs())
 
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 _NAMED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories that draw nothing, or that move the text around them: controls, direction marks,
-zero-width and unassigned characters, line and paragraph separators."""
+"""Unicode categories that are invisible or affect the text around them: controls, direction marks, zero-width and
+unassigned characters, line and paragraph separators.
+"""
 _COMMON = {"\0": "NUL", "\a": "BEL", "\b": "BS", "\t": "TAB", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 
 
 def visible(text: str) -> str:
-    """The text with every character that draws nothing replaced by a sign that does; newlines stay.
-
-    Example:
-        >>> visible("a\\x1b[31m\\u202eb")
-        'a⟨ESC⟩[31m⟨U+202E⟩b'
-    """
+    """Replace every invisible character by a visible name such as ⟨ESC⟩ or ⟨U+202E⟩; newlines stay."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     return "".join(map(_visible_character, text))
@@ -70,7 +61,6 @@ def _visible_character(character: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """At most about `limit` characters: the beginning and the end, and how much was left out between them."""
     if len(text) <= limit:
         return text
     head = limit * 3 // 4
@@ -79,27 +69,20 @@ def shorten(text: str, limit: int) -> str:
 
 
 def shown(text: str, limit: int = 400) -> str:
-    """Text of unknown origin, short and visible; escaping is the template's part."""
+    """Untrusted text, shortened and visible; the template has to escape it."""
     return visible(shorten(text, limit))
 
 
 def shown_line(text: str, limit: int = 400) -> str:
-    """`shown` on one line."""
     return shown(text, limit).replace("\n", "⟨LF⟩")
 
 
 def percent(fraction: float) -> str:
-    """A fraction of 1 in per cent. Only an exact 0 is shown as 0 and only an exact 1 as 100.
-
-    Example:
-        >>> [percent(x).replace(THIN, " ") for x in (0, 0.00001, 0.003, 0.888, 0.9999, 1)]
-        ['0 %', '<0.01 %', '0.30 %', '88.8 %', '99.99 %', '100 %']
-    """
+    """A fraction in per cent, such as <0.01 % or 88.8 %. Only an exact 0 is shown as 0 and only an exact 1 as 100."""
     return "–" if math.isnan(fraction) else f"{percent_digits(fraction)}{THIN}%"
 
 
 def percent_digits(fraction: float) -> str:
-    """`percent` without its sign."""
     rest = 1 - fraction
     if abs(fraction) < 1e-9 or abs(rest) < 1e-9:  # sums of exact probabilities miss 0 and 1 by rounding
         return "0" if rest > 0.5 else "100"
@@ -111,27 +94,20 @@ def percent_digits(fraction: float) -> str:
 
 
 def probability(value: float) -> str:
-    """A probability in per cent. No model is certain, so neither 0 nor 100 is ever shown."""
+    """A probability in per cent, clamped so that neither 0 nor 100 is shown."""
     return percent(min(max(value, 1e-8), 1 - 1e-8))
 
 
 def count(value: float) -> str:
-    """A whole number with thousands apart."""
     return f"{value:,.0f}".replace(",", THIN)
 
 
 def number(value: float) -> str:
-    """A number with four significant digits."""
     return "–" if math.isnan(value) else f"{value:.4g}"
 
 
 def seconds(value: float) -> str:
-    """A duration in the unit that suits it.
-
-    Example:
-        >>> [seconds(x).replace(THIN, " ") for x in (0.0042, 3.21, 754, 7300)]
-        ['4.2 ms', '3.21 s', '12 min 34 s', '2 h 1 min']
-    """
+    """A duration such as 4.2 ms, 3.21 s, 12 min 34 s or 2 h 1 min."""
     if value < 1:
         return f"{1000 * value:.3g}{THIN}ms"
     if value < 100:
@@ -143,5 +119,4 @@ def seconds(value: float) -> str:
 
 
 def moment(time: float) -> str:
-    """A time of day, in the local zone, for times in seconds since the epoch."""
     return datetime.fromtimestamp(time).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")

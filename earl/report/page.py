@@ -1,4 +1,4 @@
-"""The page of a run, or of several: everything put into one HTML file with Jinja2."""
+"""Renders the page of one or several runs: the layout timeline, the template, and all plots by section."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -24,14 +24,11 @@ from earl.report.html import pack, plotly, script_hash
 from earl.report.training_plots import other_figures, time_figure, training_figures
 from earl.runs.tables import RecordedDecision
 
-# Which layout each stage ran in, over the steps, and what made it change. Pure functions.
-
 STAGES = ("rollout", "experience", "update")
 MAX_CHANGES = 100
 
 
 def layout_figures(runs: Sequence[RunData]) -> list[Figure]:
-    """A timeline for each run and stage that decided."""
     return [
         _figure(runs, number, stage)
         for number, run in enumerate(runs)
@@ -41,14 +38,12 @@ def layout_figures(runs: Sequence[RunData]) -> list[Figure]:
 
 
 def changes(data: RunData) -> list[RecordedDecision]:
-    """The decisions that changed something, the latest ones."""
     return [one for one in data.decisions if one.choice != one.before][-MAX_CHANGES:]
 
 
 def _figure(runs: Sequence[RunData], number: int, stage: str) -> Figure:
-    """Choices as steps of a line, over the mean context that each step had."""
     data = runs[number]
-    made = {one.step: one.choice for one in data.decisions if one.stage == stage}  # of a step begun again, the last
+    made = {one.step: one.choice for one in data.decisions if one.stage == stage}  # the last of a repeated step
     title = f"Layout of {label_of(runs, number, stage)}"
     told = (
         f"What {stage} ran in at each step, and the mean context. Before each step that layout is chosen which is "
@@ -67,24 +62,16 @@ def _figure(runs: Sequence[RunData], number: int, stage: str) -> Figure:
     return Figure(f"layout-{number}-{stage}", title, told, {"data": traces, "layout": placed})
 
 
-# What every page of earl has: a template, the style, the script, and plotly.js; nothing is loaded from anywhere.
-#
-# What a model, an environment or a recipe wrote passes through autoescaping, or stands in packed data that the page's
-# script only ever writes as text. Should that fail, the page's own Content-Security-Policy runs only the two scripts
-# whose hashes it names, and permits no request.
+# Pages are self-contained: template, style, script and plotly.js. Text from a model, an environment or a recipe is
+# autoescaped, or is in packed data that the script only writes as text. As a second defence, the page's
+# Content-Security-Policy allows only its two scripts, by hash, and no requests.
 
 _FOLDER = Path(__file__).parent / "templates"
 _SCRIPTS = ("theme.js", "tables.js", "plots.js", "board.js", "tokens.js", "browser.js", "page.js")
 
 
 def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
-    """A page as HTML.
-
-    Args:
-        template: its file.
-        drawn: all plots of the page.
-        values: that the template names, `title` among them.
-    """
+    """Render a template file. `drawn` are all plots of the page; `values` fill the template and include `title`."""
     specs = {
         figure.name: {**figure.spec, "choices": figure.choices, "title": figure.title}
         for figure in drawn
@@ -103,7 +90,7 @@ def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
 
 
 def _policy(script: str, library: str) -> str:
-    # plotly sizes its elements with style attributes and draws images from data: and blob: to save them.
+    # plotly sets style attributes, and saves images by way of data: and blob: URLs.
     return (
         f"default-src 'none'; script-src {script_hash(script)} {library}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -138,13 +125,10 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-# The plots of a page, section by section: the same for one run and for several, where lines are named by run.
-
 Sections = dict[str, list[Figure]]
 
 
 def sections(runs: Sequence[RunData]) -> Sections:
-    """Every plot, by the section that it stands in."""
     several = len(runs) > 1
     maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
     return {
@@ -158,7 +142,6 @@ def sections(runs: Sequence[RunData]) -> Sections:
 
 
 def listed(found: Sections) -> list[Figure]:
-    """All plots in the order of the page."""
     return list(chain(*found.values()))
 
 
@@ -166,13 +149,11 @@ MAX_EVENTS = 300
 
 
 def title(runs: Sequence[RunData]) -> str:
-    """The heading of the page."""
     names = " · ".join(html.shown_line(run.name, 60) for run in runs)
     return f"Run {names}" if len(runs) == 1 else f"Runs {names}"
 
 
 def render(runs: Sequence[RunData], figures: Sections) -> str:
-    """The report of a run, or of several side by side, as HTML."""
     shared = {
         "title": title(runs),
         "figures": figures,

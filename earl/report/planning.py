@@ -1,4 +1,4 @@
-"""A plan as one HTML page, in the clothes of a run's report."""
+"""A plan as one HTML page, in the style of a run's report, and its plots as pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,8 @@ from earl.report.figures import CYCLE, GREY, LEGEND, Figure, finite
 from earl.report.page import fill
 from earl.runs.storage import write_text
 
-# The plots of a plan, as data: pure functions from the planner's numbers to plotly figures (dictionaries).
-
 MAP_COLORS = [[0.0, "#d95f28"], [0.5, "#f4f2ec"], [1.0, "#2f7fc4"]]
-"""Orange: the smaller split is ahead; blue: the larger one."""
+"""Orange: the smaller TP is faster; blue: the larger."""
 STEADY: dict[str, Any] = {
     "height": 340,
     "margin": {"l": 64, "r": 12, "t": 48, "b": 46},
@@ -29,7 +27,7 @@ STEADY: dict[str, Any] = {
 
 
 def map_figure(plan: Plan, before: int, after: int, prefix: str) -> Figure:
-    """The speed-up map of the EARL paper: what the larger split gains, by context and load."""
+    """The speed-up map of the EARL paper: the gain of the larger TP, by context and load."""
     found = {
         (entry.context, entry.responses): entry.percent
         for entry in plan.map
@@ -68,7 +66,7 @@ def map_figure(plan: Plan, before: int, after: int, prefix: str) -> Figure:
 
 
 def speed_figure(plan: Plan, prefix: str) -> Figure:
-    """Tokens per GPU and second of the rollout over the context, a line for each split; the reader chooses the load."""
+    """Rollout tokens per GPU and second by context, a line for each TP; the reader selects the load."""
     loads = plan.asked.responses
     traces = [_speeds(plan, load, tp, number) for number, load in enumerate(loads) for tp in plan.fitting]
     told = (
@@ -85,7 +83,7 @@ def speed_figure(plan: Plan, prefix: str) -> Figure:
 
 
 def memory_figure(plan: Plan, stage: Stage, prefix: str) -> Figure:
-    """What one GPU needs over the context, a line for each split, and what it offers."""
+    """Memory per GPU by context, a line for each TP, and the memory available."""
     cells = [cell for cell in plan.cells if cell.stage == stage]
     load = max((cell.responses or 0 for cell in cells), default=0)
     traces = []
@@ -101,7 +99,6 @@ def memory_figure(plan: Plan, stage: Stage, prefix: str) -> Figure:
 
 
 def step_figure(plan: Plan, prefix: str) -> Figure:
-    """Seconds of a step over the context, stage upon stage."""
     steps = [each for each in plan.steps if each.parts]
     stages = list(dict.fromkeys(part.stage for each in steps for part in each.parts))
     traces = [
@@ -126,12 +123,11 @@ def step_figure(plan: Plan, prefix: str) -> Figure:
 
 
 def _color(plan: Plan, tp: int) -> str:
-    """A split has the same colour in every plot."""
     return CYCLE[sorted({cell.tp for cell in plan.cells}).index(tp) % len(CYCLE)]
 
 
 def _speeds(plan: Plan, load: int, tp: int, number: int) -> dict[str, Any]:
-    """One line of the rollout with its intervals; the reader's choice of that number shows it."""
+    """One line of the rollout plot with its intervals, visible when choice `number` is selected."""
     own = [
         cell
         for cell in plan.cells
@@ -173,8 +169,6 @@ TOLD = (
 
 @dataclass(frozen=True, slots=True)
 class PlanSection:
-    """What the page says of one cluster, or of several side by side."""
-
     key: str
     title: str
     told: Sheet | None
@@ -183,16 +177,10 @@ class PlanSection:
 
 
 def write(path: Path, plans: Sequence[Plan], price: float | None) -> None:
-    """Write the page, whole or not at all.
-
-    Raises:
-        EarlError: when the disk refuses the file.
-    """
     write_text(path, render(plans, price))
 
 
 def render(plans: Sequence[Plan], price: float | None) -> str:
-    """The page as HTML."""
     sections = [_section(plan, price, number) for number, plan in enumerate(plans)]
     if len(plans) > 1:
         sections.append(PlanSection("clusters", "Side by side", None, (comparison_grid(plans, price),), ()))

@@ -1,4 +1,4 @@
-"""The evaluation as tables: opponent × seat, and how each phase of the run changed it. Pure functions."""
+"""Evaluation results as tables: opponent × seat by phase of the run. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,43 +17,36 @@ Pairing = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The results of one moment of the run, side by side with those of the others."""
-
     title: str
     when: str
-    """The step, in words."""
     results: dict[Pairing, list[MatchResult]]
-    """By seat, the mean over seats last; empty when not recorded yet."""
+    """By seat, the mean over seats last; empty if not recorded yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How results are called: games have seats and draws, tasks are solved or not."""
+    """The vocabulary of results: games have seats and draws, tasks are solved or not."""
 
     opponent: str
     seats: bool
     measures: list[tuple[str, str]]
-    """Field of `MatchResult` and its title, those of rules and limits last."""
+    """Field of `MatchResult` and its title; illegal actions and truncation last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One fraction of the table of results."""
-
     value: str
     interval: str
     """The 95 % interval; empty for enumerated matches."""
     alarming: bool
-    """Whether it is a loss, a broken rule or a cut, and not zero."""
+    """Whether it is a loss, an illegal action or a truncation, and not zero."""
 
 
 def seat_name(seat: int) -> str:
-    """A seat in words."""
     return SEATS.get(seat, f"seat {seat + 1}")
 
 
 def opponent_name(opponent: str, exact: bool = False) -> str:
-    """An opponent as the page shows it; tool tasks have none."""
     return (
         shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "")
         if opponent
@@ -62,14 +55,13 @@ def opponent_name(opponent: str, exact: bool = False) -> str:
 
 
 def pairings(data: RunData) -> list[Pairing]:
-    """Every opponent that was met, those of the recipe first and in its order."""
     order = data.config.evaluate.opponents if data.config else []
     met = {(match.result.opponent, match.result.exact) for match in data.numbers.matches}
     return sorted(met, key=lambda pair: (order.index(pair[0]) if pair[0] in order else len(order), *pair))
 
 
 def phases(data: RunData) -> list[Phase]:
-    """Start, after warm start (where the recipe has one) and end, recorded or not."""
+    """Start, after warm start (if the recipe has one) and end; phases without matches are empty."""
     matches = data.numbers.matches
     result = [_phase("At the start", _last(matches, ("start",)), "before training")]
     warm = _last(matches, ("warm_start",))
@@ -85,7 +77,6 @@ def phases(data: RunData) -> list[Phase]:
 
 
 def words(data: RunData) -> Words:
-    """The words for a run: those of tasks when nobody was met."""
     met = pairings(data)
     if met and not any(opponent for opponent, _ in met):
         return Words("Played on", False, [("win", "Solved"), ("loss", "Not solved"), *_LIMITS])
@@ -93,7 +84,6 @@ def words(data: RunData) -> Words:
 
 
 def _last(matches: Iterable[RecordedMatch], names: Sequence[str]) -> list[RecordedMatch]:
-    """The matches of the last step of a phase."""
     chosen = [match for match in matches if match.phase in names]
     last = max((match.step for match in chosen), default=0)
     return [match for match in chosen if match.step == last]
@@ -113,7 +103,6 @@ def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phas
 
 
 def cell(result: MatchResult, measure: str) -> Cell:
-    """A fraction with its 95 % interval where it was sampled."""
     value = getattr(result, measure)
     interval = ""
     if not result.exact and result.episodes:
@@ -123,25 +112,22 @@ def cell(result: MatchResult, measure: str) -> Cell:
 
 
 def size(result: MatchResult) -> str:
-    """How much stands behind a result."""
     if result.exact:
         return f"exact: {count(result.episodes)} leaves"
     return f"{count(result.episodes)} {'games' if result.opponent else 'tasks'}"
 
 
 def seats_of(listed: Sequence[Phase], pairing: Pairing) -> list[int]:
-    """The seats that any phase has for a pairing, both together last."""
+    """The seats of a pairing in any phase, the mean over seats last."""
     seats = {result.seat for phase in listed for result in phase.results.get(pairing, [])}
     return sorted(seats, key=lambda seat: (seat == BOTH_SEATS, seat))
 
 
 def result_at(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
-    """A phase's result for one row; None when it was not recorded."""
     return next((r for r in phase.results.get(pairing, []) if r.seat == seat), None)
 
 
 def footnote(phase: Phase) -> str:
-    """How to read the numbers of a table of results."""
     exact = any(pairing[1] for pairing in phase.results)
     sampled = any(not pairing[1] for pairing in phase.results)
     parts = []
@@ -158,7 +144,6 @@ def footnote(phase: Phase) -> str:
 
 
 def phases_told(data: RunData) -> str:
-    """The parts of this run in plain words."""
     rl = "In reinforcement learning it acts by itself, and replies that led to more reward become likelier."
     if not data.warm_steps or data.config is None:
         return f"The model begins untrained or as it was given. {rl}"

@@ -1,4 +1,4 @@
-"""Plots of how training went: signals, time, and whatever else was recorded. Pure functions."""
+"""Plots of training metrics, stage times, and any other recorded metric. Pure functions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,11 +21,10 @@ from earl.report.html import shown
 Runs = Sequence[RunData]
 
 STAGES = ("rollout", "track", "dispatch", "prepare", "update", "weights", "evaluate", "record")
-"""The stages of a step in the order in which they come; others follow by name."""
+"""The stages in the order of a step; others follow by name."""
 
 
 def training_figures(runs: Runs) -> list[Figure]:
-    """Reward, broken rules, entropy, losses, gradient norm."""
     return [
         series_figure(
             runs, "reward", "Reward", "Mean over the episodes played for training in a step. Higher is better.",
@@ -62,7 +61,7 @@ def training_figures(runs: Runs) -> list[Figure]:
 
 
 def importance_figures(runs: Runs) -> list[Figure]:
-    """How far what was learned from was from the policy that learned; nothing for runs that did not record it."""
+    """Staleness and importance weights; nothing for runs that did not record them."""
     figures = [
         series_figure(
             runs, "staleness", "Staleness",
@@ -86,7 +85,7 @@ def importance_figures(runs: Runs) -> list[Figure]:
 
 
 def dispatch_figures(runs: Runs) -> list[Figure]:
-    """What it took to bring rows to where they are learned from; nothing for runs in which they were there already."""
+    """Bytes and ratios of dispatch and weight sync; nothing for runs that did not record them."""
     figures = [
         series_figure(
             runs, "dispatch-bytes", "Dispatched bytes",
@@ -121,13 +120,12 @@ def dispatch_figures(runs: Runs) -> list[Figure]:
 
 
 def stages(data: RunData) -> list[str]:
-    """The recorded stages in the order of a step."""
     known = [stage for stage in STAGES if stage in data.numbers.timings]
     return known + sorted(set(data.numbers.timings) - set(known))
 
 
 def time_figure(runs: Runs) -> Figure:
-    """Seconds by stage, stacked; a stage that a step did not have counts 0. Of several runs, each step's whole time."""
+    """Seconds by stage, stacked; for several runs the total of each step."""
     title, told = "Time of each step", "Seconds that a step took, by stage, one on top of the other."
     timings = [points for run in runs for points in run.numbers.timings.values()]
     if not any(timings):
@@ -174,7 +172,6 @@ ELSEWHERE = (
 
 
 def other_figures(runs: Runs) -> list[Figure]:
-    """Every other metric that was recorded, under its own name."""
     names = sorted({name for run in runs for name in run.numbers.metrics})
     rest = [name for name in names if name not in DRAWN and not name.startswith(ELSEWHERE)][:40]
     return [

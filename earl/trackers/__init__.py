@@ -1,13 +1,10 @@
-"""Trackers: where a run's numbers go beside its own folder, for those who watch many runs in one place.
+"""Trackers: write a run's numbers to other tools beside its own folder. `Tracking`, an observer, feeds them.
 
-    train ─▶ Tracking (an observer) ─┬─▶ TensorBoard   RUN/tensorboard
-                                     ├─▶ W&B           RUN/wandb, offline unless WANDB_MODE says otherwise
-                                     ├─▶ MLflow        RUN/mlflow.db, or MLFLOW_TRACKING_URI
-                                     ├─▶ Trackio       its own folder, or TRACKIO_DIR
-                                     └─▶ Prometheus    http://127.0.0.1:PORT/metrics, on demand
+TensorBoard writes RUN/tensorboard; W&B RUN/wandb, offline unless WANDB_MODE says otherwise; MLflow RUN/mlflow.db, or
+MLFLOW_TRACKING_URI; Trackio its own folder, or TRACKIO_DIR; Prometheus serves http://127.0.0.1:PORT/metrics.
 
-Each is an extra of earl and imported when a recipe names it. None can end a training: one that fails is switched
-off, which is said and noted.
+Each is an extra of earl, imported only when a recipe names it. A tracker cannot end a training: one that fails is
+switched off, with a message and an event.
 """
 
 from earl.trackers.registry import check

@@ -1,4 +1,4 @@
-"""What a tracker is told, and what it has to do."""
+"""The interface of a tracker, and the records it gets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,27 +9,21 @@ from earl.matches import MatchResult
 from earl.runs.summary import FINAL
 
 NOWHERE = -1
-"""The step before the first: where a run begins that has no checkpoint."""
+"""The step before the first: the start of a run without a checkpoint."""
 RESULTS = ("win", "draw", "loss", "illegal", "truncated")
-"""The fractions of a match."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The run as it is when its trackers begin.
-
-    Example:
-        Run("tictactoe-1", Path("runs/tictactoe-1"), {"env": {"name": "tictactoe"}}, begun=40, identity="9f2c61d0")
-    """
+    """The run at the time its trackers start."""
 
     name: str
     folder: Path
     recipe: Mapping[str, Any]
-    """The resolved recipe, section by section."""
     begun: int = NOWHERE
-    """The step of the checkpoint from which it goes on: whatever came later is told again."""
+    """The step of the checkpoint that the run resumes from; later steps are recorded again."""
     identity: str = ""
-    """What this tracker called itself when the run began; empty in a new run."""
+    """This tracker's `identity` when the run began; empty in a new run."""
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """The recipe as pairs such as ("rollout.episodes", 384)."""
@@ -40,22 +34,15 @@ class TrackedRun:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The numbers of one step."""
-
     step: int
     metrics: Mapping[str, float]
     timings: Mapping[str, float]
-    """Seconds by stage."""
     matches: Sequence[MatchResult]
     phase: str
-    """That of the matches; `FINAL` are those of the best weights, at the end."""
+    """The phase of the matches; `FINAL` for those of the best weights, at the end."""
 
     def numbers(self) -> dict[str, float]:
-        """Everything under one kind of name, for trackers that know only names and numbers.
-
-        Example:
-            {"reward": 0.4, "seconds/rollout": 1.2, "match/random/seat_0/win": 0.93}
-        """
+        """All numbers in one flat dict, with keys such as "reward", "seconds/rollout" and "match/random/seat_0/win"."""
         result = {name: float(value) for name, value in self.metrics.items()}
         result |= {f"seconds/{stage}": float(seconds) for stage, seconds in self.timings.items()}
         group = FINAL if self.phase == FINAL else "match"
@@ -66,21 +53,20 @@ class Record:
 
 
 class Tracker(Protocol):
-    """One place that numbers go to. It may raise whatever it likes; it is then switched off."""
+    """A destination for numbers. It may raise any exception; it is then switched off."""
 
     identity: str
-    """By which it finds its records again when the run is resumed; may be empty."""
+    """Lets the tracker find its records again when the run is resumed; may be empty."""
     where: str
-    """Where to look at it, in words."""
+    """How to look at the records, as text."""
     rewinds: bool
-    """Whether it drops by itself what it holds of the steps after `Run.begun`. If not, it is not told them again:
-    a resumed run repeats them identically."""
+    """Whether it drops its records after `TrackedRun.begun`. If not, these steps, which are identical, are not sent."""
 
     def record(self, record: Record) -> None:
-        """Keep the numbers of a step; NaN and infinity may be among them."""
+        """Store the numbers of a step, which may include NaN and infinity."""
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Keep that something happened."""
+        """Store an event."""
 
     def close(self, state: str) -> None:
-        """End: "finished", "stopped" (by request, to be resumed) or "failed"."""
+        """Close with "finished", "stopped" (by request, can be resumed) or "failed"."""

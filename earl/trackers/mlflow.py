@@ -9,18 +9,17 @@ from earl.trackers.base import Record, TrackedRun
 
 EXPERIMENT = "earl"
 _REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
-"""Characters that MLflow has in no name."""
 _STATES = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _BATCH = 100
-"""Parameters that it takes at once; of metrics it takes 1000."""
+"""The most parameters in one request; for metrics it is 1000."""
 DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # a fault is raised as well, and then said in one line
-    # A server that is gone may hold a step up for seconds, not for the minutes of MLflow's own settings.
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # a failure also raises, and is then reported in one line
+    # A server that is down may delay a step by seconds, not by the minutes of MLflow's own defaults.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-"""Settings that apply unless the environment has its own."""
+"""Settings that apply unless the environment sets them."""
 
 
 class MLflow:
@@ -53,7 +52,7 @@ class MLflow:
         return created
 
     def record(self, record: Record) -> None:
-        """One batch of metrics. MLflow keeps NaN, and infinity as the largest number."""
+        """Log one batch of metrics. MLflow stores NaN, and infinity as the largest number."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -62,9 +61,7 @@ class MLflow:
         self._client.log_batch(self.identity, metrics=metrics)
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """A tag."""
         self._client.set_tag(self.identity, f"event/{kind}", f"step {step}: {message}")
 
     def close(self, state: str) -> None:
-        """Say how the run ended."""
         self._client.set_terminated(self.identity, _STATES[state])

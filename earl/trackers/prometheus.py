@@ -1,4 +1,4 @@
-"""Prometheus: the latest numbers at http://127.0.0.1:PORT/metrics, for whoever asks on this machine."""
+"""Prometheus: serves the latest numbers at http://127.0.0.1:PORT/metrics, on this machine only."""
 
 import re
 from collections import Counter
@@ -11,12 +11,12 @@ from prometheus_client.registry import Collector
 from earl.trackers.base import RESULTS, Record, TrackedRun
 
 HOST = "127.0.0.1"
-"""Nobody else's machine can ask; a tunnel or a proxy is for the user to open."""
+"""Loopback only; remote access needs a tunnel or a proxy that the user sets up."""
 _REFUSED = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class Prometheus(Collector):
-    """Answers with the numbers of the last step that had them; every sample is labelled with the run's name."""
+    """Serves the latest value of each number; every sample is labelled with the run's name."""
 
     identity = ""
     rewinds = True
@@ -34,7 +34,7 @@ class Prometheus(Collector):
         self.where = f"http://{HOST}:{self._server.server_port}/metrics"
 
     def record(self, record: Record) -> None:
-        """Take the place of what was known; the server's thread sees the old numbers or the new ones."""
+        """Replace the dicts instead of changing them, so the server's thread sees either the old or the new numbers."""
         self._step = record.step
         self._metrics = {**self._metrics, **record.metrics}
         self._seconds = {**self._seconds, **record.timings}
@@ -45,19 +45,17 @@ class Prometheus(Collector):
         }
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Count it."""
         del step, message
         self._events = self._events + Counter([kind])
 
     def close(self, state: str) -> None:
-        """Stop serving."""
         del state
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def collect(self) -> Iterable[Metric]:
-        """What is served; called in the server's thread."""
+        """The samples to serve; called in the server's thread."""
         yield self._gauge("earl_step", "The last step that is done.", [], {(): self._step})
         for name, value in self._metrics.items():
             yield self._gauge(f"earl_{_REFUSED.sub('_', name)}", f"{name} of the last step.", [], {(): value})

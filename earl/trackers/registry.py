@@ -1,4 +1,4 @@
-"""Trackers by name. A name stands for an import string, so that no tracker's package is loaded unless it is named."""
+"""Trackers by name. A name maps to an import string, so that a tracker's package is imported only when it is used."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,12 @@ from earl.errors import EarlError, unknown
 from earl.trackers.base import TrackedRun, Tracker
 
 PROMETHEUS = "prometheus"
-"""Asked for by its port, not by name."""
+"""Selected by `track.prometheus_port`, not by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerEntry:
-    """A tracker that can be named."""
-
     target: str
-    """What makes it of a Run, as "module:attribute"."""
     needs: tuple[str, ...]
     """The modules of its extra; the extra has the tracker's name."""
 
@@ -32,11 +29,7 @@ _SERVED = TrackerEntry("earl.trackers.prometheus:Prometheus", ("prometheus_clien
 
 
 def check(names: Sequence[str], port: int | None) -> None:
-    """Whether the trackers of a recipe are known and installed; nothing is loaded.
-
-    Raises:
-        EarlError: for an unknown name (with the nearest one), one named twice, or one that is not installed.
-    """
+    """Raise EarlError for a tracker that is unknown, named twice or not installed; nothing is imported."""
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
@@ -48,7 +41,7 @@ def check(names: Sequence[str], port: int | None) -> None:
 
 
 def make(name: str, run: TrackedRun, port: int | None = None) -> Tracker:
-    """Load and begin a tracker that `check` let pass. It may raise anything."""
+    """Import and start a tracker that passed `check`. It may raise any exception."""
     module, _, attribute = (_SERVED if name == PROMETHEUS else TRACKERS[name]).target.partition(":")
     factory: Callable[..., Tracker] = getattr(import_module(module), attribute)
     return factory(run, port) if name == PROMETHEUS else factory(run)

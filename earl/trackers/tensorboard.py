@@ -1,4 +1,4 @@
-"""TensorBoard: event files in RUN/tensorboard, looked at with `tensorboard --logdir runs`."""
+"""TensorBoard: event files in RUN/tensorboard, shown by `tensorboard --logdir runs`."""
 
 import time
 
@@ -12,8 +12,6 @@ from earl.trackers.base import Record, TrackedRun
 
 
 class TensorBoard:
-    """Numbers as scalars, events and recipe as texts."""
-
     identity = ""
     rewinds = True
 
@@ -21,22 +19,19 @@ class TensorBoard:
         folder = run.folder / "tensorboard"
         self.where = f"tensorboard --logdir {folder}"
         self._writer = EventFileWriter(str(folder))
-        # Readers drop what older files hold of this step and of later ones.
+        # Readers drop records of this step and later ones from older files.
         self._add(run.begun + 1, session_log=SessionLog(status=SessionLog.START))
         recipe = "\n".join(f"    {name} = {value}" for name, value in run.settings())
         self._text(run.begun + 1, "recipe", recipe)
 
     def record(self, record: Record) -> None:
-        """Every number as a scalar."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in record.numbers().items()]
         self._add(record.step, summary=Summary(value=values))
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """A text."""
         self._text(step, f"event/{kind}", message)
 
     def close(self, state: str) -> None:
-        """End the file."""
         del state
         self._writer.close()
 

@@ -1,4 +1,4 @@
-"""The observer that hands a run's numbers on to its trackers, and keeps their faults from the training."""
+"""The observer that passes a run's numbers to its trackers, and keeps their failures away from the training."""
 
 import json
 import os
@@ -22,21 +22,16 @@ from earl.runs.summary import FINAL
 from earl.trackers.base import Record, TrackedRun, Tracker
 from earl.trackers.registry import PROMETHEUS, make
 
-# What must not be said: passwords in addresses, and whatever the environment holds under a secret's name.
+# Secrets to hide: passwords in addresses, and environment variables with a secret's name.
 
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET = re.compile(r"KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL", re.IGNORECASE)
 _SHORTEST = 6
-"""Shorter values are no secrets, and would be found in every other word."""
+"""Shorter values are no secrets, and would match within ordinary words."""
 
 
 def without_secrets(text: str) -> str:
-    """Text with the secrets blotted out.
-
-    Example:
-        >>> without_secrets("no answer from https://me:pass@host/")
-        'no answer from https://***@host/'
-    """
+    """Replace secrets in a text by ***."""
     text = _USER.sub("***@", text)
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST and _SECRET.search(name):
@@ -46,22 +41,15 @@ def without_secrets(text: str) -> str:
 
 @dataclass(slots=True)
 class _Active:
-    """A tracker at work."""
-
     name: str
     tracker: Tracker
     had: int
-    """The last step that it was told before this start; those up to there are not told again."""
+    """The last step that it recorded before this start; steps up to this one are not sent again."""
 
 
 class Tracking:
-    """The trackers of a run as one observer; a context manager, so that they are closed whatever happens.
-
-    Args:
-        config: which trackers.
-        folder: the run, whose lock the caller holds.
-        run: what each is told first.
-        say: takes a line for the user.
+    """The trackers of a run as one observer; a context manager, so that they are closed. The caller holds the run's
+    lock.
     """
 
     def __init__(self, config: TrackConfig, folder: RunFolder, run: TrackedRun, say: Callable[[str], None]) -> None:
@@ -86,7 +74,7 @@ class Tracking:
         return self
 
     def _begin(self, name: str, resumed: bool) -> None:
-        """Start a tracker. One that cannot start refuses a new run; a resumed one, whose recipe is fixed, goes on."""
+        """Start a tracker. A failure ends a new run; a resumed run, whose recipe is fixed, goes on without it."""
         known = self._known.get(name, {})
         run = replace(self._run, identity=str(known.get("identity", "")))
         with boundary() as fault, redirect_stdout(sys.stderr):
@@ -112,7 +100,6 @@ class Tracking:
         matches: Sequence[MatchResult],
         phase: str,
     ) -> None:
-        """Tell the trackers a step's numbers."""
         record = Record(step, metrics, timings, matches, phase)
         for active in list(self._active):
             due = step > active.had or phase == FINAL
@@ -120,7 +107,6 @@ class Tracking:
                 self._remember(active, step)
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """Tell the trackers what happened."""
         if kind == "finish":
             self._state = "finished"
         for active in list(self._active):
@@ -128,7 +114,7 @@ class Tracking:
                 self._tell(active, step, lambda tracker: tracker.event(step, kind, without_secrets(message)))
 
     def stopping(self) -> None:
-        """Nothing yet: the step goes on."""
+        """Do nothing: the step still goes on."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -142,35 +128,33 @@ class Tracking:
         self._active.clear()
 
     def _remember(self, active: _Active, step: int) -> None:
-        """Keep what a tracker has been told, at once: a kill before that tells it a step twice."""
+        """Store the tracker's last step at once; after a kill before this, the tracker gets the step twice."""
         self._known[active.name]["step"] = max(step, active.had)
         if not active.tracker.rewinds:
-            with suppress(EarlError):  # a disk that refuses stops the run by itself
+            with suppress(EarlError):  # the run itself fails on a disk that cannot be written
                 write_text(self._memory, json.dumps(self._known), self._folder.path)
 
     def _tell(self, active: _Active, step: int, do: Callable[[Tracker], None]) -> bool:
-        """Whether the tracker took it; one that did not is off."""
-        # Results go to stdout and nothing else does; some of these libraries print.
+        # stdout is reserved for results, and some of these libraries print.
         with boundary() as fault, redirect_stdout(sys.stderr):
             do(active.tracker)
         if fault.message is None:
             return True
         self._active.remove(active)
         self._off(active.name, step, fault.message)
-        with boundary(), redirect_stdout(sys.stderr):  # it has failed already; whatever it holds is let go
+        with boundary(), redirect_stdout(sys.stderr):  # it has failed already, so further errors are ignored
             active.tracker.close("failed")
         return False
 
     def _off(self, name: str, step: int, why: str) -> None:
-        """Say that a tracker is off, and keep it in the run's events."""
         line = " ".join(f"tracker {name} is off, the training goes on: {without_secrets(why)}".split())
         self._say(line)
-        with boundary(), Store(self._folder.database) as store:  # a disk that refuses stops the run by itself
+        with boundary(), Store(self._folder.database) as store:  # the run itself fails on a disk that cannot be written
             store.event(max(step, 0), "tracker", line)
 
 
 def _read(root: Path, path: Path) -> dict[str, dict[str, str | int]]:
-    """What the trackers of earlier starts are known by; nothing when there were none or the file is damaged."""
+    """Identity and last step of each tracker from earlier starts; empty if there is no file or it is damaged."""
     try:
         known = parse_json_object(read_below(root, path))
     except OddFile:

@@ -1,4 +1,4 @@
-"""Trackio: its own folder, or TRACKIO_DIR; looked at with `trackio show --project earl`."""
+"""Trackio: its own folder, or TRACKIO_DIR; shown by `trackio show --project earl`."""
 
 import secrets
 
@@ -10,11 +10,7 @@ PROJECT = "earl"
 
 
 class Trackio:
-    """Numbers and texts under their step.
-
-    Trackio finds a run by its name, and many runs share a project; so the name gets a few letters of its own.
-    It writes from a thread, and what fails there it tells as a warning of its own.
-    """
+    """Trackio identifies a run by its name, so the name gets a random suffix. It reports failures only as warnings."""
 
     rewinds = False
 
@@ -32,14 +28,11 @@ class Trackio:
         self.where = f"trackio show --project {PROJECT}, run {self.identity}"
 
     def record(self, record: Record) -> None:
-        """One row."""
         self._run.log(record.numbers(), step=record.step)
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """A row with a text."""
         self._run.log({f"event/{kind}": message}, step=step)
 
     def close(self, state: str) -> None:
-        """Wait until everything is written."""
         del state
-        trackio.finish()  # the package's own: its run's would be ended once more, aloud, when Python ends
+        trackio.finish()  # not the run's own `finish`: that one runs again, with output, when Python exits

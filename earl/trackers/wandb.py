@@ -1,4 +1,4 @@
-"""Weights & Biases: RUN/wandb, offline unless WANDB_MODE says otherwise; `wandb sync` sends it later."""
+"""Weights & Biases: RUN/wandb, offline unless WANDB_MODE says otherwise; `wandb sync` uploads it later."""
 
 import os
 import secrets
@@ -10,10 +10,8 @@ PROJECT = "earl"
 
 
 class WeightsAndBiases:
-    """Numbers over `step`, events as texts, the recipe as the config.
-
-    Its own step counter only grows and a resumed run's starts behind the last one logged, so `step` is a number
-    like the others and the axis of all plots. Each start writes a folder of its own under the same id.
+    """W&B's step counter only grows, and in a resumed run it starts after the last logged step. So `step` is logged as
+    a number, and is the axis of all plots. Each start writes a separate folder under the same id.
     """
 
     rewinds = False
@@ -40,16 +38,13 @@ class WeightsAndBiases:
         self.where = f"{mode}, id {self.identity}{sync}"
 
     def record(self, record: Record) -> None:
-        """One row of the history."""
         self._run.log({**record.numbers(), "step": record.step})
 
     def event(self, step: int, kind: str, message: str) -> None:
-        """A row with a text."""
         self._run.log({f"event/{kind}": message, "step": step})
 
     def close(self, state: str) -> None:
-        """Wait until everything is written, and sent when online."""
         import wandb
 
         self._run.finish(exit_code=int(state == "failed"))
-        wandb.teardown()  # its service writes the file's end after `finish` has come back
+        wandb.teardown()  # W&B's service writes the end of the file after `finish` has returned

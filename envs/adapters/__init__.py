@@ -1,1 +1,1 @@
-"""The games in the shapes that other libraries expect."""
+"""Adapters that offer the games through the interfaces of other libraries."""

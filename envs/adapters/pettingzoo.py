@@ -20,11 +20,7 @@ AGENTS = ("player_0", "player_1")
 
 
 def env(name: str, render_mode: str | None = None) -> AECEnv:
-    """A game in PettingZoo's usual wrappers: an illegal move loses, a number that is no move is refused.
-
-    Raises:
-        EarlError: no game has this name.
-    """
+    """A game in PettingZoo's usual wrappers: an illegal move loses, a number outside the action space raises."""
     if name not in GAMES:
         raise unknown("game", name, GAMES)
     wrapped = wrappers.TerminateIllegalWrapper(RawGame(GAMES[name], render_mode), illegal_reward=-1)
@@ -32,11 +28,11 @@ def env(name: str, render_mode: str | None = None) -> AECEnv:
 
 
 class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
-    """A game whose agents see planes and choose moves by number.
+    """A game whose agents observe planes and choose moves by number.
 
-    An observation is an int8 array of shape (rows, columns, 3): own stones, the other's stones, empty cells.
-    `infos[agent]["action_mask"]` holds 1 for each legal move of the agent to move. A win is rewarded with 1,
-    a loss with -1. `render()` returns the board as text.
+    An observation is an int8 array [rows, columns, 3]: own stones, the opponent's stones, empty cells.
+    `infos[agent]["action_mask"]` is 1 for each legal move of the agent to move, else 0. A win is rewarded with 1, a
+    loss with -1.
     """
 
     def __init__(self, game: Game, render_mode: str | None = None) -> None:
@@ -54,15 +50,12 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         self.observation_spaces = {agent: spaces.Box(0, 1, shape, np.int8) for agent in AGENTS}
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """The numbers of all moves."""
         return self.action_spaces[agent]
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Three planes over the board."""
         return self.observation_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Clear the board. The rules know no chance, so the seed changes nothing."""
         del seed, options
         self.agents = list(AGENTS)
         self.state_of_game = State()
@@ -74,7 +67,7 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         self.infos = {agent: {"action_mask": self._mask(agent)} for agent in AGENTS}
 
     def step(self, action: int | None) -> None:
-        """Make a move for the agent whose turn it is; None once the game is over."""
+        """Make a move for the agent whose turn it is; `action` is None once the game is over."""
         mover = self.agent_selection
         if self.terminations[mover] or self.truncations[mover]:
             self._was_dead_step(action)
@@ -92,21 +85,19 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         self._accumulate_rewards()
 
     def observe(self, agent: str) -> NDArray[np.int8]:
-        """The board from an agent's side."""
         seat = AGENTS.index(agent)
         own, other = self.state_of_game[seat], self.state_of_game[1 - seat]
         planes = [[bool(own & cell), bool(other & cell), not (own | other) & cell] for cell in self._cells]
         return np.array(planes, dtype=np.int8).reshape(*self.game.size, 3)
 
     def render(self) -> str | None:
-        """The board as text."""
         if self.render_mode is None:
             logger.warn("render() does nothing without a render mode; make the environment with 'ansi'")
             return None
         return self.game.render(self.state_of_game)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Hold no resources, so there is nothing to release."""
 
     def _mask(self, agent: str) -> NDArray[np.int8]:
         mask = np.zeros(len(self.game.actions), dtype=np.int8)

@@ -1,13 +1,10 @@
-"""Connect Four on bitboards.
+"""Connect Four on bitboards. A line of four lies along a shift of 1 (column), 7 (row), 6 or 8 (diagonals).
 
-Column c owns bits 7c … 7c+6, the bottom cell lowest; the seventh bit of each column stays empty, so that
-shifted boards never touch a neighbour:
+Column c owns bits 7c … 7c+6, the bottom cell lowest; the seventh bit of each column stays empty, so that shifted boards
+never touch a neighbour:
 
      5 12 19 26 33 40 47      top row of the board
-     .  .  .  .  .  .  .
      0  7 14 21 28 35 42      bottom row
-
-A line of four lies along a shift of 1 (column), 7 (row), 6 or 8 (diagonals).
 """
 
 from earl.envs.games.base import Game, State
@@ -18,12 +15,12 @@ BOARD = BOTTOM * 0b111111
 COLUMN = tuple(0b111111 << 7 * column for column in range(COLUMNS))
 TOP = BOTTOM << ROWS - 1
 MIDDLE = (COLUMN[3], COLUMN[2] | COLUMN[3] | COLUMN[4], BOARD & ~(COLUMN[0] | COLUMN[6]))
-"""The one, three and five columns around the centre: a stone counts once for each of them it lies in."""
+"""The one, three and five central columns: a stone counts once for each group that contains it."""
 MARKS = ("X", "O")
 
 
 def _open_columns() -> dict[int, tuple[int, ...]]:
-    """The columns with room for each of the 2^7 ways in which the top row can be taken."""
+    """Map each of the 2^7 fillings of the top row to the columns that are not full."""
     table = {}
     for taken in range(1 << COLUMNS):
         top = sum(1 << 7 * column + ROWS - 1 for column in range(COLUMNS) if taken >> column & 1)
@@ -35,7 +32,6 @@ OPEN_COLUMNS = _open_columns()
 
 
 def has_four(stones: int) -> bool:
-    """Whether the stones of one player hold four in a line."""
     pairs = stones & stones >> 1
     if pairs & pairs >> 2:
         return True
@@ -50,7 +46,6 @@ def has_four(stones: int) -> bool:
 
 
 def winner(state: State) -> int | None:
-    """Who has four in a line; None if nobody. Only who moved last can have."""
     first, second = state
     if (first | second).bit_count() & 1:
         return 0 if has_four(first) else None
@@ -58,7 +53,6 @@ def winner(state: State) -> int | None:
 
 
 def legal(state: State) -> tuple[int, ...]:
-    """The columns with room; none once somebody has won."""
     first, second = state
     occupied = first | second
     if has_four(first if occupied.bit_count() & 1 else second):
@@ -67,7 +61,6 @@ def legal(state: State) -> tuple[int, ...]:
 
 
 def play(state: State, move: int) -> State:
-    """Drop a stone of the player to move into a column."""
     first, second = state
     occupied = first | second
     # Adding the column's bottom bit carries through its stones to the lowest empty cell.
@@ -90,7 +83,6 @@ def completing(stones: int, occupied: int) -> int:
 
 
 def wins(state: State, player: int) -> tuple[int, ...]:
-    """The columns where the next stone of `player` completes a line."""
     occupied = state.first | state.second
     cells = completing(state[player], occupied) & (occupied + BOTTOM)
     if not cells:
@@ -99,7 +91,7 @@ def wins(state: State, player: int) -> tuple[int, ...]:
 
 
 def promise(state: State, player: int) -> int:
-    """Eight points for each empty cell that would complete a line, and points for stones in the middle."""
+    """Eight points for each empty cell that would complete a line, plus points for stones in the middle."""
     stones = state[player]
     cells = completing(stones, state.first | state.second)
     return 8 * cells.bit_count() + sum([(stones & columns).bit_count() for columns in MIDDLE])
@@ -117,7 +109,6 @@ _CELLS = str.maketrans("012", "." + "".join(MARKS))
 
 
 def stone(row: int, column: int) -> int:
-    """The bit of a cell; row 0 is the top."""
     return 1 << (7 * column + ROWS - 1 - row)
 
 

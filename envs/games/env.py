@@ -1,4 +1,4 @@
-"""One seat of a board game as a text environment; the other seat is a scripted player or chance."""
+"""One seat of a board game as a text environment; a scripted or random player has the other seat."""
 
 from random import Random
 from typing import Any
@@ -16,19 +16,13 @@ RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
 
 
 class BoardGameEnv(TextEnv):
-    """A board game seen from one seat. Observations are the own mark, a space and the board.
+    r"""A board game seen from one seat. An observation is the own mark, a space and the board, as in "X 123\n4X6\nO89".
 
-    The opponent answers within `step`; with seat 1 it also moves first, within `reset`. Only the last step
-    is rewarded: 1 for a win, `draw_reward` for a draw, -1 for a loss.
-
-    Example:
-        env = BoardGameEnv(TICTACTOE, seat=0)
-        env.reset(seed=7)     # "X 123\\n456\\n789"
-        env.step("5")         # "X 123\\n4X6\\nO89", 0.0, False, False, {"legal_actions": ("1", "2", …), …}
+    The opponent answers within `step`; with seat 1 it also moves first, within `reset`. Only the last step has a
+    reward: 1 for a win, `draw_reward` for a draw, -1 for a loss.
     """
 
     def __init__(self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> None:
-        """An opponent of None plays uniformly random legal moves."""
         if seat not in (0, 1):
             raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")
         self.game = game
@@ -41,12 +35,12 @@ class BoardGameEnv(TextEnv):
         self._legal: tuple[str, ...] = ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
-        """Set up the board. `options["opponent_seed"]` seeds the opponent, else `seed` does."""
+        """Clear the board. `options["opponent_seed"]` seeds the opponent, else `seed` does."""
         gymnasium.Env.reset(self, seed=seed)
         opponent_seed = (options or {}).get("opponent_seed", seed)
         if opponent_seed is None:
             opponent_seed = int(self.np_random.integers(1 << 31))
-        # Not the plain seed: an agent that draws from Random(seed) would make the opponent its mirror.
+        # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
         self._rng = Random(f"opponent {opponent_seed}")
         self.state = State()
         if self.seat == 1:
@@ -55,11 +49,7 @@ class BoardGameEnv(TextEnv):
         return self._observation(), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        """Make a move and take the opponent's answer.
-
-        Raises:
-            EarlError: the episode has not begun or is over.
-        """
+        """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
         if not self._legal:
             raise EarlError("step() outside an episode; call reset() to begin one")
         broken = self.rule(action)
@@ -75,13 +65,13 @@ class BoardGameEnv(TextEnv):
         return self._observation(), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
 
     def rule(self, action: str) -> str | None:
-        """The legal actions, if `action` is not exactly one of them."""
+        """List the legal actions unless `action` is exactly one of them."""
         if action in self._legal:
             return None
         return f"illegal: choose one of {' '.join(self._legal)}"
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
-        """The board in an observation, whatever lines follow it, and on it the move."""
+        """Return the board of an observation, ignoring any lines below it, with the action played."""
         _, _, text = observation.partition(" ")
         state = self.game.read("\n".join(text.split("\n")[: self.game.size[0]]))
         if state is None:
@@ -123,10 +113,8 @@ def _at(cells: tuple[tuple[str, ...], ...], place: tuple[int, int]) -> str:
 
 
 def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    """Tic-Tac-Toe from one seat."""
     return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward)
 
 
 def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    """Connect Four from one seat."""
     return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)

@@ -5,25 +5,22 @@ from functools import cache
 from earl.envs.games.base import Game, State
 
 LINES = (0b111, 0b111000, 0b111000000, 0b1001001, 0b10010010, 0b100100100, 0b100010001, 0b001010100)
-"""Three rows, three columns, two diagonals."""
 
 HAS_LINE = tuple(any(stones & line == line for line in LINES) for stones in range(512))
-"""Whether the stones of one player hold a whole line, for every bitboard."""
+"""Whether one player's stones hold a whole line, indexed by bitboard."""
 
 FULL = 0b111111111
 MARKS = ("X", "O")
 
 
 def winner(state: State) -> int | None:
-    """Who has three in a row; None if nobody."""
     if HAS_LINE[state.first]:
         return 0
     return 1 if HAS_LINE[state.second] else None
 
 
-@cache  # 5,478 positions can be reached
+@cache  # 5,478 positions are reachable
 def legal(state: State) -> tuple[int, ...]:
-    """The empty cells; none once somebody has won."""
     if winner(state) is not None:
         return ()
     occupied = state.first | state.second
@@ -31,7 +28,6 @@ def legal(state: State) -> tuple[int, ...]:
 
 
 def play(state: State, move: int) -> State:
-    """Put the stone of the player to move on an empty cell."""
     first, second = state
     stone = 1 << move
     assert not (first | second) & stone, f"cell {move} is taken"
@@ -41,20 +37,19 @@ def play(state: State, move: int) -> State:
 
 
 def wins(state: State, player: int) -> tuple[int, ...]:
-    """The empty cells that complete a line of `player`."""
     return tuple(move for move in legal(state) if HAS_LINE[state[player] | 1 << move])
 
 
 @cache
 def promise(state: State, player: int) -> int:
-    """The lines that the player can still complete, counting the stones already on them."""
+    """The lines that the player can still complete, plus the stones already on them."""
     own, other = state[player], state[1 - player]
     return sum(1 + (own & line).bit_count() for line in LINES if not other & line)
 
 
 @cache
 def render(state: State) -> str:
-    """Three rows of three; an empty cell shows the number that names it, for example "X2O\\n456\\n789"."""
+    r"""Three rows of three; an empty cell shows its number, for example "X2O\n456\n789"."""
     cells = [_cell(state, cell) for cell in range(9)]
     return "\n".join("".join(cells[row : row + 3]) for row in (0, 3, 6))
 
@@ -66,7 +61,6 @@ def _cell(state: State, cell: int) -> str:
 
 
 def stone(row: int, column: int) -> int:
-    """The bit of a cell; row 0 is the top."""
     return 1 << (3 * row + column)
 
 

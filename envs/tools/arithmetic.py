@@ -1,4 +1,4 @@
-"""Multi-step arithmetic with a calculator that takes one operation per call."""
+"""Multi-step arithmetic with a calculator tool that takes one operation per call."""
 
 import re
 from random import Random
@@ -9,33 +9,28 @@ import gymnasium
 from earl.envs.base import Info, TextEnv
 from earl.errors import EarlError
 
-# A calculator for integer expressions, read by a parser of its own.
+# Grammar of the calculator:
 #
 # sum     := product (("+" | "-") product)*
 # product := factor ("*" factor)*
 # factor  := "-" factor | NUMBER | "(" sum ")"
 
 MAX_LENGTH = 64
-"""Characters of an expression; it also bounds how deep parentheses nest."""
+"""Bound on the characters of an expression, and so on the nesting of parentheses."""
 MAX_MAGNITUDE = 10**12
-"""No number in an expression, no result on the way and no final one may be larger, with either sign."""
+"""Bound on the magnitude of every number: operands, intermediate results and the value."""
 
 TOKEN = re.compile(r"[0-9]+|[-+*()]")
 
 
 class Refusal(ValueError):
-    """The calculator's answer to what it does not calculate; the message is for the caller of the tool."""
+    """An error answer of the calculator; the message is shown to the agent."""
 
 
 def calculate(expression: str, max_operations: int | None = None) -> int:
-    """The value of an expression of integers, + - * and parentheses. Blanks between its parts are allowed.
+    """Evaluate an expression of integers, + - * and parentheses. Blanks between tokens are allowed. Raises Refusal.
 
-    Args:
-        expression: At most 64 characters.
-        max_operations: The most +, - and * between two operands; None for any number. A sign is none.
-
-    Raises:
-        Refusal: The text is no such expression, or is too long, too large or has too many operations.
+    `max_operations` limits the +, - and * between operands; a sign does not count.
     """
     if len(expression) > MAX_LENGTH:
         raise Refusal(f"more than {MAX_LENGTH} characters")
@@ -65,7 +60,7 @@ class _Parser:
     """Recursive descent over tokens; each method reads one rule of the grammar and returns its value."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens = [*tokens, ""]  # "" stands for the end
+        self.tokens = [*tokens, ""]  # "" marks the end
         self.position = 0
         self.operations = 0
 
@@ -115,7 +110,7 @@ def _bounded(value: int) -> int:
 
 
 MAX_VALUE = 999
-"""Results on the way stay within 0 … 999 unless an option says less, so that they stay short."""
+"""Bound on intermediate results, so that they stay short; an option can lower it."""
 MAX_OPERATIONS = 4096
 
 TOOL_CALL = re.compile(r"<tool_call>([^<>]*)</tool_call>")
@@ -133,14 +128,9 @@ INSTRUCTIONS = (
 class ArithmeticEnv(TextEnv):
     """A chain such as "37+48-19", and a calculator that works out one step at a time.
 
-    An action is a tool call, answered by the calculator (role "tool"), or the final answer in digits, which
-    ends the episode: reward 1 when right, else 0. The chain depends on the seed of `reset` alone.
-
-    Example:
-        env = ArithmeticEnv()
-        env.reset(seed=5)                          # "37+48-19"
-        env.step("<tool_call>37+48</tool_call>")   # "85", 0.0, False, False, {"role": "tool"}
-        env.step("66")                             # "correct", 1.0, True, False, {…, "outcome": "win"}
+    An action is a tool call such as "<tool_call>37+48</tool_call>", answered by the calculator (role "tool"), or the
+    final answer in digits, which ends the episode: reward 1 when right, else 0. The chain depends on the seed of
+    `reset` alone.
     """
 
     instructions = INSTRUCTIONS
@@ -152,12 +142,10 @@ class ArithmeticEnv(TextEnv):
         min_operations: int | None = None,
         max_value: int = MAX_VALUE,
     ) -> None:
-        """Chains of signs between operands of 1 … `max_operand`.
+        """`num_operations` is the number of + and -, or the largest number if `min_operations` is given.
 
-        Args:
-            num_operations: signs of a chain, or of the longest.
-            min_operations: signs of the shortest, every length alike; blanks make all chains equally long.
-            max_value: results on the way stay within 0 … `max_value`.
+        Then lengths are uniform, and blanks pad all chains to one length. Operands are within 1 … `max_operand`, and
+        intermediate results within 0 … `max_value`.
         """
         if not 1 <= num_operations <= MAX_OPERATIONS:
             raise EarlError(f"num_operations {num_operations!r} is not within 1 … {MAX_OPERATIONS}")
@@ -166,7 +154,7 @@ class ArithmeticEnv(TextEnv):
         if not 2 <= max_value <= MAX_VALUE:
             raise EarlError(f"max_value {max_value!r} is not within 2 … {MAX_VALUE}")
         if not 1 <= max_operand <= max_value // 2:
-            # Otherwise neither sign might keep the next result within 0 … max_value.
+            # Otherwise both signs could leave 0 … max_value.
             raise EarlError(f"max_operand {max_operand!r} is not within 1 … {max_value // 2}, half of max_value")
         self.num_operations = num_operations
         self.min_operations = min_operations
@@ -175,23 +163,20 @@ class ArithmeticEnv(TextEnv):
         self.max_turns = num_operations + 2
         self._width = 0 if min_operations is None else len(str(max_operand)) * (num_operations + 1) + num_operations
         self.operations: tuple[str, ...] = ()
-        """The calls that solve the chain one after the other, such as ("37+48", "85-19")."""
+        """The calls that solve the chain in order, such as ("37+48", "85-19")."""
         self.answer = 0
-        """The value of the whole chain."""
         self.solved = 0
-        """How many of `operations` the calculator has been given, in their order."""
+        """The number of leading `operations` that the calculator has been given, in order."""
         self.turns = 0
-        """Tool calls and answers so far."""
         self._over = True
 
     @property
     def next_call(self) -> str | None:
-        """The next operation to give the calculator; None once `answer` is known."""
+        """The next operation for the calculator; None once `answer` is known."""
         return self.operations[self.solved] if self.solved < len(self.operations) else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
-        """Draw a chain from the seed."""
-        del options  # nobody plays against the agent
+        del options  # there is no opponent
         gymnasium.Env.reset(self, seed=seed)
         # Not the plain seed: an agent that draws from Random(seed) would know the operands.
         rng = Random(f"arithmetic {self.np_random.integers(1 << 31) if seed is None else seed}")
@@ -207,12 +192,8 @@ class ArithmeticEnv(TextEnv):
         return chain.ljust(self._width), {"role": "user"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        """Call the calculator or answer.
-
-        Truncated after `max_turns` tool calls; replies that break the rule do not count.
-
-        Raises:
-            EarlError: the episode has not begun or is over.
+        """Call the calculator or answer; truncated after `max_turns` legal actions. Raises EarlError outside an
+        episode.
         """
         if self._over:
             raise EarlError("step() outside an episode; call reset() to begin one")
@@ -227,24 +208,21 @@ class ArithmeticEnv(TextEnv):
         return self._calculator(call[1]), 0.0, False, self._over, {"role": "tool"}
 
     def rule(self, action: str) -> str | None:
-        """What an action looks like, if `action` is neither one tool call nor a number."""
         return None if TOOL_CALL.fullmatch(action) or ANSWER.fullmatch(action) else RULE
 
     def random_action(self, rng: Random) -> str:
-        """Any well-formed action: a call of one operation, or an answer."""
         first, second = rng.randint(0, MAX_VALUE), rng.randint(1, self.max_operand)
         if rng.random() < 0.5:
             return str(first)
         return f"<tool_call>{first}{rng.choice('+-')}{second}</tool_call>"
 
     def _length(self, rng: Random) -> int:
-        """How many operations the next chain has."""
         if self.min_operations is None:
             return self.num_operations
         return rng.randint(self.min_operations, self.num_operations)
 
     def _draw(self, rng: Random, value: int) -> tuple[str, int]:
-        """One more operation on a value, and its result, which stays within 0 … `max_value`."""
+        """Append an operation to a value: its text and its result, which stays within 0 … `max_value`."""
         operand, sign = rng.randint(1, self.max_operand), rng.choice((1, -1))
         if not 0 <= value + sign * operand <= self.max_value:
             sign = -sign

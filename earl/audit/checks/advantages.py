@@ -1,4 +1,4 @@
-"""Stored advantages are those that the recipe's algorithm makes of the stored rewards."""
+"""Checks stored advantages: they must follow from the rewards by the recipe's algorithm."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +18,10 @@ from earl.rollout.pack import charged, learned, trajectories_of
 
 TOLERANCE = 1e-5
 VALUES_TOLERANCE = 1e-3
-"""Values are computed in other batches than in training."""
+"""Larger, since values are computed in other batches than in training."""
 
 
 def check(case: Case) -> Iterator[Said]:
-    """Recompute them of the rewards that the environment gives."""
     name = case.run.config.algorithm.name
     groups = case.true_groups()
     if not case.file.experiences:
@@ -38,7 +37,7 @@ def check(case: Case) -> Iterator[Said]:
 
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
-    """The same as `expected_advantages`, prepared with the stored value head as training does."""
+    """As `expected_advantages`, but with values from the stored value head, as in training."""
     placement = embedded(config, Peers(), load(weights))
     placement.restore(weights)
     batch = placement.prepare(groups, placement.dispatch(groups))

@@ -1,4 +1,4 @@
-"""What replaying the episodes says, sorted into questions. The findings are made in `earl.audit.diagnosis`."""
+"""Groups the findings of the replay (made in `earl.audit.diagnosis`) into checks."""
 
 from collections.abc import Iterator
 
@@ -13,8 +13,6 @@ ENDINGS = (Fault.UNSEEN_TRUNCATION, Fault.WRONG_ENDING)
 
 
 def about(*faults: Fault) -> Check:
-    """The check that gives the findings of some kinds."""
-
     def check(case: Case) -> Iterator[Said]:
         for findings in case.diagnoses.values():
             yield from (finding for finding in findings if finding.fault in faults)

@@ -1,4 +1,4 @@
-"""The learner's log-probs after the update are those of the weights that the step left."""
+"""Checks the learner's log-probs after the update against the weights that the step saved."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,6 @@ from earl.audit.findings import Fault, Said, Unchecked
 
 
 def check(case: Case) -> Iterator[Said]:
-    """Compare where the step's own weights are kept."""
     if not case.file.experiences:
         yield Unchecked("the file does not say what was learned from")
         return
@@ -26,7 +25,7 @@ def check(case: Case) -> Iterator[Said]:
         return
     sampled = gather(episodes)
     off = by_weights(model, episodes, case.run.config.rollout.temperature)
-    seen = set(case.told)  # other tokens have other log-probs
+    seen = set(case.told)  # their tokens are wrong, and so are the log-probs
     for number in np.flatnonzero(off.off(sampled)).tolist():
         place = sampled.places[number]
         if place.episode not in seen:

@@ -1,7 +1,7 @@
-"""Stored log-probs are those of the weights that are said to have sampled the tokens: not altered, of the same tokens.
+"""Checks stored log-probs against the weights that sampled the tokens, which also shows whether tokens were changed.
 
-Where rollout and learner take turns these are the weights of the step before. In an asynchronous run each token names
-its own, of several versions in one episode; those that are kept are asked for their tokens.
+If rollout and learner take turns, these are the weights of the previous step. In an asynchronous run each token has its
+own version, and one episode may have several; the versions whose weights are stored are checked.
 """
 
 from collections import Counter
@@ -18,12 +18,12 @@ from earl.audit.findings import Fault, Finding, Said, Spoken, Unchecked
 from earl.trajectory import Trajectory
 
 MISDRAWN = 0.002
-"""Share of draws that fit no token, above which a step was sampled by unknown weights."""
+"""Share of tokens inconsistent with their draws, above which a step was sampled by unknown weights."""
 Episodes = list[tuple[int, Trajectory]]
 
 
 def check(case: Case) -> Iterator[Said]:
-    """Compare with the stored weights; where there are none, the episodes with each other."""
+    """Compare with the stored weights; tokens without stored weights are compared between episodes."""
     shapeless = {finding.episode for finding in shape(case)}
     episodes = [(index, episode) for index, episode in _episodes(case) if index not in shapeless]
     if not any(trajectory.turns for _, trajectory in episodes):
@@ -45,7 +45,7 @@ def check(case: Case) -> Iterator[Said]:
 
 
 def _own(case: Case, sampled: Sampled, version: int) -> NDArray[np.bool_]:
-    """Tokens that are said to be of a version's weights; all of them where only one version may have played."""
+    """Tokens of a version according to the file; all tokens if only one version is possible."""
     alone = len(case.run.versions(case.step)) == 1
     return np.ones(len(sampled.places), np.bool_) if alone else sampled.versions == version
 
@@ -61,7 +61,6 @@ def _unchecked(case: Case, sampled: Sampled, unknown: NDArray[np.bool_]) -> Unch
 def _by_version(
     case: Case, episodes: Episodes, sampled: Sampled, version: int, told: set[int | None]
 ) -> Iterator[Finding]:
-    """What the weights of a version say of the tokens that are said to be theirs."""
     evidence = _evidence(case, episodes, sampled, version, version)
     stale = list(_stale(case, episodes, sampled, evidence, version))
     yield from stale
@@ -71,18 +70,16 @@ def _by_version(
 
 
 def _evidence(case: Case, episodes: Episodes, sampled: Sampled, version: int, weights: int) -> Evidence:
-    """What the weights of a step say of the tokens of a version."""
     evidence = by_weights(case.run.model(weights), episodes, case.run.config.rollout.temperature)
     return evidence.where(_own(case, sampled, version))
 
 
 def _episodes(case: Case) -> Episodes:
-    """The episodes that can be told, with their log-probs as stored."""
     return [(index, replace(played, logprobs=case.replays[index].stored.logprobs)) for index, played in case.sound()]
 
 
 def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence, version: int) -> Iterator[Finding]:
-    """Episodes, or all of the step, that other weights explain; and a step that no stored weights explain."""
+    """Episodes, or the whole step, that other stored weights explain; and a step that no stored weights explain."""
     strange = _off(sampled, evidence)
     asked = [(index, episode) for index, episode in episodes if index in strange]
     most = len(strange) > max(1, len(episodes) // 2)
@@ -104,14 +101,13 @@ def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence,
 
 
 def _off(sampled: Sampled, evidence: Evidence) -> set[int]:
-    """Episodes in which a log-prob is another."""
     return {sampled.places[number].episode for number in np.flatnonzero(evidence.off(sampled)).tolist()}
 
 
 def _findings(
     case: Case, sampled: Sampled, evidence: Evidence, whose: str, told: set[int | None] | None = None
 ) -> Iterator[Finding]:
-    """The first reply of each episode with a token that was not drawn, or with another log-prob."""
+    """The first finding of each episode: a token that was not drawn, or a different log-prob."""
     off, misdrawn = evidence.off(sampled), _misdrawn(case, sampled, evidence)
     counts = Counter(sampled.places[number].episode for number in np.flatnonzero(off))
     drawn_wrong: dict[tuple[int, int], int] = {}
@@ -141,7 +137,7 @@ def _not_drawn(sampled: Sampled, evidence: Evidence, number: int, spoken: Spoken
 
 
 def _misdrawn(case: Case, sampled: Sampled, evidence: Evidence) -> NDArray[np.bool_]:
-    """Tokens that their draws do not give; only earl's own sampler draws so that it can be told."""
+    """Tokens inconsistent with their draws. Not for vLLM, whose draws cannot be derived."""
     misdrawn = evidence.misdrawn(sampled)
     return misdrawn if case.run.config.sampler.engine != "vllm" else np.zeros_like(misdrawn)
 

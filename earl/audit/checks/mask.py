@@ -1,4 +1,4 @@
-"""The tokens that were learned from are those that the policy sampled, in the episodes that are learned from."""
+"""Checks that exactly the tokens sampled by the policy were learned from, in the episodes that count."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,6 @@ Mask = NDArray[np.bool_]
 
 
 def check(case: Case) -> Iterator[Said]:
-    """The versions mark what was sampled, and the stored mask marks the same."""
     for replay in case.replays:
         if replay.played is not None and case.whole(replay):
             spoken = case.spoken(replay.index)
@@ -44,7 +43,7 @@ def _learned(case: Case, replay: Replay, mask: Mask) -> Iterator[Finding]:
 
 
 def compare(mask: Mask, expected: Mask, played: Trajectory, spoken: Spoken, verb: str) -> Iterator[Finding]:
-    """At most one finding: what is wrong with a mask, given what it must be."""
+    """At most one finding: how a mask differs from the expected one."""
     if len(mask) != len(expected) or np.array_equal(mask, expected):
         return
     surplus, lacking = np.flatnonzero(mask & ~expected), np.flatnonzero(expected & ~mask)
@@ -66,7 +65,7 @@ def compare(mask: Mask, expected: Mask, played: Trajectory, spoken: Spoken, verb
 
 
 def shift_of(mask: Mask, expected: Mask) -> int:
-    """By how many places a mask is moved as a whole, or in some of its runs; 0 when that is not what happened."""
+    """The offset by which a mask, or some of its runs, is shifted; 0 if it is not shifted."""
     ours, theirs = runs(mask), runs(expected)
     for shift in (sign * size for size in range(1, MAX_SHIFT + 1) for sign in (1, -1)):
         moved = [(max(0, start + shift), min(len(mask), end + shift)) for start, end in theirs]
@@ -84,6 +83,5 @@ def shift_of(mask: Mask, expected: Mask) -> int:
 
 
 def runs(mask: Mask) -> list[tuple[int, int]]:
-    """The runs of set places: first and past-last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]

@@ -1,4 +1,4 @@
-"""What the run's database says of a step is what its episodes say: nothing was cut off or counted unseen."""
+"""Checks the step's metrics in the database against its episodes."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ CLOSE = 1e-9
 
 
 def check(case: Case) -> Iterator[Said]:
-    """Recompute the step's metrics of its episodes, as they must have been."""
     recorded = case.run.numbers(case.step)
     if not recorded:
         yield Unchecked("the database has no numbers of the step")

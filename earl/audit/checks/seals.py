@@ -1,4 +1,4 @@
-"""Columns that were changed after they were written, where no other check could tell what was changed."""
+"""Checks column checksums: finds changes that no other check can detect."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,10 @@ FAULTS = {
     "advantages": Fault.WRONG_ADVANTAGE,
     "new_logprobs": Fault.ALTERED_LOGPROB,
 }
-"""What a change of a column amounts to when all that follows from the other columns still holds."""
+"""The fault if a column was changed consistently with all other columns."""
 
 
 def check(case: Case) -> Iterator[Said]:
-    """The last resort: with the weights gone nothing else says that a log-prob, or a token, is another."""
     if case.told:
         return
     for column in case.file.changed:

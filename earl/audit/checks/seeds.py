@@ -1,4 +1,4 @@
-"""Every episode of a step is one that the run's seed asks for, and stands there once."""
+"""Checks that every episode of a step follows from the run's seed and is stored exactly once."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,6 @@ from earl.trajectory import Trajectory
 
 
 def check(case: Case) -> Iterator[Said]:
-    """Duplicates, foreign seeds, episodes at another's place, and how many there are."""
     placing, stored = case.placing, case.file.trajectories
     for index, twin in sorted(placing.twins.items()):
         said = f"episode {index} has task and seed of episode {twin}: it stands in the file twice"
@@ -26,7 +25,7 @@ def check(case: Case) -> Iterator[Said]:
 
 
 def _whole_step(case: Case, foreign: list[int]) -> str:
-    """Whose episodes these are, when they are not the step's own."""
+    """Describe a step with foreign episodes: which other step they belong to, if any."""
     stored = case.file.trajectories[foreign[0]]
     own = Slot(stored.task, stored.seed)
     config = case.run.config
@@ -63,7 +62,6 @@ def _count(case: Case) -> Iterator[Finding]:
 
 
 def _groups(case: Case) -> Iterator[Finding]:
-    """Episodes that stand in another group than they were played in."""
     size, index = case.run.config.rollout.group_size, 0
     for number, group in enumerate(case.file.groups):
         for _ in group.trajectories:

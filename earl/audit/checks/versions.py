@@ -1,4 +1,4 @@
-"""Log-probs and versions stand at the sampled tokens only, and every token was sampled by weights new enough."""
+"""Checks log-probs and versions by token: only at sampled tokens, and from recent enough weights."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from earl.audit.findings import Fault, Finding, Said
 
 
 def shape(case: Case) -> Iterator[Finding]:
-    """A log-prob of at most 0 at every sampled token, 0 elsewhere."""
+    """Log-probs must be at most 0 at sampled tokens and 0 elsewhere."""
     for replay in case.replays:
         played, stored = replay.played, replay.stored
         if played is None or not case.whole(replay):
@@ -25,7 +25,7 @@ def shape(case: Case) -> Iterator[Finding]:
 
 
 def versions(case: Case) -> Iterator[Said]:
-    """Every token was sampled by the weights of the step before; in asynchronous runs by older ones up to the bound."""
+    """Weights must be of the last step; in asynchronous runs up to `max_staleness` older. They never get older."""
     allowed, found = case.run.versions(case.step), {}
     those = f"those of step {allowed[-1]}" if len(allowed) == 1 else f"those of the steps {allowed[0]} to {allowed[-1]}"
     for replay in case.replays:
