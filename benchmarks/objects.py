@@ -102,7 +102,7 @@ def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
     import ray  # reads its token from the environment
     from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # on loopback, see placement/ray/cluster.py
+    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # on loopback, see placement/ray/inventory.py
     where = {"address": cluster.address} if cluster else {"num_cpus": 1, "object_store_memory": STORE_MIB << 20}
     ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if cluster else False)
     try:

@@ -18,7 +18,7 @@ from earl.dispatch.transports.choice import KEPT
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup
-from earl.placement.ray.cluster import connected
+from earl.placement.ray.connection import connected
 from earl.placement.ray.exchange_member import LEARNED, EpisodeTable
 from earl.placement.ray.learner_actor import LearnerActor
 from earl.placement.ray.learner_group import LearnerGroup

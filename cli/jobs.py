@@ -14,7 +14,7 @@ from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, one_line
 from earl.config import Config, RunConfig
 from earl.errors import EarlError
-from earl.placement.ray.resources import Fragment
+from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.hardware import size
 from earl.preflight.placement import Placed

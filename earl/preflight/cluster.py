@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.hardware import ClusterSpec, of_gpus
-from earl.placement.ray.cluster import here, installed, inventory, on_this_machine
+from earl.placement.ray.inventory import here, installed, inventory, on_this_machine
 from earl.preflight.environment import setting
 from earl.preflight.hardware import memory_bytes
 

@@ -9,7 +9,7 @@ from earl.errors import EarlError
 from earl.parallel.arrangement import Arrangement, check_split, fits, shares, smallest, splits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
 from earl.parallel.memory import ModelShape, kv_bytes
-from earl.placement.ray.resources import Fragment, policy_of, slots_of
+from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
 from earl.preflight.cluster import Site
 from earl.preflight.hardware import memory_bytes, size
 

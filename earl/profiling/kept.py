@@ -22,7 +22,7 @@ from earl.errors import EarlError
 from earl.parallel.layout import Choice
 from earl.parallel.memory import ModelShape
 from earl.parallel.profile import Point, Timing
-from earl.placement.ray.cluster import here, inventory
+from earl.placement.ray.inventory import here, inventory
 from earl.runs.storage import storage, write_text
 
 LIBRARIES = ("earl", "torch", "vllm", "ray")

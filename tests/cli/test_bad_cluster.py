@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.placement.ray.cluster import installed
+from earl.placement.ray.inventory import installed
 
 HERE = ["--placement", "colocated"]
 on_ray = pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.placement.ray.cluster import installed
+from earl.placement.ray.inventory import installed
 from earl.recipe import build, load_toml
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store

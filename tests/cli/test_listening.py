@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.placement.ray.cluster import installed
+from earl.placement.ray.inventory import installed
 
 RUN = ["--placement", "disaggregated", "--set", "placement.dp=2", "--set", "placement.samplers=2"]
 SPLIT = ["--set", "sampler.tp=2", "--set", "placement.transport=peers"]

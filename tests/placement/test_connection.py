@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.placement.ray.cluster import installed
+from earl.placement.ray.inventory import installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")]
 
@@ -17,7 +17,7 @@ DRIVER = """
 import sys, time
 from earl.placement.backend import _in_environment, _opening
 with _in_environment(_opening(None)):
-    from earl.placement.ray.cluster import connected
+    from earl.placement.ray.connection import connected
     with connected(None, 2):
         import ray
 
@@ -66,7 +66,7 @@ import resource
 from earl.errors import EarlError
 from earl.placement.backend import _in_environment, _opening
 with _in_environment(_opening(None)):
-    from earl.placement.ray.cluster import connected
+    from earl.placement.ray.connection import connected
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))  # too few for Ray's head: it ends while it starts
     try:
         with connected(None, 2):
@@ -88,7 +88,7 @@ WAITING = """
 from earl.placement.backend import _in_environment, _opening
 from earl.stopping import stopping_on_signals
 with stopping_on_signals(None), _in_environment(_opening(None)):
-    from earl.placement.ray.cluster import connected
+    from earl.placement.ray.connection import connected
     with connected(None, 2):
         import ray
         [node] = [p.process.pid for p in ray._private.worker._global_node.all_processes["raylet"]]

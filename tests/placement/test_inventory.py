@@ -11,7 +11,7 @@ import pytest
 
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB
-from earl.placement.ray.cluster import Node, here, installed, inventory, of_nodes
+from earl.placement.ray.inventory import Node, here, installed, inventory, of_nodes
 
 
 def test_this_machine() -> None:

@@ -32,7 +32,7 @@ from earl.errors import EarlError
 NOBODY = -1
 GONE, SILENT = -2, -3
 """In place of an answer: the process ended or cannot be reached; it accepts connections but does not answer."""
-_KINDS: dict[str, type[EarlError]] = {"Lost": ProcessLost, "Late": Late}
+_KINDS: dict[str, type[EarlError]] = {kind.__name__: kind for kind in (ProcessLost, Late)}
 _LINE_BYTES = 4096
 
 

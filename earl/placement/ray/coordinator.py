@@ -20,10 +20,11 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked
 from earl.placement.ray.async_workers import AheadWorkers
-from earl.placement.ray.cluster import connected
+from earl.placement.ray.connection import connected
 from earl.placement.ray.learner_group import LearnerGroup, ask_all, rows_of
+from earl.placement.ray.placement_spec import PlacementSpec, Slots, policy_of, slots_of
 from earl.placement.ray.reshard import Given
-from earl.placement.ray.resources import Devices, EngineWorkers, PlacementSpec, Slots, policy_of, reserved, slots_of
+from earl.placement.ray.resources import Devices, EngineWorkers, reserved
 from earl.placement.ray.rollout_workers import Environments, RolloutWorkers, Team
 from earl.placement.ray.row_exchange import RowDispatcher
 from earl.runs import checkpoint

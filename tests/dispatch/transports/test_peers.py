@@ -102,7 +102,7 @@ def busy():
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (killed, "Lost", "process 2 (host 1) ended"),
+        (killed, "ProcessLost", "process 2 (host 1) ended"),
         (stopped, "Late", "process 2 (host 1) did not do its part within 3.6 s and does not answer"),
         (busy, "Late", "process 2 (host 1) did not do its part within 3.6 s; it answers"),
     ],
@@ -136,7 +136,7 @@ def absent(seat, store):
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
-    [("open", "Lost", "process 2 (host 1) ended"), ("shut", "Late", "process 2 (host 1) has not come")],
+    [("open", "ProcessLost", "process 2 (host 1) ended"), ("shut", "Late", "process 2 (host 1) has not come")],
 )
 def test_a_process_that_fails_before_all_have_met_is_named(tmp_path, name, kind, words):
     with started(None, HOSTS, absent, tmp_path / name) as pipes:
