@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from earl.report import context_plots, figures, forecast, heatmap, training_plots
+from earl.report import context_plots, figures, forecast, training_plots
 from earl.report.data import RunData, gather
 from earl.report.evaluation_plots import enlarged_range, strength_figures
 from earl.report.figures import MAX_POINTS, plain, thin
@@ -137,7 +137,7 @@ def test_authors_are_stacked_per_episode(runs: Any) -> None:
 
 
 def test_the_heat_map_has_a_choice_of_authors(runs: Any) -> None:
-    figure = heatmap.heat_figure(gather(runs.run()))
+    figure = context_plots.heat_figure(gather(runs.run()))
     assert figure.choices == ("all authors", "environment", "action", "episodes that had the turn")
     everyone, _, action, episodes = spec([figure], "heat-0")["data"]
     assert everyone["y"] == [1, 2] and everyone["x"] == list(range(11, 61))
@@ -149,7 +149,7 @@ def test_the_heat_map_has_a_choice_of_authors(runs: Any) -> None:
 def test_a_long_run_has_several_steps_in_a_column(runs: Any) -> None:
     data = gather(runs.run())
     long = replace(data, contexts=[replace(row, step=row.step + 50 * lap) for lap in range(4) for row in data.contexts])
-    figure = heatmap.heat_figure(long)
+    figure = context_plots.heat_figure(long)
     # 200 steps in columns of 2; the first column holds the steps 11 and 12: (11 + 12) / 2 tokens of the model
     assert spec([figure], "heat-0")["data"][2]["z"][0][0] == 11.5
     assert spec([figure], "heat-0")["data"][3]["z"][0][0] == 384, "episodes of one step"
