@@ -61,6 +61,7 @@ def test_an_adversary_does_not_make_it_thrash():
         assert row["loss"] < 0.25
 
 
+@pytest.mark.slow
 def test_the_command_prints_json(capsys):
     assert command_line(["bench", "selector", "--histories", "2", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

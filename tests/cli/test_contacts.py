@@ -17,6 +17,8 @@ from earl.recipe import build, load_toml
 from earl.rehearsal import state
 from earl.rehearsal.plan import RehearsedCluster
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = "nobody.invalid:6379"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 120
 
@@ -153,7 +155,6 @@ def test_readers_stay_within_a_run_with(command: Command, stopped: Path, tmp_pat
     attacked(command, stopped, tmp_path, attack, READERS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=of)
 def test_players_and_training_stay_within_a_run_with(
     command: Command, stopped: Path, tmp_path: Path, attack: tuple

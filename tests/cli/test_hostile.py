@@ -15,6 +15,8 @@ from safetensors.numpy import load_file
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = Path(__file__).parent / "hostile"
 ROOT = Path(__file__).parents[2]
 QUIET = ["--set", "evaluate.opponents=['heuristic']", "--set", "warm_start.steps=0"]
@@ -135,7 +137,6 @@ def undisturbed() -> dict[str, dict[str, bytes]]:
     return {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "mode", "signals", "code"),
     [

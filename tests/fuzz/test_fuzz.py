@@ -245,6 +245,7 @@ def test_a_case_is_the_same_every_time(fuzzer, bases):
     assert folder() == folder()
 
 
+@pytest.mark.slow
 def test_a_short_round_breaks_nothing(fuzzer):
     found = fuzzer.batch("run", range(8))
     for kind in inputs.KINDS:

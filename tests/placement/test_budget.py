@@ -10,6 +10,8 @@ import torch
 from earl.errors import OutOfMemory
 from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, aside, thin_threads
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 BUDGET = 96 * MIB
 

@@ -12,6 +12,8 @@ from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.fragment import RolloutFragment
 from earl.rollout.tasks import draw
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 PATIENCE = 60.0
 

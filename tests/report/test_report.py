@@ -110,6 +110,7 @@ def test_a_recipe_of_another_version_is_told(runs: Any) -> None:
     assert "key = 1" in section(page, "recipe")
 
 
+@pytest.mark.slow
 def test_the_page_stays_small(runs: Any, make_episode: Any) -> None:
     folder = runs.run()
     empty = len(write(runs.empty(name="empty")).source)

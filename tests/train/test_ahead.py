@@ -31,6 +31,8 @@ from earl.stopping import StopRequest
 from earl.train import train
 from tests.placement.near import Near
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 
 

@@ -28,7 +28,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize(
+    "kind", ["grpo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(KINDS) if kind != "grpo")]
+)
 def test_every_algorithm_goes_on_where_it_was_broken_off(kind, tiny, new_run, whole, remains, carry_on, stopping):
     config = tiny(**KINDS[kind])
     expected = whole(config)
