@@ -1,4 +1,4 @@
-"""Write the generated pages of this folder: `make docs`."""
+"""Write the generated pages of this folder, and the line numbers of links into the code: `make docs`."""
 
 import ast
 import inspect
@@ -157,8 +157,42 @@ def _default(field: FieldInfo) -> str:
     return "absent" if field.default is None else f"`{json.dumps(field.default)}`"
 
 
+# Links to a definition: its name in backquotes, its file, its line. Only the line is written here.
+
+DEFINITION = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>[\w./-]+\.py)#L\d+\)")
+
+
+def definitions(path: Path) -> dict[str, int]:
+    """The line of every function, class, method and constant of a module, by name."""
+    found: dict[str, int] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node.lineno
+        if isinstance(node, ast.ClassDef):
+            members = [member for member in node.body if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{node.name}.{member.name}": member.lineno for member in members}
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id: node.lineno for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def relinked(page: Path) -> str:
+    """A page whose links to definitions have the lines where these are now. Raises KeyError for one that is gone."""
+
+    def link(match: re.Match[str]) -> str:
+        lines = definitions(page.parent / match["path"])
+        if match["name"] not in lines:
+            raise KeyError(f"{page.relative_to(ROOT)} links {match['name']}, which {match['path']} does not define")
+        return f"[`{match['name']}`]({match['path']}#L{lines[match['name']]})"
+
+    return DEFINITION.sub(link, page.read_text(encoding="utf-8"))
+
+
 PAGES = {"cli.md": help_page.page, "dependencies.md": dependencies, "recipes.md": recipes}
 
 if __name__ == "__main__":
     for page, text in PAGES.items():
         (ROOT / "docs" / page).write_text(text(), encoding="utf-8")
+    for linking in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        linking.write_text(relinked(linking), encoding="utf-8")

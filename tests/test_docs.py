@@ -9,7 +9,7 @@ import pytest
 from earl.config import Config
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def test_every_direct_dependency_has_a_line_and_no_other() -> None:

@@ -100,3 +100,10 @@ def test_a_mistake_in_a_recipe_is_told_before_torch_is_loaded() -> None:
     line = ["train", "tictactoe", "--set", "rollout.nope=1"]
     loaded = modules_after(f"from earl.cli.main import run\nassert run({line!r}) == 2")
     assert not {"torch", "transformers", "pyarrow"} & loaded
+
+
+def test_a_training_imports_ray_only_once_its_placement_needs_it() -> None:
+    # Importing Ray fixes how a process identifies itself to a cluster; the placement sets that first.
+    loaded = modules_after("import earl.train, earl.preflight, earl.cli.training, earl.cli.contestants, earl.cli.profiled")
+    assert "earl.placement.backend" in loaded
+    assert "ray" not in loaded
