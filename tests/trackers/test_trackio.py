@@ -16,11 +16,11 @@ START = """
 import math, sys
 from pathlib import Path
 from earl.matches import MatchResult
-from earl.trackers.base import Record, Run
+from earl.trackers.base import Record, TrackedRun
 from earl.trackers.trackio import Trackio
 
 begun, identity, *steps = sys.argv[1:]
-tracker = Trackio(Run("tictactoe-1", Path("nowhere"), {"run": {"seed": 7}}, int(begun), identity))
+tracker = Trackio(TrackedRun("tictactoe-1", Path("nowhere"), {"run": {"seed": 7}}, int(begun), identity))
 match = MatchResult("tictactoe", "perfect@0.25", 1, False, 8, 0.5, 0.25, 0.25, 0.0, 0.0)
 for step in map(int, steps):
     metrics = {"reward": 0.25 * step, "loss": math.nan, "forecast/p95/median": math.inf}

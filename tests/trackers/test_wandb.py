@@ -82,9 +82,9 @@ class Listener(BaseRequestHandler):
 def test_without_being_asked_it_calls_nobody(tmp_path: Path) -> None:
     """Every library, Python's and the service's of W&B, goes through the proxy that the environment names."""
     code = (
-        "import sys, requests; from pathlib import Path; from earl.trackers.base import Record, Run\n"
+        "import sys, requests; from pathlib import Path; from earl.trackers.base import Record, TrackedRun\n"
         "from earl.trackers.wandb import WeightsAndBiases\n"
-        "tracker = WeightsAndBiases(Run('a', Path(sys.argv[1]), {'run': {'seed': 1}}))\n"
+        "tracker = WeightsAndBiases(TrackedRun('a', Path(sys.argv[1]), {'run': {'seed': 1}}))\n"
         "tracker.record(Record(1, {'reward': 1.0}, {}, [], 'train'))\n"
         "tracker.close('failed')\n"
         "print(open(next(Path(sys.argv[1]).glob('wandb/offline*/*.wandb')), 'rb').read().count(b'S3CRET'))\n"
