@@ -1,6 +1,6 @@
-"""The embedded sampler against `transformers.generate`: same model, same games, in alternating repeats.
+"""The local sampler against `transformers.generate`: same model, same games, in alternating repeats.
 
-warm start (so that games last) ─▶ repeat: embedded, generate ─▶ ratio ─▶ time of the embedded sampler's parts
+warm start (so that games last) ─▶ repeat: local, generate ─▶ ratio ─▶ time of the local sampler's parts
 """
 
 import time
@@ -106,9 +106,9 @@ def run(
     config = recipe(env, assignments)
     policy = make(config.model, config.run.seed)
     placement = warmed(config, policy)
-    embedded_sampler = LocalSampler(policy, config.rollout.temperature)
+    local_sampler = LocalSampler(policy, config.rollout.temperature)
     samplers: dict[str, Completes] = {
-        "embedded": embedded_sampler,
+        "local": local_sampler,
         "generate": GenerateSampler(policy, config.rollout.temperature),
     }
     passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
@@ -123,10 +123,10 @@ def run(
         "repeats": repeats,
         "parameters": sum(parameter.numel() for parameter in policy.model.parameters()),
         "threads": torch.get_num_threads(),
-        "turns_per_episode": median(p["turns"] / episodes for p in passes["embedded"]),
+        "turns_per_episode": median(p["turns"] / episodes for p in passes["local"]),
         **{name: rates(own) for name, own in passes.items()},
         "ratio": interval([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
-        "seconds": _parts(placement, embedded_sampler, episodes),
+        "seconds": _parts(placement, local_sampler, episodes),
     }
 
 
@@ -172,7 +172,7 @@ def interval(values: Sequence[float]) -> dict[str, float]:
 
 
 def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
-    """Seconds of the parts of an embedded pass; a separate pass, since timing has a cost."""
+    """Seconds of the parts of a local pass; a separate pass, since timing has a cost."""
     clock, chat = Clock(), placement.world.chat
     clock.seconds = dict.fromkeys(PARTS, 0.0)
     kept = {name: getattr(chat, name) for name in ("opening", "reply", "decode")}

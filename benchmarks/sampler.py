@@ -25,7 +25,7 @@ MODELS = {
 WARM = ("warm_start.episodes=128", "warm_start.minibatches=8")
 FEWEST = 24
 """Minimum episodes of one pass; with fewer concurrent ones, several waves run in sequence."""
-CHOICES = {"local": "embedded", "vllm": "vllm_eager"}
+CHOICES = {"local": "local", "vllm": "vllm_eager"}
 """The names used here for the engines that `auto` chooses from."""
 
 
@@ -50,7 +50,7 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
     with ExitStack() as engines:
         samplers = _samplers(config, policy, engines.callback)
         measured = {count: _passes(placement, samplers, count, repeats) for count in concurrent}
-    turns = [own["turns"] / own["count"] for own in measured[concurrent[0]]["embedded"]]
+    turns = [own["turns"] / own["count"] for own in measured[concurrent[0]]["local"]]
     return {
         "parameters": parameters,
         "turns_per_episode": median(turns),
@@ -63,7 +63,7 @@ def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], Non
 
     temperature = config.rollout.temperature
     samplers: dict[str, Completes] = {
-        "embedded": LocalSampler(policy, temperature),
+        "local": LocalSampler(policy, temperature),
         "generate": GenerateSampler(policy, temperature),
     }
     for name, compiled in (("vllm_eager", False), ("vllm_compiled", True)):

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,6 +77,7 @@ def _share(steps: list[dict[str, float]], stage: str) -> float:
     return sum(stages.get(stage, 0.0) for stages in steps) / sum(map(_total, steps))
 
 
+STORE = "earl.runs.store.Store"
 CHECKS = {
     "earl.envs.base": ("checked_reset", "checked_step", "checked_text", "checked_turns"),
     "earl.engine.checkpoint_tensors": ("check_finite",),
@@ -85,7 +87,7 @@ CHECKS = {
     "earl.runs.parquet": ("_examine",),
     "earl.runs.trajectories": ("_check", "_checked_step"),
     "earl.runs.signing": ("signature", "signer", "checked"),
-    "earl.runs.store.Store": ("_distrust", "_check_schema", "_worked"),
+    STORE: ("_distrust", "_check_schema", "_worked"),
 }
 """Module or class -> its checks. Opening a file counts fully, although some open would be needed anyway."""
 
@@ -143,7 +145,7 @@ def timed() -> Iterator[Stopwatch]:
     watch, undo = Stopwatch(), []
     for place, names in CHECKS.items():
         for name in names:
-            owner = sys.modules.get(place) or Store
+            owner = Store if place == STORE else import_module(place)
             function = getattr(owner, name)
             timed_one = watch.wrapped(function)
             for holder in (owner, *(module for key, module in [*sys.modules.items()] if key.startswith("earl."))):

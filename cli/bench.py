@@ -386,15 +386,15 @@ def calibration(write: bool, as_json: bool) -> None:
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @recipe_options
 def rollout(env: str, episodes: int, repeats: int, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Measure the embedded sampler against transformers.generate.
+    """Measure the local sampler against transformers.generate.
 
     Both play the same games with the same model, after a short warm start so that games last. `generate` is called once
     per turn for all episodes, padded on the left, and keeps nothing between turns.
 
     \b
-    embedded, generate   episodes_per_second and (sampled) tokens_per_second
+    local, generate      episodes_per_second and (sampled) tokens_per_second
     ratio                of their episodes per second, pair by pair of repeats
-    seconds              where one embedded repeat spends its time: setup (making
+    seconds              where one local repeat spends its time: setup (making
                          environments and first prompts), sampler, environment
                          (rule and step), chat (templates, decoding), python (the rest)
     parameters           of the model; threads: that torch uses
@@ -415,7 +415,7 @@ def sampler(env: str, repeats: int, assignments: tuple[str, ...], as_json: bool)
     transformers.generate, and vLLM, which has to be installed, eager and compiled. Engines start before the clock does.
 
     \b
-    embedded, generate, vllm_eager, vllm_compiled   episodes_per_second and (sampled)
+    local, generate, vllm_eager, vllm_compiled   episodes_per_second and (sampled)
                     tokens_per_second
     fastest         by episodes per second, round by round
     auto            what `sampler.engine = "auto"` takes in this case

@@ -1,6 +1,6 @@
 """Preflight: checks a recipe before anything is written, and returns the plan of its run.
 
-    recipe ─▶ world (who plays what) ─▶ machine (does it fit) ─▶ speech (can the model say it) ─▶ Plan
+    recipe ─▶ environment (players) ─▶ hardware (does it fit) ─▶ prompts (can the model say it) ─▶ RunPlan
 
 Broken rules are refused with the value, the rule and the cure; nothing is corrected silently.
 """

@@ -38,7 +38,7 @@ def test_what_the_rollout_benchmark_tells(monkeypatch):
     monkeypatch.setattr(rollout, "WARM_STEPS", 1)
     result = rollout.run("tictactoe", episodes=8, repeats=2, assignments=SMALL)
     assert (result["env"], result["episodes"], result["repeats"], result["threads"]) == ("tictactoe", 8, 2, 1)
-    for name in ("embedded", "generate"):
+    for name in ("local", "generate"):
         assert spread(result[name]["episodes_per_second"])
         assert spread(result[name]["tokens_per_second"])
     assert spread(result["ratio"])
@@ -56,7 +56,7 @@ def test_what_the_sampler_benchmark_tells(monkeypatch):
     assert result["turns_per_episode"] > 0
     assert set(result["concurrent"]) == {"1", "4"}
     for told in result["concurrent"].values():
-        samplers = {name: told[name] for name in ("embedded", "generate", "vllm_eager", "vllm_compiled")}
+        samplers = {name: told[name] for name in ("local", "generate", "vllm_eager", "vllm_compiled")}
         for rates in samplers.values():
             assert spread(rates["episodes_per_second"])
             assert spread(rates["tokens_per_second"])
@@ -91,7 +91,7 @@ def test_the_command_prints_json_or_lines(monkeypatch, capsys):
     assert command_line(["bench", "rollout", "--episodes", "4", "--repeats", "1", "--json", *settings]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 4
     assert command_line(["bench", "rollout", "--episodes", "4", "--repeats", "1", *settings]) == 0
-    assert "embedded.episodes_per_second" in capsys.readouterr().out
+    assert "local.episodes_per_second" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
