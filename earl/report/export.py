@@ -165,7 +165,13 @@ def _cell(value: Any) -> Any:
 
 
 def _parquet(table: Table, file: BinaryIO) -> None:
-    pq.write_table(pa.table(table.columns), file, compression="zstd")
+    columns = {_utf8(name): [_utf8(value) for value in column] for name, column in table.columns.items()}
+    pq.write_table(pa.table(columns), file, compression="zstd")
+
+
+def _utf8(value: Any) -> Any:
+    """Text that Parquet can hold: a run's name may come from a folder whose name is not UTF-8."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 _WRITERS = {"csv": _csv, "parquet": _parquet}

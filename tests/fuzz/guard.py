@@ -98,6 +98,7 @@ class Sandbox:
         shutil.rmtree(self.case, ignore_errors=True)
         for name in ("work", "home", "tmp"):
             (self.case / name).mkdir(parents=True)
+        (self.root / "pages").write_text("[]")
         return self.case
 
     def plant(self, run: Path | None = None) -> None:
@@ -123,15 +124,25 @@ class Sandbox:
 
     def written(self) -> list[tuple[str, str]]:
         """What is wrong with what commands wrote: the canary's secret in it, or a page that runs what a run says."""
-        found = []
+        found, planted = [], json.loads((self.root / "pages").read_text())
         for path in {*self.case.rglob("*.html"), *(self.case / "work").rglob("*")}:
             if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
                 data = path.read_bytes()
                 found += [("leak", f"secret in {path.name}")] * (SECRET.encode() in data)
                 found += [("page", f"markup in {path.name}")] * (
-                    path.suffix == ".html" and any(m in data for m in MARKUP)
+                    path.suffix == ".html" and _written_at(path) not in planted and any(m in data for m in MARKUP)
                 )
         return found
+
+    def note_pages(self) -> None:
+        """Remember the pages that stand here before any command, in a file that the parent reads."""
+        pages = [_written_at(path) for path in self.case.rglob("*.html") if path.is_file() and not path.is_symlink()]
+        (self.root / "pages").write_text(json.dumps(pages))
+
+
+def _written_at(path: Path) -> list[Any]:
+    """A page, and when it was written."""
+    return [os.fsencode(path).hex(), path.lstat().st_mtime_ns]
 
 
 def _facts(path: Path) -> tuple[Any, ...]:
@@ -274,6 +285,8 @@ def _child(sandbox: Sandbox, actions: Sequence[Action], first: int, prepare: Cal
     faulthandler.register(signal.SIGUSR1, sandbox.root.joinpath("stack").open("w"), all_threads=False)
     try:
         prepare()
+        if first == 0:
+            sandbox.note_pages()
     except BaseException:
         traceback.print_exc()
         os._exit(99)

@@ -187,6 +187,23 @@ def test_what_breaks_nothing_is_not_found(faults):
     assert SECRET not in "a line"
 
 
+def test_a_page_that_stood_there_before_is_not_one_that_a_command_wrote(tmp_path):
+    sandbox = Sandbox(tmp_path / "worker")
+    page = sandbox.renew() / "report.html"
+    sandbox.plant()
+    markup = "<script>window.harmed=1</script>"
+
+    def faults(call: Callable[[], object]) -> list[str]:
+        found = guard.check(sandbox, [Action("planted:1", "planted", lambda: call() and 0)], {}, plant)
+        return [finding.fault for finding in found]
+
+    def plant() -> None:
+        page.write_text(markup)
+
+    assert faults(lambda: None) == []
+    assert faults(lambda: page.write_text(f"<p>{markup}</p>")) == ["page"]
+
+
 def test_what_comes_after_an_action_that_was_killed_is_tried_too(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "MOST_SECONDS", 1.0)
     sandbox = Sandbox(tmp_path / "worker")

@@ -1,6 +1,7 @@
 """Tables as files."""
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from earl import report
 from earl.errors import EarlError
 from earl.report.export import Table, export
+from earl.runs.folder import RunFolder
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -62,6 +64,14 @@ def test_text_that_looks_like_a_formula_is_none_for_a_spreadsheet(tmp_path: Path
         ("", "2"),
     ]
     assert pq.read_table(tmp_path / "t.parquet")["text"].to_pylist()[0] == "=HYPERLINK(1)"
+
+
+def test_a_run_whose_folder_has_no_utf_8_name_is_exported(runs: Any, tmp_path: Path) -> None:
+    odd = runs.run(name="a").path.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    report.write_tables(RunFolder(odd), runs.run(name="b", limit=200), to=tmp_path / "tables")
+    assert set(pq.read_table(tmp_path / "tables" / "events.parquet")["run"].to_pylist()) == {"caf\\udce9", "b"}
+    assert "caf\\udce9" in pq.read_table(tmp_path / "tables" / "recipes.parquet").column_names
+    assert rows(tmp_path / "tables" / "events.csv")[0]["run"].startswith("caf")
 
 
 def test_faults_are_told(tmp_path: Path) -> None:
