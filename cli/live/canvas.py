@@ -117,7 +117,7 @@ def _dots(curve: Curve, frame: Frame, width: int, height: int) -> Iterator[tuple
     for run in _unbroken(curve.points):
         corners = _merged(run, frame, width, curve.peak)
         places = [(x, _place(y, frame.low, frame.high, height)) for x, y in corners]
-        for x, y in _joined(places, height):
+        for x, y in _joined(places, width, height):
             if 0 <= x < width and 0 <= y < height and not (curve.dashed and x // 2 % 2):
                 yield x, y
 
@@ -141,14 +141,17 @@ def _merged(run: Sequence[Point], frame: Frame, width: int, peak: bool) -> list[
     return [(column, max(values) if peak else fmean(values)) for column, values in columns.items()]
 
 
-def _joined(places: Sequence[tuple[int, int]], height: int) -> Iterator[tuple[int, int]]:
-    """The points and straight lines between them. A line beyond the canvas is clamped one height outside it."""
+def _joined(places: Sequence[tuple[int, int]], width: int, height: int) -> Iterator[tuple[int, int]]:
+    """The points and straight lines between them, up to the right edge, clamped one height above and below."""
     yield from places[:1]
     for (x0, y0), (x1, y1) in pairwise(places):
         y0, y1 = (min(max(y, -height), 2 * height) for y in (y0, y1))
         count = max(abs(x1 - x0), abs(y1 - y0))
         for part in range(1, count + 1):
-            yield x0 + round((x1 - x0) * part / count), y0 + round((y1 - y0) * part / count)
+            x = x0 + round((x1 - x0) * part / count)
+            if x >= width:  # a forecast may end quadrillions of steps ahead
+                break
+            yield x, y0 + round((y1 - y0) * part / count)
 
 
 def plot(

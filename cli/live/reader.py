@@ -1,9 +1,11 @@
 """Polls a run's folder for the live view. Reads only what has changed, and never blocks the writer."""
 
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from earl.cli.live.now import RunNow
+from earl.cli.live.now import Points, RunNow
 from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import build
@@ -13,6 +15,8 @@ from earl.runs.storage import storage
 from earl.runs.store import Numbers, files_of
 from earl.runs.summary import changed, state_of
 
+MOST = 1e300
+"""A measured value from here on counts as NaN: a sum or difference of such values may be infinite."""
 Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -20,7 +24,7 @@ class Reader:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._seen: Fingerprint = ()
-        self._numbers = Numbers()
+        self._numbers = self._shown = Numbers()
         self._problem: str | None = None
         self._config, self._recipe_problem = _recipe(folder)
 
@@ -36,8 +40,8 @@ class Reader:
             return RunNow(
                 name=self._folder.path.resolve().name,
                 config=self._config,
-                numbers=self._numbers,
-                state=state_of(self._folder, self._numbers.matches),
+                numbers=self._shown,
+                state=state_of(self._folder, self._shown.matches),
                 changed=changed(self._folder),
                 time=time.time(),
                 problems=tuple(filter(None, (self._recipe_problem, self._problem))),
@@ -55,7 +59,16 @@ class Reader:
             except EarlError as error:
                 self._problem = str(error)
                 return  # the next attempt may succeed
+        metrics, timings = _bounded(self._numbers.metrics), _bounded(self._numbers.timings)
+        self._shown = replace(self._numbers, metrics=metrics, timings=timings)
         self._seen = fingerprint
+
+
+def _bounded(series: dict[str, Points]) -> dict[str, Points]:
+    return {
+        name: [(step, math.nan if MOST <= abs(value) < math.inf else value) for step, value in points]
+        for name, points in series.items()
+    }
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:

@@ -236,6 +236,14 @@ def shared_pages(folder: Path) -> None:
     path.write_bytes(data)
 
 
+def forecast(tokens: float, limit: float, step: float) -> Mutation:
+    """Contexts of so many tokens, and a forecast that they reach the limit at that step."""
+    metrics = {f"context/window/{name}": tokens for name in ("p50", "p95", "p99", "max")}
+    metrics |= {"context/limit": limit} | {f"forecast/p99/{end}": step for end in ("early", "median", "late")}
+    rows = [f"({at}, '{name}', {value})" for at in (1, 2, 3) for name, value in metrics.items()]
+    return sql(f"INSERT OR REPLACE INTO metrics VALUES {', '.join(rows)}")
+
+
 ENDLESS = (
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS step, 'a' AS name, 1.0 AS value FROM n"
 )
@@ -272,6 +280,12 @@ DATABASE: dict[str, Mutation] = {
     "a value that is text": row("metrics", "value", "'much'"),
     "a value that is infinite": row("metrics", "value", "9e999"),
     "the largest value": row("metrics", "value", "1.7e308"),
+    "the largest values of either sign": sql(
+        "UPDATE metrics SET value = CASE step % 2 WHEN 0 THEN 1.7e308 ELSE -1.7e308 END"
+    ),
+    "a forecast quadrillions of steps ahead": forecast(tokens=50.0, limit=100.0, step=1e15),
+    "a forecast beyond all numbers": forecast(tokens=1.7e308, limit=1.7e308, step=1.7e308),
+    "seconds that cancel out": sql("UPDATE timings SET seconds = CASE step % 2 WHEN 0 THEN 1e299 ELSE -1e299 END"),
     "seconds that are a blob": row("timings", "seconds", "x'ff'"),
     "seconds that are infinite": row("timings", "seconds", "9e999"),
     "the time of an event beyond all years": row("events", "time", "1e300"),

@@ -245,6 +245,9 @@ INSERT OR REPLACE INTO {table} VALUES ({cells})
 UPDATE OR REPLACE {table} SET {column} = {column} || :text
 UPDATE OR REPLACE {table} SET {column} = {column} * 1000000007
 UPDATE OR REPLACE {table} SET {column} = zeroblob(1000000)
+UPDATE metrics SET value = CASE (step + length(name)) % 4 WHEN 0 THEN 1.7e308 WHEN 1 THEN -1.7e308 ELSE value END
+UPDATE timings SET seconds = CASE (step + length(stage)) % 3 WHEN 0 THEN 1.7e308 WHEN 1 THEN -1e299 ELSE 1e299 END
+INSERT OR REPLACE INTO metrics SELECT step, 'forecast/p99/' || value, 1e15 FROM timings, json_each('["early","median"]')
 UPDATE decisions SET inputs = :json
 UPDATE decisions SET inputs = json_set(inputs, '$.' || :key, :c0)
 DELETE FROM {table}
