@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -216,6 +217,9 @@ def _forked(folder: Path, bases: Sequence[Path], options: argparse.Namespace, sh
     try:
         fuzz(folder / str(share), bases, options, share, log)
         code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(code)
 
