@@ -455,7 +455,8 @@ def step(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_js
 def checks(env: str, steps: int, repeats: int, assignments: tuple[str, ...], as_json: bool) -> None:
     """Measure what checking untrusted values and files takes.
 
-    One process trains after a short warm start and writes its report; every check is timed where it is called.
+    One process trains after a short warm start and writes its report; every check is timed where it is called. The
+    report's checks are compared with the whole command `earl report`.
 
     \b
     step_share, report_share               seconds in checks over all seconds

@@ -124,7 +124,7 @@ def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
 
 
 def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
+    value, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
     return value >> 1 ^ -(value & 1), at
 
 
