@@ -126,7 +126,9 @@ class Sandbox:
         """What is wrong with what commands wrote: the canary's secret in it, or a page that runs what a run says."""
         found, planted = [], json.loads((self.root / "pages").read_text())
         for path in {*self.case.rglob("*.html"), *(self.case / "work").rglob("*")}:
-            if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
+            if not path.is_file() or path.is_symlink():
+                continue
+            if path.stat().st_nlink == 1 and path.stat().st_size <= FILE_BYTES:  # a planted hole may be a TiB
                 data = path.read_bytes()
                 found += [("leak", f"secret in {path.name}")] * (SECRET.encode() in data)
                 found += [("page", f"markup in {path.name}")] * (
