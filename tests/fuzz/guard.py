@@ -165,17 +165,20 @@ def check(
         prepare: is called in the child before the first action, when nothing is watched yet.
     """
     findings: list[Finding] = []
-    first = 0
+    first, tried = 0, False
     while first < len(actions):
         number = len(actions)
         for said in _followed(sandbox, actions, first, prepare if first == 0 else lambda: None):
             if "began" in said:
-                number = said["began"]
+                number, tried = said["began"], True
                 continue
             case, label = actions[number].case, actions[number].label
             took.setdefault(label, []).append(said["seconds"])
             findings += [Finding(case, label, fault, where, said["output"]) for fault, where in said["faults"]]
         first = number + 1
+    if not tried:  # the mutation itself took too long, or wrote through a link of the one before
+        took.setdefault("no command: bad mutation", []).append((0.0, 0.0))
+        return []
     faults = [("outside", f"changed {name}") for name in sandbox.changed()]
     faults += sandbox.written()
     labels = " + ".join(dict.fromkeys(action.label for action in actions))
