@@ -32,7 +32,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python $(SUITS) 2>/dev/null && { echo $$python; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-fast fuzz faults kills lint docs bench lock sbom scan clean
+.PHONY: help train test test-fast fuzz faults kills mutants lint docs bench lock sbom scan clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,12 @@ faults: $(DEV) ## Fail every write, sync and rename of a run; ARGS="--sample 100
 
 kills: $(DEV) ## Kill 100 runs at random moments; ARGS="--colocated 0 --disaggregated 0" leaves Ray out
 	@$(BIN)/python -m tests.faults.kills $(ARGS)
+
+mutants: $(DEV) ## Change the code of the parts that decide, one place at a time; ARGS="'earl.batch*'" tries fewer
+	@rm -rf mutants
+	@$(BIN)/mutmut run --max-children $(or $(PROCESSES),2) $(ARGS) > /dev/null
+	@$(BIN)/mutmut results --all true | awk '/__mutmut_/ && !/not checked/ { if (/: (killed|timeout)$$/) killed++; else print; all++ } \
+		END { printf "%d of %d mutants killed: %.1f %%\n", killed, all, 100 * killed / all }'
 
 lint: $(DEV) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -93,7 +99,7 @@ scan: $(TOOLS) ## Look for known vulnerabilities in all locked versions; fails w
 		echo "Listed above is what is vulnerable; 'not found' or a connection error: nothing was audited." >&2; exit 1; }
 
 clean: ## Remove the environment, the caches and the built packages; runs/ stays
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(EMPTY):

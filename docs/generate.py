@@ -48,6 +48,7 @@ WHY = {
     "hatchling": "the build backend; follows the links inside the package",
     "hypothesis": "property tests",
     "import-linter": "the direction of imports",
+    "mutmut": "mutation tests",
     "mypy": "types, strict",
     "pygame": "`pettingzoo.classic`, which the rules are compared with, imports it",
     "pytest": "tests",
