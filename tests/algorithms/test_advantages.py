@@ -113,6 +113,7 @@ def test_ppo(groups, gamma, lam):
 def test_imitation_counts_every_turn_alike(groups):
     result = Imitation().advantages(groups, np.zeros(9, np.float32), CONFIG)
     assert result.turns.tolist() == [1.0] * 9
+    assert result.returns.tolist() == [0.0] * 9
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

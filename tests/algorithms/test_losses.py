@@ -12,7 +12,7 @@ from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.config import AlgorithmConfig
 
 # exp(0.5) = 1.65 and exp(-0.5) = 0.61 are outside of 1 ± 0.2, exp(±0.1) inside; each with both advantages.
-SHIFTS = [0.5, 0.5, -0.5, -0.5, 0.1, 0.1, -0.1, -0.1, 0.0]
+SHIFTS = [0.5, 0.5, -0.5, -0.5, 0.1, 0.1, -0.1, -0.1, 0.05]  # their sum is not zero: a sign shows
 ADVANTAGES = [1.0, -2.0, 1.0, -2.0, 1.0, -2.0, 1.0, -2.0, 0.5]
 OLD = [-0.7, -1.1, -0.2, -2.0, -0.3, -0.9, -1.4, -0.6, -0.05]
 REFERENCE = [-0.5, -1.5, -0.9, -1.0, -0.3, -2.0, -0.1, -0.6, -0.8]
