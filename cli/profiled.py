@@ -3,29 +3,27 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from earl import preflight
 from earl.cli.options import print_json
 from earl.cli.recipes import names_address, resolve
-from earl.cli.text import clean, console, one_line
+from earl.cli.text import clean, console, one_line, table
 from earl.config import Config, PlacementConfig
 from earl.engine.model import shape
 from earl.errors import EarlError
-from earl.parallel.profile import Skipped, Timing
+from earl.parallel.profile import Point, Skipped, Timing
 from earl.profiling.campaign import CampaignResult, campaign
 from earl.profiling.kept import key_of, path_of, read
 from earl.profiling.points import grid_of
 from earl.stopping import stopping_on_signals
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 STOPPED = 130
 STAGES = {"rollout": "rollout", "update": "experience, update"}
 """Experience and update are measured together, since the learner's ranks run both."""
+
+COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "expected before, or why it was not tried")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def carry_out(
     if as_json:
         print_json(_object(outcome))
     else:
-        console().print(table(outcome))
+        console().print(table(COLUMNS, in_rows(outcome), right=COLUMNS[2:6]))
         click.echo(clean(path_of(key)))
     return STOPPED if outcome.stopped else 0
 
@@ -100,26 +98,18 @@ def line(one: Timing | Skipped) -> str:
     return f"{where}: measured {one.seconds:.3g} s, {times}"
 
 
-def table(outcome: CampaignResult) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("stage")
-    shown.add_column("layout")
-    for name in ("context", "episodes", "measured", "times"):
-        shown.add_column(name, justify="right")
-    shown.add_column("expected before, or why it was not tried")
+def in_rows(outcome: CampaignResult) -> list[tuple[str, ...]]:
+    rows = []
     for one in sorted(outcome.profile.timings.values(), key=_place):
-        point, spread = one.point, f" ± {one.spread:.2g}" if one.count > 1 else ""
+        spread = f" ± {one.spread:.2g}" if one.count > 1 else ""
         before = f"{one.expected.seconds:.3g} s ({one.expected.origin})" if one.expected else "nothing known"
-        where = (STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences))
-        shown.add_row(*where, f"{one.seconds:.3g} s{spread}", str(one.count), before)
-    for left in sorted(outcome.skipped, key=_place):
-        point = left.point
-        where = (STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences))
-        shown.add_row(*where, "not tried", "", one_line(left.why))
-    return shown
+        rows.append((*_cells(one.point), f"{one.seconds:.3g} s{spread}", str(one.count), before))
+    skipped = sorted(outcome.skipped, key=_place)
+    return rows + [(*_cells(left.point), "not tried", "", one_line(left.why)) for left in skipped]
+
+
+def _cells(point: Point) -> tuple[str, str, str, str]:
+    return STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences)
 
 
 def _place(one: Timing | Skipped) -> tuple[str, int, int]:
