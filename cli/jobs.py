@@ -17,61 +17,53 @@ from earl.errors import EarlError
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.hardware import size
-from earl.preflight.placement import Placed
 from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, free
 from earl.runs.summary import summarize
 
 
-def in_lines(placed: Placed, processes: int) -> list[str]:
+def in_lines(plan: RunPlan) -> list[str]:
     """The fragments of a placement, and the memory of one device, such as:
 
     placement: colocated on --gpus 16x8xH100, sampler vllm, bfloat16
       learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
     """
+    config, placed = plan.config, plan.placed
+    kind = config.placement.kind
     where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
-    head = f"placement: {placed.kind} on {placed.where}{where}; sampler {placed.engine}, {placed.dtype}"
-    if placed.kind == "embedded":
-        parts = [f"  {processes} x learner and sampler, in turns"]
-    else:
-        width = max(len(fragment.name) for fragment in placed.fragments)
-        parts = [_line(placed, fragment, max(width, 8)) for fragment in placed.fragments]
-        parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(placed) if placed.gpus and idle > 0]
     unit = "each GPU" if placed.gpus else "each process"
+    width = max((len(fragment.name) for fragment in placed.fragments), default=0)
+    parts = [_line(plan, fragment, max(width, 8)) for fragment in placed.fragments]
+    parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(plan) if idle > 0]
     return [
-        head,
-        *parts,
+        f"placement: {kind} on {placed.where}{where}; sampler {config.sampler.engine}, {config.learner.dtype}",
+        *(parts or [f"  {config.run.processes} x learner and sampler, in turns"]),
         f"memory of {unit}, at least" + (f", of {size(placed.device_bytes)}" if placed.device_bytes else ""),
         f"  update   {_sum(placed.update)}",
         f"  rollout  {_sum(placed.rollout)}",
     ]
 
 
-def _line(placed: Placed, fragment: Fragment, width: int) -> str:
-    device = "GPU" if placed.gpus and not fragment.processors else "CPU"
+def _line(plan: RunPlan, fragment: Fragment, width: int) -> str:
+    place, layout = plan.config.placement, f"  (tp {fragment.devices})"
+    if fragment.name == "learner":
+        layout = f"  (dp {place.dp} x tp {place.tp}{f' x cp {place.cp}' if place.cp > 1 else ''})"
+    device = "GPU" if plan.placed.gpus and not fragment.processors else "CPU"
+    pools = {"shared": "in turns on the same devices", "environments": "on any node"}
     return (
-        f"  {fragment.name:{width}} {fragment.actors} x {fragment.devices} {device}{_layout(placed, fragment.name)}, "
-        f"joined by {fragment.join}, {_pool(fragment.pool)}"
+        f"  {fragment.name:{width}} {fragment.actors} x {fragment.devices} {device}"
+        f"{'' if fragment.processors else layout}, joined by {fragment.join}, "
+        f"{pools.get(fragment.pool, 'on devices of its own')}"
     )
 
 
-def _idle(placed: Placed) -> list[tuple[str, int]]:
-    learner, sampler = placed.dp * placed.tp * placed.cp, placed.samplers * placed.sampler_tp
-    if placed.kind == "colocated":
-        return [("in update", placed.gpus - learner), ("in rollout", placed.gpus - sampler)]
-    return [("always", placed.gpus - learner - sampler)]
-
-
-def _layout(placed: Placed, name: str) -> str:
-    if name == "environments":
-        return ""
-    cut = f" x cp {placed.cp}" if placed.cp > 1 else ""
-    return f"  (dp {placed.dp} x tp {placed.tp}{cut})" if name == "learner" else f"  (tp {placed.sampler_tp})"
-
-
-def _pool(name: str) -> str:
-    return {"shared": "in turns on the same devices", "environments": "on any node"}.get(name, "on devices of its own")
+def _idle(plan: RunPlan) -> list[tuple[str, int]]:
+    place, gpus = plan.config.placement, plan.placed.gpus
+    sampling = place.samplers * plan.config.sampler.tp
+    if place.kind == "colocated":
+        return [("in update", gpus - place.ranks), ("in rollout", gpus - sampling)]
+    return [("always", gpus - place.ranks - sampling)]
 
 
 def _sum(parts: Mapping[str, int]) -> str:
@@ -80,19 +72,25 @@ def _sum(parts: Mapping[str, int]) -> str:
 
 
 def plan_lines(plan: RunPlan) -> list[str]:
-    warm = f"{_count(plan.warm_start_steps, 'step')} of imitation, then " if plan.warm_start_steps else ""
-    batch = f"{plan.prompts} prompts x {plan.group_size} = {plan.episodes} episodes per step"
-    opponents = ", ".join(f"{name} {share:.0%}" for name, share in plan.opponents.items()) or "none"
-    placed = plan.placed
-    where = _count(plan.processes, "process", "es") if placed.kind == "embedded" else placed.kind
-    model = "a new model" if plan.model == "new" else plan.model
-    told = plan.placed.kind != "embedded" and plan.processes != RunConfig.model_fields["processes"].default
-    unread = f" (which does not read run.processes = {plan.processes})" if told else ""
+    config, kind = plan.config, plan.config.placement.kind
+    rollout, warm_steps, processes = config.rollout, config.warm_start.steps, config.run.processes
+    warm = f"{_count(warm_steps, 'step')} of imitation, then " if warm_steps else ""
+    batch = f"{rollout.prompts} prompts x {rollout.group_size} = {rollout.episodes} episodes per step"
+    opponents = ", ".join(f"{name} {share:.0%}" for name, share in _shares(config).items()) or "none"
+    where = _count(processes, "process", "es") if kind == "embedded" else kind
+    if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
+        where += f" (which does not read run.processes = {processes})"
     lines = [
-        f"{plan.env}: {batch}; {warm}{_count(plan.steps, 'step')} of {plan.algorithm}",
-        f"{model} of {plan.parameters:,} parameters, {where}{unread}; opponents: {opponents}",
+        f"{config.env.name}: {batch}; {warm}{_count(config.run.steps, 'step')} of {config.algorithm.name}",
+        f"{config.model.path or 'a new model'} of {plan.parameters:,} parameters, {where}; opponents: {opponents}",
     ]
     return [one_line(line) for line in lines]
+
+
+def _shares(config: Config) -> dict[str, float]:
+    """Opponent → share of the episodes, sum 1; empty in tool tasks."""
+    total = sum(config.env.opponents.values())
+    return {name: share / total for name, share in config.env.opponents.items()}
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
@@ -100,24 +98,45 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 def more_lines(plan: RunPlan) -> list[str]:
-    ceiling = f", raised with growth up to {plan.context_ceiling}" if plan.context_ceiling else ""
-    prompt = f"first prompt {plan.first_prompt_tokens} of" if plan.first_prompt_tokens else "first prompt not checked,"
+    context, first = plan.config.context, plan.first_prompt_tokens
+    ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
+    prompt = f"first prompt {first} of" if first else "first prompt not checked,"
     return [
-        f"context: {prompt} at most {plan.context_limit} tokens{ceiling}",
+        f"context: {prompt} at most {context.first_limit} tokens{ceiling}",
         f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
-        *in_lines(plan.placed, plan.processes),
+        *in_lines(plan),
     ]
 
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
-    return asdict(plan)
+    config, place = plan.config, plan.config.placement
+    chosen = {"kind": place.kind, "dp": place.dp, "tp": place.tp, "cp": place.cp, "samplers": place.samplers}
+    sampler = {"sampler_tp": config.sampler.tp, "engine": config.sampler.engine}
+    return {
+        "env": config.env.name,
+        "opponents": _shares(config),
+        "algorithm": config.algorithm.name,
+        "prompts": config.rollout.prompts,
+        "group_size": config.rollout.group_size,
+        "episodes": config.rollout.episodes,
+        "warm_start_steps": config.warm_start.steps,
+        "steps": config.run.steps,
+        "model": config.model.path or "new",
+        "parameters": plan.parameters,
+        "processes": config.run.processes,
+        "context_limit": config.context.first_limit,
+        "context_ceiling": config.context.ceiling,
+        "first_prompt_tokens": plan.first_prompt_tokens,
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "placed": {**chosen, **sampler, "dtype": config.learner.dtype, **asdict(plan.placed)},
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
     config: Config
     root: Path
-    plan: preflight.RunPlan | None
+    plan: RunPlan | None
     """None: the run is finished, there is nothing to do."""
     name: str | None = None
     """Of a new run; None: the next free one."""
@@ -132,7 +151,7 @@ def new(config: Config, given: bool, root: Path, name: str | None, dry: bool) ->
     if name is not None:
         free(root, name)
     plan = preflight.preflight(config, root, dry)
-    return TrainingJob(preflight.settled(config, plan), root, plan, name)
+    return TrainingJob(plan.config, root, plan, name)
 
 
 def continued(
@@ -160,18 +179,12 @@ def continued(
         return TrainingJob(before, root, None, folder=folder)
     config = elsewhere(folder.recipe(), where, assignments)
     preflight.check_address(config, names_address(where, assignments))
-    plan = preflight.preflight(_as_it_stands(folder, config), root, dry)
-    moved = config != before
-    config = preflight.settled(config, plan)
-    return TrainingJob(config, root, plan, folder=folder, moved=", ".join(differences(before, config)) if moved else "")
-
-
-def _as_it_stands(folder: RunFolder, config: Config) -> Config:
-    """The recipe with the model that the run resumes with: that of its newest complete checkpoint, if there is one."""
     whole, _ = checkpoint.newest_whole(folder.checkpoints)
-    if whole is None:
-        return config
-    return config.model_copy(update={"model": config.model.model_copy(update={"path": str(whole.path)})})
+    resumed = config.changed(model={"path": str(whole.path)}) if whole else config
+    plan = preflight.preflight(resumed, root, dry)
+    settled = plan.config.changed(model={"path": config.model.path})
+    moved = ", ".join(differences(before, settled)) if config != before else ""
+    return TrainingJob(settled, root, plan, folder=folder, moved=moved)
 
 
 def show(job: TrainingJob, as_json: bool) -> None:

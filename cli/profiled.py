@@ -70,7 +70,7 @@ def carry_out(
 def _checked(config: Config) -> Config:
     """The recipe as a run would use it. Raises EarlError if its layout cannot change."""
     _check_layouts(config.placement)
-    config = preflight.settled(config, preflight.preflight(config, Path()))
+    config = preflight.preflight(config, Path()).config
     _check_layouts(config.placement)  # again, since automatic values are decided now
     return config
 

@@ -4,6 +4,7 @@ play.py: who plays where · learning.py: what learns, and how · places.py: wher
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -263,6 +264,11 @@ class PlacementConfig(Section):
     """Failures that are mended before the run gives up."""
 
     @property
+    def ranks(self) -> int:
+        """Devices of the learner."""
+        return self.dp * self.tp * self.cp
+
+    @property
     def memory_bytes(self) -> int | None:
         """`memory_gib` in bytes."""
         return None if self.memory_gib is None else int(self.memory_gib * (1 << 30))
@@ -446,6 +452,12 @@ class Config(Section):
     def total_steps(self) -> int:
         """Steps of the whole run: warm start, then reinforcement learning."""
         return self.warm_start.steps + self.run.steps
+
+    def changed(self, **sections: Mapping[str, object]) -> "Config":
+        """A copy in which keys of some sections are set; they are not validated."""
+        return self.model_copy(
+            update={name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+        )
 
     def course(self, step: int) -> float:
         """Which share of reinforcement learning is done before a step, 0 at its first and 1 at its last."""

@@ -37,11 +37,9 @@ def check_memory(config: Config, shape: ModelShape) -> None:
         )
 
 
-def check_ceiling(config: Config, shape: ModelShape, room: int) -> int | None:
-    """Ceiling of `context.limit = "auto"`, in tokens, from positions, micro-batch and memory (`room`); None if fixed.
+def ceiling_of(config: Config, shape: ModelShape, room: int) -> int:
+    """Ceiling of `context.limit = "auto"`, in tokens, from positions, micro-batch and memory (`room`).
     Raises EarlError when the recipe's first limit or its ceiling is above that."""
-    if not config.context.automatic:
-        return None
     bounds = {
         "the model's length": shape.max_positions,
         "learner.micro_batch_tokens": config.learner.micro_batch_tokens,

@@ -10,11 +10,10 @@ from earl.engine import model
 from earl.engine.source import fetching, is_here, known_shape
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
-from earl.preflight import placement
 from earl.preflight.cluster import Site, survey
 from earl.preflight.environment import check_batches, check_world, setting
-from earl.preflight.hardware import check_ceiling, check_disk, check_memory, checkpoint_bytes
-from earl.preflight.placement import Placed, check_placement, context_room
+from earl.preflight.hardware import ceiling_of, check_disk, check_memory, checkpoint_bytes
+from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.prompts import check_speech
 
 # No option is silently ignored: OPTIONS lists every setting that only some runs read. If it differs from its default
@@ -127,21 +126,10 @@ def check_options(config: Config, site: Site) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The numbers of a run that passed preflight."""
+    """A run that passed preflight."""
 
-    env: str
-    opponents: Mapping[str, float]  # opponent → share of the episodes, sum 1; empty in tool tasks
-    algorithm: str
-    prompts: int
-    group_size: int
-    episodes: int  # per step
-    warm_start_steps: int
-    steps: int  # of reinforcement learning
-    model: str  # a folder or hub id; "new" for a small model made from scratch
+    config: Config  # with everything decided that the recipe leaves open
     parameters: int
-    processes: int
-    context_limit: int  # of the first step
-    context_ceiling: int | None  # of an automatic limit; None: the limit is fixed
     first_prompt_tokens: int | None
     """The longest first prompt; None: the tokenizer is not here, so prompts were not checked."""
     checkpoint_bytes: int
@@ -167,34 +155,17 @@ def _checked(config: Config, root: Path, dry: bool) -> RunPlan:
         trackers.check(config.track.to, config.track.prometheus_port)
     check_options(config, site)
     shape = model.shape(config.model)
+    config = decided(config, shape, site)
     placed = check_placement(config, shape, site)
     if site.kind == "embedded":
         check_memory(config, shape)
-    path = config.model.path
     size = checkpoint_bytes(config, shape)
     if not site.on_paper:
         check_disk(root, size)
-    ceiling = check_ceiling(config, shape, context_room(config, shape, placed))
+    if config.context.automatic:
+        config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, placed))})
     first = check_speech(config, _speaker(config, site, dry), shape)
-    total = sum(config.env.opponents.values())
-    return RunPlan(
-        env=config.env.name,
-        opponents={name: share / total for name, share in config.env.opponents.items()},
-        algorithm=config.algorithm.name,
-        prompts=config.rollout.prompts,
-        group_size=config.rollout.group_size,
-        episodes=config.rollout.episodes,
-        warm_start_steps=config.warm_start.steps,
-        steps=config.run.steps,
-        model=path or "new",
-        parameters=shape.parameters,
-        processes=config.run.processes,
-        context_limit=config.context.first_limit,
-        context_ceiling=ceiling,
-        first_prompt_tokens=first,
-        checkpoint_bytes=size,
-        placed=placed,
-    )
+    return RunPlan(config, shape.parameters, first, size, placed)
 
 
 def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
@@ -207,15 +178,6 @@ def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
     if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights
         return model.load(path)  # read the weights, since they may be missing or broken
     return model.Policy(None, model.tokenizer_of(config.model))
-
-
-def settled(config: Config, plan: RunPlan) -> Config:
-    """The recipe with the preflight's decisions written out, so that a run continues unchanged elsewhere."""
-    config = placement.settled(config, plan.placed)
-    if plan.context_ceiling is None:
-        return config
-    context = config.context.model_copy(update={"ceiling": plan.context_ceiling})
-    return config.model_copy(update={"context": context})
 
 
 def check_player(config: Config, policy: model.Policy) -> None:
