@@ -52,8 +52,7 @@ def _interval(result: MatchResult) -> dict[str, Any]:
 
 def match_table(results: Sequence[MatchResult]) -> "Table":
     task = all(not result.opponent for result in results)
-    named = ("solved", "loss") if task else ("win", "draw", "loss")
-    named += ("illegal", "truncated")
+    named = [*(("solved",) if task else ("win", "draw")), "loss", "illegal", "truncated"]
     rows = []
     for result in (result for seats in by_opponent(results) for result in seats):
         who = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])

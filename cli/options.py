@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,49 @@ def recipe_options(command: F) -> F:
         metavar="FILE",
         help="A recipe in TOML in place of the one that earl brings for ENV.",
     )(command)
+
+
+SETTINGS = {
+    "model": "model.path",
+    "placement": "placement.kind",
+    "address": "placement.address",
+    "gpus": "placement.gpus",
+    "steps": "run.steps",
+    "seed": "run.seed",
+}
+"""Option -> the key of the recipe that it sets."""
+
+
+def settings(flags: Mapping[str, object]) -> dict[str, object]:
+    return {SETTINGS[name]: value for name, value in flags.items()}
+
+
+def placement_options(*kinds: str) -> Callable[[F], F]:
+    """--model, --placement, --address and --gpus, passed by these names."""
+    options = (
+        click.option(
+            "--model",
+            metavar="FOLDER_OR_NAME",
+            help="This model instead of a new small one: a folder, a hub id, or a name such as Qwen2.5-7B.",
+        ),
+        click.option(
+            "--placement",
+            type=click.Choice(kinds),
+            help="Where the fragments of a step run: embedded, here in a few processes; on Ray in turns on the same "
+            "devices, or apart.",
+        ),
+        click.option(
+            "--address", metavar="HOST:PORT", help="Run on this Ray cluster; auto: on the one this machine is part of."
+        ),
+        click.option("--gpus", metavar="16x8xH100", help="Hosts x GPUs x kind that may be used; 8xH100 is one host."),
+    )
+
+    def declare(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return declare
 
 
 def print_json(value: object) -> None:

@@ -48,7 +48,13 @@ def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
         "sampler_devices": place.samplers * config.sampler.tp,
         "reference": config.algorithm.kl > 0,
     }
-    return {"model": asdict(shape), "hardware": _hardware(place.address), "versions": _versions(), **recipe, **counted}
+    return {
+        "model": asdict(shape),
+        "hardware": _hardware(place.address),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        **recipe,
+        **counted,
+    }
 
 
 def _hardware(address: str | None) -> dict[str, Any]:
@@ -64,10 +70,6 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def _versions() -> dict[str, str | None]:
-    return {name: _version(name) for name in LIBRARIES}
 
 
 def _version(name: str) -> str | None:

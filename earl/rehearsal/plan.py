@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,14 +29,6 @@ _RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _BURST_SECONDS = 1 / 250
 _LEAST_BURST_BYTES = 32 * 1024
-_PACKET_BYTES = 16 * 1024
-"""The largest packet that the kernel hands to a link. Larger ones, 64 KiB by default, exceed a slow link's bucket. They
-are then cut into pieces of 1,500 bytes, and replies queue behind them.
-"""
-_TCP = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
-"""Fixed, so that it does not depend on the machine. Of the algorithms that namespaces may choose, Reno best fills a
-link that a flow returns to; BBR takes the rate that it last measured for the link's capacity.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,42 +88,22 @@ def bits_per_second(rate: str) -> int:
 
 
 def build(cluster: RehearsedCluster) -> list[Command]:
-    bridge: list[Command] = [
-        ("ip", "netns", "add", cluster.switch),
-        ("ip", "-n", cluster.switch, "link", "add", "bridge", "type", "bridge"),
-        ("ip", "-n", cluster.switch, "link", "set", "bridge", "up"),
-    ]
-    hosts = [command for host in cluster.workers for command in _host(cluster, host)]
-    return [*bridge, *_link(cluster, 0, inside=()), *hosts]
+    """The commands of network.txt. Every link has a token bucket with a burst of 4 ms."""
+    burst = max(_LEAST_BURST_BYTES, int(bits_per_second(cluster.rate) / 8 * _BURST_SECONDS))
+    commands = _commands("bridge", switch=cluster.switch)
+    for host in range(cluster.hosts + 1):
+        namespace = cluster.namespace(host)
+        commands += _commands("host", namespace=namespace) if host else []
+        names = {"interface": cluster.interface, "port": f"port{host}", "switch": cluster.switch}
+        inside = f"-n {namespace}" if host else ""
+        commands += _commands("link", **names, inside=inside, address=cluster.ip(host), rate=cluster.rate, burst=burst)
+    return commands
 
 
-def _host(cluster: RehearsedCluster, host: int) -> list[Command]:
-    namespace = cluster.namespace(host)
-    return [
-        ("ip", "netns", "add", namespace),
-        ("ip", "-n", namespace, "link", "set", "lo", "up"),
-        ("ip", "netns", "exec", namespace, "sysctl", "-qw", *_TCP),
-        *_link(cluster, host, inside=("-n", namespace)),
-    ]
-
-
-def _link(cluster: RehearsedCluster, host: int, inside: Command) -> list[Command]:
-    """A veth pair from the bridge to a host, shaped on both ends. `inside`: options for the host's namespace."""
-    port, interface, switch = f"port{host}", cluster.interface, ("-n", cluster.switch)
-    return [
-        ("ip", *inside, "link", "add", interface, "type", "veth", "peer", "name", port, "netns", cluster.switch),
-        ("ip", *inside, "address", "add", f"{cluster.ip(host)}/24", "dev", interface),
-        ("ip", *inside, "link", "set", interface, "gso_max_size", str(_PACKET_BYTES), "up"),
-        ("ip", *switch, "link", "set", port, "master", "bridge", "up"),
-        ("tc", *inside, "qdisc", "add", "dev", interface, "root", *_bucket(cluster.rate)),
-        ("tc", *switch, "qdisc", "add", "dev", port, "root", *_bucket(cluster.rate)),
-    ]
-
-
-def _bucket(rate: str) -> Command:
-    """A token bucket with average rate `rate` and a burst of 4 ms."""
-    burst_bytes = max(_LEAST_BURST_BYTES, int(bits_per_second(rate) / 8 * _BURST_SECONDS))
-    return ("tbf", "rate", rate, "burst", f"{burst_bytes}b", "latency", "100ms")
+def _commands(part: str, **values: object) -> list[Command]:
+    text = files(__package__).joinpath("network.txt").read_text(encoding="utf-8")
+    lines = text.partition(f"[{part}]\n")[2].partition("\n[")[0].splitlines()
+    return [tuple(line.format(**values).split()) for line in lines if not line.startswith("#")]
 
 
 def link(cluster: RehearsedCluster, host: int, up: bool) -> Command:
