@@ -56,6 +56,7 @@ def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> lis
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     env: str,
     config: Path | None,
     assignments: tuple[str, ...],
@@ -124,12 +125,13 @@ def _check_layouts(config: "Config") -> None:
 
 def line(one: "Timing | Skipped") -> str:
     """One line of progress, such as "rollout 2 x tp1, 8 episodes of 120 tokens: measured 0.31 s, 4 times"."""
+    from earl.parallel.profile import Timing
+
     stage, layout, tokens, sequences = _cells(one)
     where = f"{stage} {layout}, {sequences} episodes of {tokens} tokens"
-    if not hasattr(one, "seconds"):
-        return f"{where}: not tried, {one.why}"
-    times = "once" if one.count == 1 else f"{one.count} times"
-    return f"{where}: measured {one.seconds:.3g} s, {times}"
+    if isinstance(one, Timing):
+        return f"{where}: measured {one.seconds:.3g} s, {'once' if one.count == 1 else f'{one.count} times'}"
+    return f"{where}: not tried, {one.why}"
 
 
 def _rows(outcome: "CampaignResult") -> list[tuple[str, ...]]:

@@ -23,6 +23,7 @@ from earl.cli.options import SETTINGS, json_option, placement_options, recipe_op
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     env: str | None,
     config: Path | None,
     assignments: tuple[str, ...],

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from earl.errors import EarlError
 from earl.rehearsal import nodes, state
@@ -19,49 +18,28 @@ from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check, 
 def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
     """Inject a fault into a host; `how` is one of `FAULTS`. Raises EarlError if there is no such host."""
     check()
-    FAULTS[how](cluster, _worker(cluster, host))
+    if host not in cluster.workers:
+        raise EarlError(f"cluster {cluster.name!r} has no host {host}; its hosts are 1 to {cluster.hosts}")
+    FAULTS[how](cluster, host)
 
 
 def heal(cluster: RehearsedCluster, host: int) -> None:
     """Restart a host: its link is up, its old processes are gone, and a fresh Ray node has joined."""
-    check()
-    _link_up(cluster, _worker(cluster, host))
+    fail(cluster, host, "link-up")
     nodes.stop(cluster, host)
     nodes.start(cluster, [host])
 
 
-def _kill(cluster: RehearsedCluster, host: int) -> None:
-    nodes.kill(nodes.namespace(cluster, host))
-
-
-def _freeze(cluster: RehearsedCluster, host: int) -> None:
-    nodes.send(nodes.namespace(cluster, host), signal.SIGSTOP)
-
-
-def _thaw(cluster: RehearsedCluster, host: int) -> None:
-    nodes.send(nodes.namespace(cluster, host), signal.SIGCONT)
-
-
-def _link_down(cluster: RehearsedCluster, host: int) -> None:
-    call(link(cluster, host, up=False))
-
-
-def _link_up(cluster: RehearsedCluster, host: int) -> None:
-    call(link(cluster, host, up=True))
-
-
-FAULTS: Mapping[str, Callable[[RehearsedCluster, int], None]] = MappingProxyType(
-    {"kill": _kill, "link-down": _link_down, "link-up": _link_up, "freeze": _freeze, "thaw": _thaw}
-)
+FAULTS: Mapping[str, Callable[[RehearsedCluster, int], object]] = {
+    "kill": lambda cluster, host: nodes.kill(nodes.namespace(cluster, host)),
+    "link-down": lambda cluster, host: call(link(cluster, host, up=False)),
+    "link-up": lambda cluster, host: call(link(cluster, host, up=True)),
+    "freeze": lambda cluster, host: nodes.send(nodes.namespace(cluster, host), signal.SIGSTOP),
+    "thaw": lambda cluster, host: nodes.send(nodes.namespace(cluster, host), signal.SIGCONT),
+}
 """Fault -> function. `kill`: every process of the host ends at once, as at a power loss. `link-down`: no packet gets in
 or out. `freeze`: every process stops while the link stays up. `link-up` and `thaw` undo these two.
 """
-
-
-def _worker(cluster: RehearsedCluster, host: int) -> int:
-    if host not in cluster.workers:
-        raise EarlError(f"cluster {cluster.name!r} has no host {host}; its hosts are 1 to {cluster.hosts}")
-    return host
 
 
 RAY_PORT = 6379
@@ -153,20 +131,17 @@ def down(name: str) -> RehearsedCluster:
 def status(cluster: RehearsedCluster) -> list[HostState]:
     check()
     joined = nodes.joined(cluster)
-    return [_look(cluster, host, host in joined) for host in cluster.workers]
-
-
-def _look(cluster: RehearsedCluster, host: int, in_ray: bool) -> HostState:
-    members = nodes.inside(nodes.namespace(cluster, host))
-    frozen = [nodes.stopped(member) for member in members]
-    kind = "none" if not members else "frozen" if all(frozen) else "running"
-    return HostState(host, cluster.ip(host), _link(cluster, host), kind, in_ray)
-
-
-def _link(cluster: RehearsedCluster, host: int) -> str:
-    if cluster.namespace(host) not in nodes.namespaces():
-        return "none"
-    return call(("ip", "-br", "-n", cluster.namespace(host), "link", "show", cluster.interface)).split()[1].lower()
+    present = nodes.namespaces()
+    states = []
+    for host in cluster.workers:
+        namespace, members = cluster.namespace(host), nodes.inside(nodes.namespace(cluster, host))
+        shown = ("ip", "-br", "-n", namespace, "link", "show", cluster.interface)
+        up_or_down = call(shown).split()[1].lower() if namespace in present else "none"
+        kind = "running" if members else "none"
+        if members and all(map(nodes.stopped, members)):
+            kind = "frozen"
+        states.append(HostState(host, cluster.ip(host), up_or_down, kind, host in joined))
+    return states
 
 
 def _remove(cluster: RehearsedCluster) -> None:
@@ -178,15 +153,10 @@ def _remove(cluster: RehearsedCluster) -> None:
         for host in range(cluster.hosts + 1):
             nodes.stop(cluster, host)
         nodes.remove(cluster)
-    _clear(cluster)
-    state.forget(cluster)
-
-
-def _clear(cluster: RehearsedCluster) -> None:
-    folder = Path(cluster.folder)
-    if folder.is_dir():
+    if Path(cluster.folder).is_dir():
         nodes.close_head(cluster)
-        shutil.rmtree(folder)
+        shutil.rmtree(cluster.folder)
+    state.forget(cluster)
 
 
 def _owner(cluster: RehearsedCluster) -> Owner | None:

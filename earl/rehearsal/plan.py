@@ -156,10 +156,6 @@ def call(command: Command) -> str:
     return done.stdout
 
 
-def ray() -> str:
-    return str(Path(sys.executable).with_name("ray"))
-
-
 def _effective() -> int:
     [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")]
     return int(line.split()[1], 16)
