@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
@@ -40,7 +41,7 @@ def console(stderr: bool = False) -> "Console":
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: Collection[str] = ()) -> "Table":
+def table(columns: Iterable[str], rows: Iterable["Iterable[str | Text]"], right: Collection[str] = ()) -> "Table":
     """A table of cleaned cells, the columns named in `right` flush right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

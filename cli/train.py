@@ -47,18 +47,18 @@ def command(
         raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
     recipe = resolve(env, config, paths, assignments) if env is not None and resume is None else None
 
-    from earl.cli import jobs, training  # imports torch, which --help and errors in a recipe do not need
+    from earl.cli import training  # imports torch, which --help and errors in a recipe do not need
 
     if resume is not None:
         where = {path: value for path, value in paths.items() if path.startswith("placement.")}
         own = {flag: value for flag, value in flags.items() if SETTINGS[flag] not in where}
         given = {**own, "config": config, "name": name}
         changes = [f"--{option}" for option, value in given.items() if value is not None]
-        job = jobs.continued(root, resume, env, changes, where, assignments, dry_run)
+        job = training.continued(root, resume, env, changes, where, assignments, dry_run)
     else:
         assert recipe is not None
-        job = jobs.new(recipe, names_address(paths, assignments), root, name, dry_run)
+        job = training.new(recipe, names_address(paths, assignments), root, name, dry_run)
     if dry_run:
-        jobs.show(job, as_json)
+        training.show(job, as_json)
     else:
         ctx.exit(training.carry_out(job, as_json))

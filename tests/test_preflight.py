@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from earl.cli.jobs import as_object
+from earl.cli.training import as_object
 from earl.engine import model
 from earl.engine.model import Policy
 from earl.envs import registry

@@ -56,7 +56,6 @@ FIRST = {
 MODULES = (
     "earl.audit",
     "earl.cli.contestants",
-    "earl.cli.jobs",
     "earl.cli.live.screen",
     "earl.cli.replay",
     "earl.cli.stage",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from earl.cli.jobs import in_lines
+from earl.cli.training import in_lines
 from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
