@@ -59,6 +59,7 @@ MODULES = (
     "earl.cli.live.screen",
     "earl.cli.replay",
     "earl.cli.stage",
+    "earl.cli.training",
     "earl.evaluate",
     "earl.report",
 )
