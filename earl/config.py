@@ -89,18 +89,12 @@ class ModelConfig(Section):
     """Transformer layers."""
     heads: int = Field(4, ge=1, le=1024)
     """Attention heads."""
-    head_dim: int = Field(32, ge=8, le=1024)
-    """Size of a head. 32 is the smallest that vLLM can serve on a CPU."""
+    head_dim: int = Field(32, ge=8, le=1024, multiple_of=2)
+    """Size of a head, even for its rotary positions. 32 is the smallest that vLLM can serve on a CPU."""
     intermediate: int = Field(128, ge=8, le=1 << 20)
     """Width inside the feed-forward layers."""
     max_positions: int = Field(1024, ge=16)
     """Longest context that the model can see, in tokens."""
-
-    @model_validator(mode="after")
-    def _heads_turn(self) -> "ModelConfig":
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions need an even one, such as 32")
-        return self
 
 
 class WarmStartConfig(Section):
