@@ -211,11 +211,6 @@ class SamplerConfig(Section):
         """Memory for the KV cache; None: not set."""
         return None if self.kv_cache_gib is None else int(self.kv_cache_gib * GIB)
 
-    @property
-    def vllm_cache_bytes(self) -> int:
-        """What vLLM takes on a CPU."""
-        return GIB if self.cache_bytes is None else self.cache_bytes
-
 
 class PlacementConfig(Section):
     """[placement]: where the fragments of a step run."""
@@ -265,7 +260,7 @@ class PlacementConfig(Section):
     @property
     def memory_bytes(self) -> int | None:
         """`memory_gib` in bytes."""
-        return None if self.memory_gib is None else int(self.memory_gib * (1 << 30))
+        return None if self.memory_gib is None else int(self.memory_gib * GIB)
 
 
 class SelectorConfig(Section):

@@ -8,7 +8,7 @@ from earl.engine.samplers import check_alone
 from earl.errors import EarlError
 from earl.parallel.arrangement import check_split, fits, shares, smallest, splits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
-from earl.parallel.hardware import Device
+from earl.parallel.hardware import GIB, Device
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
 from earl.preflight.cluster import Site
@@ -237,11 +237,12 @@ def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str
         return fits(of_learner(config.changed(learner=learner), shape, site, dp, tp).peak, room).ok
 
     place, host = config.placement, site.cluster.gpus_per_host
-    keys: list[tuple[str, object]] = [("recompute", True), ("offload", True)]
-    keys += [("micro_batch_tokens", config.learner.micro_batch_tokens >> by) for by in (1, 2)]
+    tokens = config.learner.micro_batch_tokens
+    changes = {"recompute": [True], "offload": [True], "micro_batch_tokens": [tokens >> 1, tokens >> 2]}
     cures = [
         f"set learner.{key} to {str(value).lower()}"
-        for key, value in keys
+        for key, values in changes.items()
+        for value in values
         if suffices(place.dp, place.tp, **{key: value})
     ]
     cures += [
@@ -257,10 +258,8 @@ def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str
 def _check_hosts(config: Config, site: Site, learner: LearnerBytes, sampler: SamplerBytes) -> None:
     if site.cluster.memory_bytes is None:
         return
-    wanted = sampler.context * sampler.contexts
-    cache = (
-        config.sampler.vllm_cache_bytes if site.engine == "vllm" else min(wanted, config.sampler.cache_bytes or wanted)
-    )
+    wanted, given = sampler.context * sampler.contexts, config.sampler.cache_bytes
+    cache = (given or GIB) if site.engine == "vllm" else min(wanted, given or wanted)
     ranks, sampling = config.placement.ranks, config.placement.samplers * config.sampler.tp
     need = ranks * (learner.peak + PROCESS_BYTES) + sampling * (sampler.weights + cache + PROCESS_BYTES)
     need += config.placement.environments * PROCESS_BYTES

@@ -1,5 +1,6 @@
 """Starts, inspects and removes a rehearsed cluster, and injects faults into its hosts."""
 
+import re
 import secrets
 import shutil
 import signal
@@ -7,12 +8,11 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from earl.errors import EarlError
 from earl.rehearsal import nodes, state
-from earl.rehearsal.owner import SHORT, Owner, owner_of
-from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check, check_network, checked_name, link
+from earl.rehearsal.owner import SHORT, owner_of
+from earl.rehearsal.plan import RehearsedCluster, bits_per_second, build, call, check, check_network, checked_name, link
 
 
 def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
@@ -85,8 +85,10 @@ def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) 
     check()
     say(f"network: {plan.hosts} hosts at {plan.rate}")
     cluster = _lay(plan, undo)
-    nodes.open_head(cluster)
     say("Ray: head")
+    head = nodes.namespace(cluster, 0)
+    head.touch()
+    call(("unshare", f"--uts={head}", "true"))
     nodes.start(cluster, [0])
     say(f"Ray: {cluster.hosts} hosts")
     nodes.start(cluster, cluster.workers)
@@ -104,13 +106,14 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
     state.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
     undo.callback(_remove, cluster)
     folder.mkdir(mode=0o700)
-    nodes.lay(cluster)
+    for command in build(cluster):
+        call(command)
     return cluster
 
 
 def sweep() -> list[str]:
     """Remove the clusters of processes that ended without removing them; return their names."""
-    left = [cluster for cluster in state.known() if (owner := _owner(cluster)) and owner.gone]
+    left = [cluster for cluster in state.known() if (owner := owner_of(state.folder(cluster.name))) and owner.gone]
     for cluster in left:
         _remove(cluster)
     return [cluster.name for cluster in left]
@@ -120,7 +123,7 @@ def down(name: str) -> RehearsedCluster:
     """Remove a cluster in whatever state it is. Raises EarlError if there is none, or another live process owns it."""
     cluster = state.load(name)
     check_network()
-    owner = _owner(cluster)
+    owner = owner_of(state.folder(name))
     if owner and owner.process and not owner.gone:
         raise EarlError(f"cluster {name!r} belongs to process {owner.process}, which is at work; end that process")
     _remove(cluster)
@@ -148,19 +151,20 @@ def _remove(cluster: RehearsedCluster) -> None:
     """Remove whatever exists of a cluster, in this order: processes, network, sessions, state."""
     if cluster not in state.known():
         return  # it was removed in the meantime, and its names may have been reused
-    owner = _owner(cluster)
+    owner = owner_of(state.folder(cluster.name))
     if not (owner and owner.rebooted):  # else namespaces with these names are not this cluster's
         for host in range(cluster.hosts + 1):
             nodes.stop(cluster, host)
-        nodes.remove(cluster)
-    if Path(cluster.folder).is_dir():
-        nodes.close_head(cluster)
-        shutil.rmtree(cluster.folder)
+        if f"{cluster.interface}@" in call(("ip", "-br", "link")):
+            call(("ip", "link", "delete", cluster.interface))
+        for namespace in nodes.namespaces() & {cluster.switch, *map(cluster.namespace, cluster.workers)}:
+            call(("ip", "netns", "delete", namespace))
+    head = nodes.namespace(cluster, 0)
+    if head.parent.is_dir():
+        if head.exists() and head.stat().st_dev != head.parent.stat().st_dev:  # a namespace is bound to it
+            call(("umount", str(head)))
+        shutil.rmtree(head.parent)
     state.forget(cluster)
-
-
-def _owner(cluster: RehearsedCluster) -> Owner | None:
-    return owner_of(state.folder(cluster.name))
 
 
 def _free(name: str, hosts: int) -> None:
@@ -170,9 +174,13 @@ def _free(name: str, hosts: int) -> None:
         if owner and owner.process:
             raise EarlError(f"cluster {name!r} is in use by process {owner.process}; wait until that has ended")
         raise EarlError(f"cluster {name!r} is up already; take it down with: earl cluster down --name {name}")
-    taken = nodes.taken(name, hosts)
+    taken = nodes.namespaces() & {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
+    if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE):
+        taken.add(f"{name}0")
     if taken:
-        raise EarlError(f"{', '.join(taken)}: network namespaces or interfaces of other origin; choose another --name")
+        raise EarlError(
+            f"{', '.join(sorted(taken))}: network namespaces or interfaces of other origin; choose another --name"
+        )
 
 
 def _port() -> int:

@@ -6,7 +6,6 @@ where the driver is; to identify its processes it gets a UTS namespace, which ha
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,28 +17,7 @@ from pathlib import Path
 
 from earl.errors import EarlError
 from earl.rehearsal import state
-from earl.rehearsal.plan import NETWORK, Command, RehearsedCluster, build, call
-
-
-def lay(cluster: RehearsedCluster) -> None:
-    for command in build(cluster):
-        call(command)
-
-
-def remove(cluster: RehearsedCluster) -> None:
-    """Delete whatever exists of the network. The processes in its namespaces must have ended."""
-    if f"{cluster.interface}@" in call(("ip", "-br", "link")):
-        call(("ip", "link", "delete", cluster.interface))
-    present = namespaces()
-    for namespace in (cluster.switch, *map(cluster.namespace, cluster.workers)):
-        if namespace in present:
-            call(("ip", "netns", "delete", namespace))
-
-
-def taken(name: str, hosts: int) -> list[str]:
-    wanted = {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
-    links = [f"{name}0"] if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE) else []
-    return sorted(wanted & namespaces()) + links
+from earl.rehearsal.plan import NETWORK, Command, RehearsedCluster, call
 
 
 def namespaces() -> set[str]:
@@ -88,20 +66,16 @@ def kill(namespace: Path) -> None:
 
 
 def stopped(process: int) -> bool:
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "T"
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of a path: the same for all paths to one namespace."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    with suppress(OSError):
+        return (status := path.stat()).st_dev, status.st_ino
+    return None
 
 
 def _namespaces(process: Path) -> set[tuple[int, int] | None]:
@@ -127,18 +101,6 @@ print(*[node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
 
 def namespace(cluster: RehearsedCluster, host: int) -> Path:
     return Path(cluster.folder) / "head" if host == 0 else Path("/run/netns") / cluster.namespace(host)
-
-
-def open_head(cluster: RehearsedCluster) -> None:
-    file = namespace(cluster, 0)
-    file.touch()
-    call(("unshare", f"--uts={file}", "true"))
-
-
-def close_head(cluster: RehearsedCluster) -> None:
-    file = namespace(cluster, 0)
-    if file.exists() and file.stat().st_dev != file.parent.stat().st_dev:  # a namespace is bound to it
-        call(("umount", str(file)))
 
 
 def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
