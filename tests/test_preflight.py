@@ -80,7 +80,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "context.limit=1025", "1025 is longer than the 1024 tokens the model was made for"),
         (GAME, "learner.micro_batch_tokens=119", "context.limit = 120 must not be larger than learner.micro_batch"),
         (GAME, "rollout.group_size=1", "grpo compares the episodes of a group, and one alone teaches nothing"),
-        (GAME, "algorithm.gae_lambda=0.9", "algorithm.gae_lambda is read by ppo alone, not by grpo; leave it out"),
+        (GAME, "algorithm.gae_lambda=0.9", "algorithm.gae_lambda = 0.9 is read by ppo alone: leave it out"),
         (TASK, "env.opponents.random=1", "arithmetic is no game of two players; leave out the opponent 'random'"),
         (TASK, "evaluate.exact=true", "evaluate: arithmetic is a task without opponents"),
         (TASK, "agent.history=board_only", "forgets all but the last observation, which in arithmetic does not hold"),

@@ -118,7 +118,11 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
     players = config.run.processes if embedded else place.samplers
     sampler = of_sampler(config, shape, config.sampler.tp, players)
     if not embedded:
-        _check_shares(config)
+        if place.environments and place.max_staleness:
+            raise EarlError(
+                f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
+                "episodes that run ahead of the learner live with their samplers; leave one of the two out"
+            )
         if not vllm:
             check_alone(config, config.sampler.tp)
         _check_devices(config, site)
@@ -136,22 +140,6 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
         device_bytes=device.memory_bytes if device else None,
         on_paper=site.on_paper,
     )
-
-
-def _check_shares(config: Config) -> None:
-    """Every sampler and environment has a share of a step's groups, and the settings can be combined."""
-    place = config.placement
-    for key, count in (("samplers", place.samplers), ("environments", place.environments)):
-        if count > config.rollout.prompts:
-            raise EarlError(
-                f"placement.{key} = {count} must not be larger than rollout.episodes / rollout.group_size "
-                f"= {config.rollout.prompts}; lower it or raise the other"
-            )
-    if place.environments and place.max_staleness:
-        raise EarlError(
-            f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
-            "episodes that run ahead of the learner live with their samplers; leave one of the two out"
-        )
 
 
 def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:

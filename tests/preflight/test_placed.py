@@ -11,6 +11,7 @@ from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape
 from earl.preflight.cluster import Site, survey
+from earl.preflight.environment import check_batches
 from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.plan import RunPlan
 from earl.recipe import build
@@ -27,6 +28,7 @@ def recipe(**tables: dict):
 
 def place(config: Config, shape: ModelShape, site: Site) -> tuple[Config, Placed]:
     """The decided recipe, and where it runs."""
+    check_batches(config, site.kind == "embedded")
     config = decided(config, shape, site)
     return config, check_placement(config, shape, site)
 
