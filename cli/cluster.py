@@ -4,17 +4,13 @@ from dataclasses import asdict
 
 import click
 
-from earl.cli.options import F, json_option, print_json
+from earl.cli.options import json_option, print_json
 
 FAULTS = ("kill", "link-down", "link-up", "freeze", "thaw")
 
 
-def _name(command: F) -> F:
-    return click.option("--name", default="earl", show_default=True, help="Of the cluster.")(command)
-
-
-def _host(command: F) -> F:
-    return click.option("--host", type=click.IntRange(min=1), required=True, help="Number of the host.")(command)
+_name = click.option("--name", default="earl", show_default=True, help="Of the cluster.")
+_host = click.option("--host", type=click.IntRange(min=1), required=True, help="Number of the host.")
 
 
 @click.group()

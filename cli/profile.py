@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from earl.cli.main import INTERRUPTED
 from earl.cli.options import json_option, placement_options, print_json, recipe_options, settings
 from earl.cli.text import clean, console, one_line, table
 from earl.errors import EarlError
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from earl.parallel.profile import Skipped, Timing
     from earl.profiling.campaign import CampaignResult
 
-STOPPED = 130
 STAGES = {"rollout": "rollout", "update": "experience, update"}
 """Experience and update are measured together, since the learner's ranks run both."""
 COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "expected before, or why it was not tried")
@@ -105,7 +105,7 @@ def command(
     else:
         console().print(table(COLUMNS, _rows(outcome), right=COLUMNS[2:6]))
         click.echo(clean(path))
-    ctx.exit(STOPPED if outcome.stopped else 0)
+    ctx.exit(INTERRUPTED if outcome.stopped else 0)
 
 
 def _check_layouts(config: "Config") -> None:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from earl import preflight, report
 from earl import train as trainer
+from earl.cli.main import INTERRUPTED
 from earl.cli.match_tables import as_objects, in_short, match_table
 from earl.cli.options import print_json
 from earl.cli.players import need_run, same_env
@@ -279,9 +280,6 @@ class Watch:
         self._bar.stop()
 
 
-STOPPED = 130
-
-
 def carry_out(job: TrainingJob, as_json: bool) -> int:
     if job.plan is None:
         assert job.folder is not None
@@ -312,7 +310,7 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
         done = f"stopped after step {progress.step} of {job.config.total_steps}"
         click.echo(f"{done}; continue with: {_resume_line(folder)}", err=True)
     _conclude(folder, as_json)
-    return 0 if progress.finished else STOPPED
+    return 0 if progress.finished else INTERRUPTED
 
 
 def _created(job: TrainingJob) -> RunFolder:
