@@ -226,7 +226,11 @@ def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str
 
     place, host = config.placement, site.cluster.gpus_per_host
     tokens = config.learner.micro_batch_tokens
-    changes = {"recompute": [True], "offload": [True], "micro_batch_tokens": [tokens >> 1, tokens >> 2]}
+    changes: dict[str, list[int]] = {
+        "recompute": [True],
+        "offload": [True],
+        "micro_batch_tokens": [tokens >> 1, tokens >> 2],
+    }
     cures = [
         f"set learner.{key} to {str(value).lower()}"
         for key, values in changes.items()

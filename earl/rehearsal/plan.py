@@ -110,15 +110,9 @@ def link(cluster: RehearsedCluster, host: int, up: bool) -> Command:
     return ("ip", "-n", cluster.namespace(host), "link", "set", cluster.interface, "up" if up else "down")
 
 
-PROGRAMS = {
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-    "umount": "mount",
-    "sysctl": "procps",
-}
-"""Program -> its Debian package."""
+PROGRAMS = ("ip", "tc", "unshare", "nsenter", "umount", "sysctl")
+PACKAGES = "iproute2 mount procps util-linux"
+"""Of Debian, that hold these programs."""
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _STATUS = Path("/proc/self/status")
 
@@ -135,11 +129,11 @@ def check_network() -> None:
         raise EarlError(
             f"a rehearsal is made of Linux's network namespaces, and this is {sys.platform}; run it on Linux"
         )
-    missing = {program: package for program, package in PROGRAMS.items() if shutil.which(program) is None}
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
-        packages = " ".join(sorted(set(missing.values())))
-        raise EarlError(f"not installed: {', '.join(missing)}; on Debian they come with: apt-get install {packages}")
-    lacking = [name for name, bit in _CAPABILITIES.items() if not _effective() >> bit & 1]
+        raise EarlError(f"not installed: {', '.join(missing)}; on Debian they come with: apt-get install {PACKAGES}")
+    effective = int(_STATUS.read_text().partition("CapEff:")[2].split()[0], 16)
+    lacking = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
     if lacking:
         raise EarlError(
             f"not permitted: network namespaces need {' and '.join(lacking)}; run it as root, "
@@ -154,8 +148,3 @@ def call(command: Command) -> str:
         said = " ".join((done.stderr or done.stdout).split())
         raise EarlError(f"`{' '.join(command)}` failed: {said or f'exit code {done.returncode}'}")
     return done.stdout
-
-
-def _effective() -> int:
-    [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")]
-    return int(line.split()[1], 16)
