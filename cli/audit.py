@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from earl.cli.options import json_option, print_json, runs_option
-from earl.cli.text import clean, console, one_line
+from earl.cli.text import clean, console, one_line, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from earl.audit.findings import Audit, Finding, Verdict
 
 SHOWN = 20
@@ -44,7 +42,8 @@ def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
 
 
 def _print(said: "Audit") -> None:
-    console().print(_table(said))
+    rows = [(verdict.check, verdict.question, _result(verdict)) for verdict in said.verdicts]
+    console().print(table(("check", "asks whether", "result"), rows))
     for finding in said.findings[:SHOWN]:
         click.echo(clean(f"{finding.fault}: {where(finding)}: {one_line(finding.message)}"))
     if len(said.findings) > SHOWN:
@@ -52,18 +51,6 @@ def _print(said: "Audit") -> None:
     counted = f"{said.episodes:,} episodes in {said.files} files"
     verdict = f"{len(said.findings)} findings" if said.findings else "nothing wrong"
     click.echo(clean(f"{said.run}: {verdict} in {counted}"))
-
-
-def _table(said: "Audit") -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("check", "asks whether", "result"):
-        table.add_column(name)
-    for verdict in said.verdicts:
-        table.add_row(verdict.check, verdict.question, _result(verdict))
-    return table
 
 
 def _result(verdict: "Verdict") -> str:

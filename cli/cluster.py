@@ -1,21 +1,16 @@
 """`earl cluster`: rehearses a cluster of several hosts on one machine."""
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
-from earl.cli.options import F, json_option, print_json
+from earl.cli.options import json_option, print_json
 
 FAULTS = ("kill", "link-down", "link-up", "freeze", "thaw")
 
 
-def _name(command: F) -> F:
-    return click.option("--name", default="earl", show_default=True, help="Of the cluster.")(command)
-
-
-def _host(command: F) -> F:
-    return click.option("--host", type=click.IntRange(min=1), required=True, help="Number of the host.")(command)
+_name = click.option("--name", default="earl", show_default=True, help="Of the cluster.")
+_host = click.option("--host", type=click.IntRange(min=1), required=True, help="Number of the host.")
 
 
 @click.group()
@@ -60,6 +55,7 @@ def status(name: str, as_json: bool) -> None:
 
     Its link, what its processes do, and whether Ray's head counts on it.
     """
+    from earl.cli.text import console, table
     from earl.rehearsal.cluster import status as look
     from earl.rehearsal.state import load
 
@@ -68,8 +64,8 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         return print_json({**asdict(cluster), "address": cluster.address, "status": hosts})
     click.echo(f"{cluster.name}: {cluster.hosts} hosts at {cluster.rate}, Ray's head at {cluster.address}", err=True)
-    _print(hosts)
-    return None
+    rows = [[*map(str, list(host.values())[:-1]), "yes" if host["in_ray"] else "no"] for host in hosts]
+    return console().print(table(("host", "address", "link", "processes", "in Ray"), rows))
 
 
 @command.command()
@@ -114,18 +110,3 @@ def heal(host: int, name: str) -> None:
     from earl.rehearsal.state import load
 
     restart(load(name), host)
-
-
-def _print(hosts: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from earl.cli.text import console
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("host", "address", "link", "processes", "in Ray"):
-        table.add_column(column)
-    for host in hosts:
-        in_ray = "yes" if host["in_ray"] else "no"
-        table.add_row(str(host["host"]), host["address"], host["link"], host["processes"], in_ray)
-    console().print(table)

@@ -81,14 +81,6 @@ def _options(options: dict[str, object]) -> str:
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from earl.cli.text import console, one_line, table
 
-    from earl.cli.text import console, one_line
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*map(one_line, row))
-    console().print(table)
+    console().print(table(columns, (map(one_line, row) for row in rows)))

@@ -1,18 +1,16 @@
 """`earl plan`: predicts what a job would need on a cluster, without the cluster."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from earl.cli.options import json_option, recipe_options, runs_option
+from earl.cli.options import json_option, recipe_options, runs_option, together
 
-F = TypeVar("F", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-OPTIONS = (
+planning_options = together(
     click.option(
         "--model",
         metavar="NAME",
@@ -80,12 +78,6 @@ OPTIONS = (
     recipe_options,
     json_option,
 )
-
-
-def planning_options(command: F) -> F:
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command()

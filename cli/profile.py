@@ -1,27 +1,53 @@
-"""`earl profile`: measures the layouts of a recipe on these machines and stores the results."""
+"""`earl profile`: measures the layouts of a recipe on these machines, stores and prints the results."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from earl.cli.options import json_option, recipe_options
+from earl.cli.main import INTERRUPTED
+from earl.cli.options import json_option, placement_options, print_json, recipe_options, settings
+from earl.cli.text import clean, console, one_line, table
+from earl.errors import EarlError
+
+if TYPE_CHECKING:
+    from earl.config import Config
+    from earl.parallel.profile import Skipped, Timing
+    from earl.profiling.campaign import CampaignResult
+
+STAGES = {"rollout": "rollout", "update": "experience, update"}
+"""Experience and update are measured together, since the learner's ranks run both."""
+COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "expected before, or why it was not tried")
+
+
+def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> list[int]:
+    """Parse integers separated by commas; none if the option is absent. Raises EarlError for anything else."""
+    if text is None:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise EarlError(
+            f"{option.opts[0]} {text!r} are not whole numbers; write them with commas, such as 128,256"
+        ) from error
 
 
 @click.command()
 @click.argument("env")
-@click.option("--model", metavar="FOLDER_OR_NAME", help="Of this model instead of a new small one.")
+@placement_options("auto", "colocated", "disaggregated")
 @recipe_options
 @click.option(
-    "--placement",
-    type=click.Choice(["auto", "colocated", "disaggregated"]),
-    help="In turns on the same devices, or apart; an embedded run has one layout alone.",
+    "--contexts",
+    metavar="N,N,…",
+    callback=_numbers,
+    help="Tokens of contexts to try; without it the longest, a half, a quarter …",
 )
-@click.option("--address", metavar="HOST:PORT", help="On this Ray cluster; auto: on the one this machine is part of.")
-@click.option("--gpus", metavar="16x8xH100", help="Hosts x GPUs x kind that may be used; 8xH100 is one host.")
 @click.option(
-    "--contexts", metavar="N,N,…", help="Tokens of contexts to try; without it the longest, a half, a quarter …"
+    "--loads",
+    metavar="N,N,…",
+    callback=_numbers,
+    help="Episodes of a step to try; without it those of the recipe, a quarter.",
 )
-@click.option("--loads", metavar="N,N,…", help="Episodes of a step to try; without it those of the recipe, a quarter.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True, help="Of each at least."
 )
@@ -30,18 +56,16 @@ from earl.cli.options import json_option, recipe_options
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     env: str,
-    model: str | None,
     config: Path | None,
     assignments: tuple[str, ...],
-    placement: str | None,
-    address: str | None,
-    gpus: str | None,
-    contexts: str | None,
-    loads: str | None,
+    contexts: list[int],
+    loads: list[int],
     seconds: float,
     again: bool,
     as_json: bool,
+    **flags: str | None,
 ) -> None:
     """Measure what the layouts of a recipe take here, for the runs to come.
 
@@ -53,8 +77,77 @@ def command(
 
     Ctrl-C keeps what was measured, and the next call goes on from there.
     """
-    from earl.cli import profiled
+    from earl.cli.recipes import names_address, resolve
 
-    flags = {"model.path": model, "placement.kind": placement, "placement.address": address, "placement.gpus": gpus}
-    ask = profiled.Asked(profiled.numbers("--contexts", contexts), profiled.numbers("--loads", loads), seconds, again)
-    ctx.exit(profiled.carry_out(env, config, flags, assignments, ask, as_json))
+    paths = settings(flags)
+    recipe = resolve(env, config, paths, assignments)
+
+    from earl import preflight  # imports torch, which --help and errors in a recipe do not need
+    from earl.engine.model import shape
+    from earl.profiling.campaign import campaign
+    from earl.profiling.kept import key_of, path_of, read
+    from earl.profiling.points import grid_of
+    from earl.stopping import stopping_on_signals
+
+    preflight.check_address(recipe, names_address(paths, assignments))
+    _check_layouts(recipe)
+    recipe = preflight.preflight(recipe, Path()).config
+    _check_layouts(recipe)  # again, since automatic values are decided now
+    profile = read(key_of(recipe, shape(recipe.model)))
+    grid = grid_of(recipe, contexts, loads, seconds, again)
+    with stopping_on_signals(None) as stop:
+        outcome = campaign(recipe, grid, profile, stop, lambda one: click.echo(one_line(line(one)), err=True))
+    path = str(path_of(profile.key))
+    if as_json:
+        skipped = [one.as_object() for one in outcome.skipped]
+        ended = {"skipped": skipped, "measured_now": outcome.measured, "stopped": outcome.stopped}
+        print_json({"path": path, **profile.as_object(), **ended})
+    else:
+        console().print(table(COLUMNS, _rows(outcome), right=COLUMNS[2:6]))
+        click.echo(clean(path))
+    ctx.exit(INTERRUPTED if outcome.stopped else 0)
+
+
+def _check_layouts(config: "Config") -> None:
+    """Raises EarlError if the layout of a recipe cannot change."""
+    place = config.placement
+    if place.kind == "embedded":
+        raise EarlError(
+            "placement.kind = 'embedded' has one layout: every process has all of the model, and nothing is to be "
+            "chosen; set --placement to colocated or disaggregated"
+        )
+    for name in ("environments", "max_staleness"):
+        if value := getattr(place, name):
+            raise EarlError(
+                f"placement.{name} = {value} has one layout: there is no time between steps to change it; set it to 0"
+            )
+
+
+def line(one: "Timing | Skipped") -> str:
+    """One line of progress, such as "rollout 2 x tp1, 8 episodes of 120 tokens: measured 0.31 s, 4 times"."""
+    from earl.parallel.profile import Timing
+
+    stage, layout, tokens, sequences = _cells(one)
+    where = f"{stage} {layout}, {sequences} episodes of {tokens} tokens"
+    if isinstance(one, Timing):
+        return f"{where}: measured {one.seconds:.3g} s, {'once' if one.count == 1 else f'{one.count} times'}"
+    return f"{where}: not tried, {one.why}"
+
+
+def _rows(outcome: "CampaignResult") -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for one in sorted(outcome.profile.timings.values(), key=_place):
+        spread = f" ± {one.spread:.2g}" if one.count > 1 else ""
+        before = f"{one.expected.seconds:.3g} s ({one.expected.origin})" if one.expected else "nothing known"
+        rows.append((*_cells(one), f"{one.seconds:.3g} s{spread}", str(one.count), before))
+    rows += [(*_cells(left), "not tried", "", one_line(left.why)) for left in sorted(outcome.skipped, key=_place)]
+    return rows
+
+
+def _cells(one: "Timing | Skipped") -> tuple[str, str, str, str]:
+    point = one.point
+    return STAGES[point.choice.stage], str(point.choice), str(point.tokens), str(point.sequences)
+
+
+def _place(one: "Timing | Skipped") -> tuple[str, int, int]:
+    return one.point.choice.stage, one.point.sequences, one.point.tokens

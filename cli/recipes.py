@@ -24,13 +24,9 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
     """
     registry.seats(env)  # report an unknown name before a missing recipe
     tree = load_toml(file or _packaged(env))
-    settings = {"env.name": _env_of(tree) or env, **flags}
-    for path, value in settings.items():
-        section, key = path.split(".")
-        table = tree.setdefault(section, {})
-        if value is not None and isinstance(table, dict):  # `build` refuses anything else
-            table[key] = value
-    config = build(override(tree, assignments))
+    table = tree.get("env")
+    settings = {"env.name": (table.get("name") if isinstance(table, dict) else None) or env, **flags}
+    config = build(override(_set(tree, settings), assignments))
     if config.env.name != env:
         raise EarlError(
             f"the recipe is for the environment {config.env.name!r}, not for {env!r}; "
@@ -63,10 +59,7 @@ def elsewhere(tree: dict[str, Any], where: Mapping[str, object], assignments: Se
     if given or "kind" in changed.get("placement", {}):
         for section, keys in DECIDED.items():
             tree[section] = {key: value for key, value in tree.get(section, {}).items() if key not in keys}
-    for path, value in given.items():
-        section, key = path.split(".")
-        tree.setdefault(section, {})[key] = value
-    return build(override(tree, assignments))
+    return build(override(_set(tree, given), assignments))
 
 
 def differences(before: Config, after: Config) -> Iterator[str]:
@@ -85,6 +78,10 @@ def _packaged(env: str) -> Path:
     return path
 
 
-def _env_of(tree: Mapping[str, object]) -> object:
-    table = tree.get("env")
-    return table.get("name") if isinstance(table, dict) else None
+def _set(tree: dict[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:
+    for path, value in settings.items():
+        section, key = path.split(".")
+        table = tree.setdefault(section, {})
+        if value is not None and isinstance(table, dict):  # `build` refuses anything else
+            table[key] = value
+    return tree

@@ -58,14 +58,9 @@ def _row(folder: Any) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from earl.cli.text import console, one_line, table
 
-    from earl.cli.text import console, one_line
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("run", "env", "step", "state", "last evaluation", "when"):
-        table.add_column(column)
+    shown = []
     for row in rows:
         name = row["run"] if row["run"].isprintable() else repr(row["run"])
         if row["state"] == "damaged":
@@ -73,5 +68,5 @@ def _print(rows: list[dict[str, Any]]) -> None:
         else:
             when = row["changed"][:16].replace("T", " ")
             cells = [name, row["env"], f"{row['step']}/{row['steps']}", row["state"], row["in_short"], when]
-        table.add_row(*map(one_line, cells))
-    console().print(table)
+        shown.append(map(one_line, cells))
+    console().print(table(("run", "env", "step", "state", "last evaluation", "when"), shown))

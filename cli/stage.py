@@ -1,23 +1,20 @@
 """Turns a stored episode into scenes, one per turn, and prints all of them or steps through them by keys."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from earl.cli.text import clean
+from earl.cli.text import clean, table
 from earl.envs import registry
 from earl.errors import boundary
 from earl.report.decoding import Decoder
 from earl.trajectory import Author, TrainingRecord, Trajectory, Turn
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +51,37 @@ def scenes(
 ) -> list[Scene]:
     """The turns of an episode. `options` are those of the environment, which draws the boards."""
     found, reached = [], 0
+    if experience is not None and (len(experience.mask), len(experience.advantages)) != (
+        len(trajectory.tokens),
+        len(trajectory.turns),
+    ):
+        experience = None  # it is of another episode
     for number, turn in enumerate(trajectory.turns):
         given = _given(trajectory, reached, turn.action_start, decoder)
-        learned = experience if experience is not None and len(experience.advantages) == len(trajectory.turns) else None
-        found.append(
-            Scene(
-                given=given,
-                reply=tuple(_reply(trajectory, turn, experience, decoder)),
-                action=turn.action,
-                summary=turn.summary,
-                reward=turn.reward,
-                advantage=float(learned.advantages[number]) if learned else None,
-                board=_board(trajectory.task.env, options, given, turn.action),
-            )
-        )
+        reply = tuple(_reply(trajectory, turn, experience, decoder))
+        advantage = float(experience.advantages[number]) if experience else None
+        board = _board(trajectory.task.env, options, given, turn.action)
+        found.append(Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board))
         reached = turn.end
     rest = _given(trajectory, reached, len(trajectory.tokens), decoder)
-    if rest:
-        found.append(Scene(rest, (), None, False, None, None, None))
-    return found
+    return [*found, Scene(rest, (), None, False, None, None, None)] if rest else found
 
 
 def _given(trajectory: Trajectory, start: int, end: int, decoder: Decoder) -> tuple[tuple[str, str], ...]:
     runs = groupby(range(max(0, start), end), key=lambda place: int(trajectory.authors[place]))
     stretches = [(author, list(places)) for author, places in runs]
-    return tuple((name(author), decoder.whole(_ids(trajectory, run[0], run[-1] + 1))) for author, run in stretches)
+    return tuple(
+        (name(author), decoder.whole(trajectory.tokens[run[0] : run[-1] + 1].tolist())) for author, run in stretches
+    )
 
 
-def _reply(trajectory: Trajectory, turn: Turn, experience: TrainingRecord | None, decoder: Decoder) -> list[Token]:
-    tokens = []
-    fits = experience is not None and len(experience.mask) == len(trajectory.tokens)
-    for text, first, last in decoder.pieces(_ids(trajectory, turn.action_start, turn.end)):
+def _reply(trajectory: Trajectory, turn: Turn, experience: TrainingRecord | None, decoder: Decoder) -> Iterator[Token]:
+    for text, first, last in decoder.pieces(trajectory.tokens[turn.action_start : turn.end].tolist()):
         span = slice(turn.action_start + first, turn.action_start + last)
-        learned = bool(experience.mask[span].all()) if experience is not None and fits else None
-        new = float(experience.logprobs[span].sum()) if experience is not None and learned else None
+        learned = bool(experience.mask[span].all()) if experience else None
+        new = float(experience.logprobs[span].sum()) if experience and learned else None
         author = name(int(trajectory.authors[span.start]))
-        tokens.append(Token(text, author, float(trajectory.logprobs[span].sum()), learned, new))
-    return tokens
-
-
-def _ids(trajectory: Trajectory, start: int, end: int) -> Sequence[int]:
-    ids: list[int] = trajectory.tokens[start:end].tolist()
-    return ids
+        yield Token(text, author, float(trajectory.logprobs[span].sum()), learned, new)
 
 
 def _board(
@@ -155,7 +141,7 @@ def _head(text: str) -> Text:
     return Text(clean(text), "bold").append("\n").append_text(legend)
 
 
-def _scene(scene: Scene, number: int, count: int, logprobs: bool) -> "RenderableType":
+def _scene(scene: Scene, number: int, count: int, logprobs: bool) -> RenderableType:
     title = f"turn {number} of {count}" if scene.reply else "after the last turn"
     parts: list[RenderableType] = [Text(f"\n── {title} ──"), Text.assemble(*(_inked(*said) for said in scene.given))]
     if scene.reply:
@@ -174,16 +160,14 @@ def _inked(author: str, text: str) -> tuple[str, str]:
 
 
 def _chances(reply: Sequence[Token]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("token", "log-prob", "probability", "after the update", "learned from"):
-        table.add_column(title, justify="left" if title == "token" else "right")
+    columns = ("token", "log-prob", "probability", "after the update", "learned from")
+    rows = []
     for token in reply:
         new = "" if token.new_logprob is None else f"{token.new_logprob:.4f}"
         learned = {True: "yes", False: "no", None: "not stored"}[token.learned]
-        chance = math.exp(min(0.0, token.logprob))
-        shown = Text(*_inked(token.author, repr(token.text)))
-        table.add_row(shown, f"{token.logprob:.4f}", f"{chance:.1%}", new, learned)
-    return table
+        shown, chance = Text(*_inked(token.author, repr(token.text))), math.exp(min(0.0, token.logprob))
+        rows.append((shown, f"{token.logprob:.4f}", f"{chance:.1%}", new, learned))
+    return table(columns, rows, right=columns[1:])
 
 
 def _result(scene: Scene) -> str:

@@ -3,10 +3,13 @@
 import re
 import sys
 import unicodedata
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
@@ -36,6 +39,19 @@ def console(stderr: bool = False) -> "Console":
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+
+
+def table(columns: Iterable[str], rows: Iterable["Iterable[str | Text]"], right: Collection[str] = ()) -> "Table":
+    """A table of cleaned cells, the columns named in `right` flush right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        drawn.add_column(name, justify="right" if name in right else "left", min_width=len(name))
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn
 
 
 def _harmless(character: str) -> str:

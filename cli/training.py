@@ -1,36 +1,221 @@
-"""Carries out a training job: folder, lock, training, progress output, final evaluation and report."""
+"""A training job: checks what `earl train` is asked for before anything is written, describes it, and carries it out:
+folder, lock, training, progress output, final evaluation and report.
+"""
 
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from earl import preflight, report
 from earl import train as trainer
-from earl.cli import jobs
-from earl.cli.jobs import TrainingJob, is_finished
+from earl.cli.main import INTERRUPTED
 from earl.cli.match_tables import as_objects, in_short, match_table
 from earl.cli.options import print_json
+from earl.cli.players import need_run, same_env
+from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
+from earl.config import Config, RunConfig
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.observer import Observers
-from earl.recipe import dump
+from earl.placement.ray.placement_spec import Fragment
+from earl.preflight import RunPlan
+from earl.preflight.hardware import size
+from earl.recipe import build, dump
 from earl.runs import checkpoint, signing
-from earl.runs.folder import RunFolder, create, discard, fresh_name, lock, rewrite
+from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, rewrite
 from earl.runs.storage import open_below, storage
 from earl.runs.store import Store
 from earl.runs.summary import FINAL, summarize
 from earl.trackers import Tracking
 from earl.trackers.base import NOWHERE, TrackedRun
+
+
+def in_lines(plan: RunPlan) -> list[str]:
+    """The fragments of a placement, and the memory of one device, such as:
+
+    placement: colocated on --gpus 16x8xH100, sampler vllm, bfloat16
+      learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
+    """
+    config, placed = plan.config, plan.placed
+    kind = config.placement.kind
+    where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
+    unit = "each GPU" if placed.gpus else "each process"
+    width = max((len(fragment.name) for fragment in placed.fragments), default=0)
+    parts = [_line(plan, fragment, max(width, 8)) for fragment in placed.fragments]
+    parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(plan) if idle > 0]
+    return [
+        f"placement: {kind} on {placed.where}{where}; sampler {config.sampler.engine}, {config.learner.dtype}",
+        *(parts or [f"  {config.run.processes} x learner and sampler, in turns"]),
+        f"memory of {unit}, at least" + (f", of {size(placed.device_bytes)}" if placed.device_bytes else ""),
+        f"  update   {_sum(placed.update)}",
+        f"  rollout  {_sum(placed.rollout)}",
+    ]
+
+
+def _line(plan: RunPlan, fragment: Fragment, width: int) -> str:
+    place, layout = plan.config.placement, f"  (tp {fragment.devices})"
+    if fragment.name == "learner":
+        layout = f"  (dp {place.dp} x tp {place.tp}{f' x cp {place.cp}' if place.cp > 1 else ''})"
+    device = "GPU" if plan.placed.gpus and not fragment.processors else "CPU"
+    pools = {"shared": "in turns on the same devices", "environments": "on any node"}
+    return (
+        f"  {fragment.name:{width}} {fragment.actors} x {fragment.devices} {device}"
+        f"{'' if fragment.processors else layout}, joined by {fragment.join}, "
+        f"{pools.get(fragment.pool, 'on devices of its own')}"
+    )
+
+
+def _idle(plan: RunPlan) -> list[tuple[str, int]]:
+    place, gpus = plan.config.placement, plan.placed.gpus
+    sampling = place.samplers * plan.config.sampler.tp
+    if place.kind == "colocated":
+        return [("in update", gpus - place.ranks), ("in rollout", gpus - sampling)]
+    return [("always", gpus - place.ranks - sampling)]
+
+
+def _sum(parts: Mapping[str, int]) -> str:
+    terms = [f"{name} {size(count)}" for name, count in parts.items() if name != "peak" and count]
+    return f"{' + '.join(terms)}; at once {size(parts['peak'])}"
+
+
+def plan_lines(plan: RunPlan) -> list[str]:
+    config, kind = plan.config, plan.config.placement.kind
+    rollout, warm_steps, processes = config.rollout, config.warm_start.steps, config.run.processes
+    warm = f"{_count(warm_steps, 'step')} of imitation, then " if warm_steps else ""
+    batch = f"{rollout.prompts} prompts x {rollout.group_size} = {rollout.episodes} episodes per step"
+    opponents = ", ".join(f"{name} {share:.0%}" for name, share in _shares(config).items()) or "none"
+    where = _count(processes, "process", "es") if kind == "embedded" else kind
+    if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
+        where += f" (which does not read run.processes = {processes})"
+    lines = [
+        f"{config.env.name}: {batch}; {warm}{_count(config.run.steps, 'step')} of {config.algorithm.name}",
+        f"{config.model.path or 'a new model'} of {plan.parameters:,} parameters, {where}; opponents: {opponents}",
+    ]
+    return [one_line(line) for line in lines]
+
+
+def _shares(config: Config) -> dict[str, float]:
+    """Opponent → share of the episodes, sum 1; empty in tool tasks."""
+    total = sum(config.env.opponents.values())
+    return {name: share / total for name, share in config.env.opponents.items()}
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
+
+
+def more_lines(plan: RunPlan) -> list[str]:
+    context, first = plan.config.context, plan.first_prompt_tokens
+    ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
+    prompt = f"first prompt {first} of" if first else "first prompt not checked,"
+    return [
+        f"context: {prompt} at most {context.first_limit} tokens{ceiling}",
+        f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
+        *in_lines(plan),
+    ]
+
+
+def as_object(plan: RunPlan) -> dict[str, Any]:
+    config, place = plan.config, plan.config.placement
+    chosen = {"kind": place.kind, "dp": place.dp, "tp": place.tp, "cp": place.cp, "samplers": place.samplers}
+    sampler = {"sampler_tp": config.sampler.tp, "engine": config.sampler.engine}
+    return {
+        "env": config.env.name,
+        "opponents": _shares(config),
+        "algorithm": config.algorithm.name,
+        "prompts": config.rollout.prompts,
+        "group_size": config.rollout.group_size,
+        "episodes": config.rollout.episodes,
+        "warm_start_steps": config.warm_start.steps,
+        "steps": config.run.steps,
+        "model": config.model.path or "new",
+        "parameters": plan.parameters,
+        "processes": config.run.processes,
+        "context_limit": config.context.first_limit,
+        "context_ceiling": config.context.ceiling,
+        "first_prompt_tokens": plan.first_prompt_tokens,
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "placed": {**chosen, **sampler, "dtype": config.learner.dtype, **asdict(plan.placed)},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    config: Config
+    root: Path
+    plan: RunPlan | None
+    """None: the run is finished, there is nothing to do."""
+    name: str | None = None
+    """Of a new run; None: the next free one."""
+    folder: RunFolder | None = None
+    moved: str = ""
+    """For a run that resumes elsewhere: the changes to its recipe."""
+
+
+def new(config: Config, given: bool, root: Path, name: str | None, dry: bool) -> TrainingJob:
+    """Check the recipe of a new run. `given`: whether its address, if any, came from the command line."""
+    preflight.check_address(config, given)
+    if name is not None:
+        free(root, name)
+    plan = preflight.preflight(config, root, dry)
+    return TrainingJob(plan.config, root, plan, name)
+
+
+def continued(
+    root: Path,
+    run: str,
+    env: str | None,
+    changes: Sequence[str],
+    where: Mapping[str, object],
+    assignments: Sequence[str],
+    dry: bool,
+) -> TrainingJob:
+    """Resume a run, here or elsewhere. `where` has settings of [placement] by path, None if not given.
+
+    Raises EarlError for `changes`: options that would change more of its recipe than where it runs.
+    """
+    folder = need_run(root, run)
+    if changes:
+        raise EarlError(
+            f"--resume continues {folder.name!r} with its own recipe; leave out {' '.join(changes)}, "
+            "or start a new run without --resume"
+        )
+    before, root = build(folder.recipe()), folder.path.parent
+    same_env(folder, before, env)
+    if summarize(folder).state == "finished":
+        return TrainingJob(before, root, None, folder=folder)
+    config = elsewhere(folder.recipe(), where, assignments)
+    preflight.check_address(config, names_address(where, assignments))
+    whole, _ = checkpoint.newest_whole(folder.checkpoints)
+    resumed = config.changed(model={"path": str(whole.path)}) if whole else config
+    plan = preflight.preflight(resumed, root, dry)
+    settled = plan.config.changed(model={"path": config.model.path})
+    moved = ", ".join(differences(before, settled)) if config != before else ""
+    return TrainingJob(settled, root, plan, folder=folder, moved=moved)
+
+
+def show(job: TrainingJob, as_json: bool) -> None:
+    if job.plan is None:
+        click.echo(_is_finished(job))
+    elif as_json:
+        print_json(as_object(job.plan))
+    else:
+        click.echo("\n".join([*plan_lines(job.plan), *more_lines(job.plan), "nothing was written"]))
+
+
+def _is_finished(job: TrainingJob) -> str:
+    assert job.folder is not None
+    return clean(f"run {job.folder.name!r} is finished: all its {job.config.total_steps} steps are done")
+
 
 # Progress: a bar on a terminal, else a line per evaluation; lines are also written to log.txt.
 
@@ -43,11 +228,19 @@ class Watch:
     """The observer that prints progress; a context manager, so that the terminal is always restored."""
 
     def __init__(self, folder: RunFolder, total_steps: int, begun: int = 0) -> None:
-        self._folder, self._total, self._begun = folder, total_steps, begun
+        self._folder, self._total, self._numbers = folder, total_steps, ""
         self._console = console(stderr=True)
-        self._bar = _bar(self._console) if self._console.is_terminal else None
-        self._task: TaskID | None = None
-        self._numbers = ""
+        self._bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps, left:", markup=False),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("training", total=total_steps, completed=begun, numbers="")
 
     def say(self, text: str) -> None:
         line = one_line(text)
@@ -70,8 +263,7 @@ class Watch:
         if matches:
             when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
             self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=step, numbers=self._numbers)
+        self._bar.update(self._task, completed=step, numbers=self._numbers)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind in SAID:
@@ -81,43 +273,22 @@ class Watch:
         self.say("stopping after this step; Ctrl-C again stops at once")
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
-            self._task = self._bar.add_task("training", total=self._total, completed=self._begun, numbers="")
+        self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar:
-            self._bar.stop()
-
-
-def _bar(on: Console) -> Progress:
-    return Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps, left:", markup=False),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        console=on,
-        transient=True,
-    )
-
-
-STOPPED = 130
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
 
 def carry_out(job: TrainingJob, as_json: bool) -> int:
     if job.plan is None:
         assert job.folder is not None
-        click.echo(is_finished(job), err=True)
+        click.echo(_is_finished(job), err=True)
         with lock(job.folder):  # also removes leftovers of a killed process
             _conclude(job.folder, as_json)
         return 0
     folder = job.folder or _created(job)
-    created = job.folder is None
-    with lock(folder), _nothing_unbegun(folder, created), signing.signed_run(folder):
+    with lock(folder), _nothing_unbegun(folder, created=job.folder is None), signing.signed_run(folder):
         whole, aside = checkpoint.fall_back(folder.checkpoints)
         begun = whole.step if whole else NOWHERE
         if job.moved:
@@ -129,7 +300,8 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
                 for kind, message in happened:
                     store.event(max(begun, 0), kind, message)
         with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
-            for line in [*_introduction(folder, job.plan, begun), *aside]:
+            again = f", continued after step {begun}" if begun > 0 else ""
+            for line in [f"run {folder.path}{again}", *plan_lines(job.plan), *aside]:
                 watch.say(line)
             told = TrackedRun(folder.name, folder.path, job.config.model_dump(), begun)
             with Tracking(job.config.track, folder, told, watch.say) as tracking:
@@ -138,7 +310,7 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
         done = f"stopped after step {progress.step} of {job.config.total_steps}"
         click.echo(f"{done}; continue with: {_resume_line(folder)}", err=True)
     _conclude(folder, as_json)
-    return 0 if progress.finished else STOPPED
+    return 0 if progress.finished else INTERRUPTED
 
 
 def _created(job: TrainingJob) -> RunFolder:
@@ -177,11 +349,6 @@ def _unbegun(folder: RunFolder) -> bool:
     with suppress(EarlError):  # an unreadable database holds no step
         return not checkpoint.all_steps(folder.checkpoints) and not summarize(folder).step
     return True
-
-
-def _introduction(folder: RunFolder, plan: preflight.RunPlan, begun: int) -> list[str]:
-    again = f", continued after step {begun}" if begun > 0 else ""
-    return [f"run {folder.path}{again}", *jobs.plan_lines(plan)]
 
 
 def _conclude(folder: RunFolder, as_json: bool) -> None:

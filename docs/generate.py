@@ -5,13 +5,15 @@ import inspect
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import metadata
 from itertools import pairwise
 from pathlib import Path
 
+import click
 from pydantic.fields import FieldInfo
 
-from earl.cli import help_page
+from earl.cli.main import cli
 from earl.config import Config, Section
 
 ROOT = Path(__file__).parents[1]
@@ -158,6 +160,33 @@ def _default(field: FieldInfo) -> str:
     return "absent" if field.default is None else f"`{json.dumps(field.default)}`"
 
 
+WIDTH = 88
+COMMAND_LINE = """# The command line
+
+Written by `make docs` from what `--help` says. Results go to stdout, progress and errors to stderr. Exit codes: 0 done,
+1 a check found something, 2 something to mend in what was asked for (the line names the value, the rule and the cure),
+130 stopped by Ctrl-C or SIGTERM, 137 ended by force because it did not stop within the grace period.
+"""
+
+
+def command_line() -> str:
+    sections = [f"## `{path}`\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(cli, "earl", None)]
+    """docs/cli.md"""
+    return "\n".join([COMMAND_LINE, *sections])
+
+
+def _helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
+    context = click.Context(
+        command, info_name=path.split()[-1], parent=parent, terminal_width=WIDTH, **command.context_settings
+    )
+    yield path, command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _helps(below, f"{path} {name}", context)
+
+
 # Links to a definition: its name in backquotes, its file, its line. Only the line is written here.
 
 DEFINITION = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>[\w./-]+\.py)#L\d+\)")
@@ -190,7 +219,7 @@ def relinked(page: Path) -> str:
     return DEFINITION.sub(link, page.read_text(encoding="utf-8"))
 
 
-PAGES = {"cli.md": help_page.page, "dependencies.md": dependencies, "recipes.md": recipes}
+PAGES = {"cli.md": command_line, "dependencies.md": dependencies, "recipes.md": recipes}
 
 if __name__ == "__main__":
     for page, text in PAGES.items():

@@ -4,6 +4,7 @@ play.py: who plays where · learning.py: what learns, and how · places.py: wher
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -88,18 +89,12 @@ class ModelConfig(Section):
     """Transformer layers."""
     heads: int = Field(4, ge=1, le=1024)
     """Attention heads."""
-    head_dim: int = Field(32, ge=8, le=1024)
-    """Size of a head. 32 is the smallest that vLLM can serve on a CPU."""
+    head_dim: int = Field(32, ge=8, le=1024, multiple_of=2)
+    """Size of a head, even for its rotary positions. 32 is the smallest that vLLM can serve on a CPU."""
     intermediate: int = Field(128, ge=8, le=1 << 20)
     """Width inside the feed-forward layers."""
     max_positions: int = Field(1024, ge=16)
     """Longest context that the model can see, in tokens."""
-
-    @model_validator(mode="after")
-    def _heads_turn(self) -> "ModelConfig":
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions need an even one, such as 32")
-        return self
 
 
 class WarmStartConfig(Section):
@@ -216,11 +211,6 @@ class SamplerConfig(Section):
         """Memory for the KV cache; None: not set."""
         return None if self.kv_cache_gib is None else int(self.kv_cache_gib * GIB)
 
-    @property
-    def vllm_cache_bytes(self) -> int:
-        """What vLLM takes on a CPU."""
-        return GIB if self.cache_bytes is None else self.cache_bytes
-
 
 class PlacementConfig(Section):
     """[placement]: where the fragments of a step run."""
@@ -263,9 +253,14 @@ class PlacementConfig(Section):
     """Failures that are mended before the run gives up."""
 
     @property
+    def ranks(self) -> int:
+        """Devices of the learner."""
+        return self.dp * self.tp * self.cp
+
+    @property
     def memory_bytes(self) -> int | None:
         """`memory_gib` in bytes."""
-        return None if self.memory_gib is None else int(self.memory_gib * (1 << 30))
+        return None if self.memory_gib is None else int(self.memory_gib * GIB)
 
 
 class SelectorConfig(Section):
@@ -446,6 +441,12 @@ class Config(Section):
     def total_steps(self) -> int:
         """Steps of the whole run: warm start, then reinforcement learning."""
         return self.warm_start.steps + self.run.steps
+
+    def changed(self, **sections: Mapping[str, object]) -> "Config":
+        """A copy in which keys of some sections are set; they are not validated."""
+        return self.model_copy(
+            update={name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+        )
 
     def course(self, step: int) -> float:
         """Which share of reinforcement learning is done before a step, 0 at its first and 1 at its last."""

@@ -5,6 +5,7 @@ Both parsers recurse and accept integers of any length. The TOML parser takes ti
 
 import json
 import tomllib
+from collections.abc import Callable
 from typing import Any
 
 MOST_TOML_BYTES = 16 << 10
@@ -12,32 +13,20 @@ MOST_TOML_BYTES = 16 << 10
 MOST_JSON_BYTES = 16 << 20
 """A tokenizer's file is the largest; states and profiles are far smaller."""
 DEEPEST = 32
+TOO_DEEP = f"nested more than {DEEPEST} deep"
 LARGEST = 1 << 128
 """Above any state, seed or count that earl writes; still finite as a float."""
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
     """Parse TOML. Raises ValueError if it is invalid, or larger or deeper than a recipe can be."""
-    _short(data, MOST_TOML_BYTES)
-    try:
-        tree = tomllib.loads(data.decode())
-    except RecursionError:
-        raise _too_deep() from None
-    _check(tree)
+    tree: dict[str, Any] = _parsed(data, MOST_TOML_BYTES, lambda data: tomllib.loads(data.decode()))
     return tree
 
 
 def parse_json(data: bytes) -> Any:
     """Parse JSON. Raises ValueError if it is invalid, too large, too deep, or contains lone surrogates."""
-    _short(data, MOST_JSON_BYTES)
-    try:
-        value = json.loads(data)
-    except RecursionError:
-        raise _too_deep() from None
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
-    _check(value)
-    return value
+    return _parsed(data, MOST_JSON_BYTES, _json)
 
 
 def parse_json_object(data: bytes) -> dict[str, Any]:
@@ -48,13 +37,22 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _short(data: bytes, most: int) -> None:
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+def _parsed(data: bytes, most: int, parse: Callable[[bytes], Any]) -> Any:
     if len(data) > most:
         raise ValueError(f"too long: {len(data):,} bytes, at most {most:,} are read")
-
-
-def _too_deep() -> ValueError:
-    return ValueError(f"nested more than {DEEPEST} deep")
+    try:
+        value = parse(data)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    _check(value)
+    return value
 
 
 def _check(value: Any) -> None:
@@ -74,4 +72,4 @@ def _check(value: Any) -> None:
         if not below:
             return
         level = below
-    raise _too_deep()
+    raise ValueError(TOO_DEEP)

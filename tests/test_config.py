@@ -96,7 +96,7 @@ def test_a_batch_that_groups_do_not_fill_is_refused_with_one_that_they_do():
 
 def test_a_head_of_odd_size_is_refused():
     # Rotary positions turn pairs.
-    assert "need an even one, such as 32" in refused({"model": {"head_dim": 9}})
+    assert "model.head_dim = 9: input should be a multiple of 2" in refused({"model": {"head_dim": 9}})
 
 
 def test_every_fault_is_named_at_once():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from earl.cli.training import as_object
 from earl.engine import model
 from earl.engine.model import Policy
 from earl.envs import registry
@@ -37,20 +38,21 @@ def checked(recipe: dict[str, Any], *assignments: str) -> plan.RunPlan:
 
 def test_the_plan_of_a_game() -> None:
     planned = checked(GAME, "run.steps=7", "warm_start.steps=3")
-    assert planned.prompts * planned.group_size == planned.episodes == 8
-    assert (planned.warm_start_steps, planned.steps, planned.processes) == (3, 7, 2)
-    assert planned.opponents == {"random": 0.75, "perfect": 0.25}
+    rollout = planned.config.rollout
+    assert rollout.prompts * rollout.group_size == rollout.episodes == 8
+    assert (planned.config.warm_start.steps, planned.config.run.steps, planned.config.run.processes) == (3, 7, 2)
+    assert as_object(planned)["opponents"] == {"random": 0.75, "perfect": 0.25}
     # user, "X", " ", 3 x 3 cells, 2 newlines, end, assistant: 1 + 1 + 1 + 9 + 2 + 1 + 1 = 16
-    assert (planned.first_prompt_tokens, planned.context_limit) == (16, 120)
+    assert (planned.first_prompt_tokens, planned.config.context.first_limit) == (16, 120)
     # Embeddings in and out 2 x 106 x 16 = 3,392; attention 4 x 16 x 16 = 1,024; MLP 3 x 16 x 16 = 768;
     # norms 16 + 16 + 16 and 2 x 8 = 64: together 5,248
-    assert (planned.model, planned.parameters) == ("new", 5248)
+    assert (as_object(planned)["model"], planned.parameters) == ("new", 5248)
     assert planned.checkpoint_bytes == 3 * 4 * 5248 + 65536
 
 
 def test_the_plan_of_a_task() -> None:
     planned = checked(TASK)
-    assert planned.opponents == {}
+    assert as_object(planned)["opponents"] == {}
     # The longest chain "99+99+99" has 8 characters; user, end and assistant make 11.
     assert planned.first_prompt_tokens == 11
 
@@ -78,7 +80,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "context.limit=1025", "1025 is longer than the 1024 tokens the model was made for"),
         (GAME, "learner.micro_batch_tokens=119", "context.limit = 120 must not be larger than learner.micro_batch"),
         (GAME, "rollout.group_size=1", "grpo compares the episodes of a group, and one alone teaches nothing"),
-        (GAME, "algorithm.gae_lambda=0.9", "algorithm.gae_lambda is read by ppo alone, not by grpo; leave it out"),
+        (GAME, "algorithm.gae_lambda=0.9", "algorithm.gae_lambda = 0.9 is read by ppo alone: leave it out"),
         (TASK, "env.opponents.random=1", "arithmetic is no game of two players; leave out the opponent 'random'"),
         (TASK, "evaluate.exact=true", "evaluate: arithmetic is a task without opponents"),
         (TASK, "agent.history=board_only", "forgets all but the last observation, which in arithmetic does not hold"),
@@ -111,7 +113,9 @@ def test_the_warm_start_is_checked_where_there_is_one(assignments: list[str], me
 
 
 def test_ppo_may_do_what_others_may_not() -> None:
-    assert checked(GAME, "algorithm.name=ppo", "algorithm.gamma=0.9", "rollout.group_size=1").prompts == 8
+    assert (
+        checked(GAME, "algorithm.name=ppo", "algorithm.gamma=0.9", "rollout.group_size=1").config.rollout.prompts == 8
+    )
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +175,7 @@ def copy(saved: Path, folder: Path) -> Path:
 
 def test_a_model_from_a_folder(saved: Path) -> None:
     planned = checked(GAME, f"model.path={saved}")
-    assert (planned.model, planned.parameters) == (str(saved), 5248)
+    assert (planned.config.model.path, planned.parameters) == (str(saved), 5248)
     tokenizer = sum(path.stat().st_size for path in saved.glob("*token*"))
     assert planned.checkpoint_bytes == 3 * 4 * 5248 + tokenizer
 
@@ -293,4 +297,4 @@ def test_a_teacher_that_thinks_needs_an_agent_that_may():
     settings = ["warm_start.teacher=thinker", "warm_start.steps=1", "agent.max_turn_tokens=60"]
     with pytest.raises(EarlError, match=r"'<think>.* would be refused .*; set agent.thinking to true"):
         checked(TASK, *settings)
-    assert checked(TASK, *settings, "agent.thinking=true").warm_start_steps == 1
+    assert checked(TASK, *settings, "agent.thinking=true").config.warm_start.steps == 1

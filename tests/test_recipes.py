@@ -18,4 +18,4 @@ def test_a_recipe_is_short_and_sound(path: Path, tmp_path: Path) -> None:
     assert "CPU" in lines[0]  # the first line names the hardware
     config = build(load_toml(path))
     assert config.env.name == path.stem
-    assert preflight(config, tmp_path).env == config.env.name
+    assert preflight(config, tmp_path).config.env == config.env

@@ -16,7 +16,6 @@ PLUG_INS = (
 )
 """Folders of things that are found by name: a registry imports each, or nothing does."""
 ALONE = {
-    "cli/help_page.py": "writes docs/cli.md, for docs/generate.py alone",
     "cli/replayed.py": "loaded only with `earl plan --replay`, which need not load the planner",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
     "earl/engine/rescore.py": "the audit may not import torch, the engine may",

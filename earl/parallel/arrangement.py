@@ -48,31 +48,6 @@ def fits(needed_bytes: int, room_bytes: int, margin: float = MARGIN) -> MemoryVe
     return MemoryVerdict(needed_bytes, room_bytes, margin)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """Devices of a run. A device is a GPU, or a processor core if there are none."""
-
-    dp: int
-    tp: int
-    samplers: int
-    sampler_tp: int
-    shared: bool  # whether learner and samplers take turns on the same devices
-    cp: int = 1
-    """Learner devices that share the tokens of a micro-batch, each with its tp group."""
-
-    @property
-    def ranks(self) -> int:
-        return self.dp * self.tp * self.cp
-
-    @property
-    def sampling(self) -> int:
-        return self.samplers * self.sampler_tp
-
-    @property
-    def devices(self) -> int:
-        return max(self.ranks, self.sampling) if self.shared else self.ranks + self.sampling
-
-
 def check_split(shape: ModelShape, key: str, tp: int, replicated: bool) -> None:
     """Raises EarlError, naming the setting `key`, when `tp` devices cannot share the heads evenly.
     `replicated`: devices beyond the number of key-value heads may hold copies of one, as in vLLM."""

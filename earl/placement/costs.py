@@ -7,7 +7,6 @@ meaningful until the first step has calibrated the machine's speed.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
-from typing import Any
 
 from earl.algorithms.registry import algorithm
 from earl.config import Config
@@ -45,19 +44,13 @@ def now(config: Config, stage: Stage) -> Choice:
 def chosen(config: Config, choice: Choice) -> Config:
     layout = choice.layout
     if choice.stage == "rollout":
-        return _with(config, placement={"samplers": layout.dp}, sampler={"tp": layout.tp})
+        return config.changed(placement={"samplers": layout.dp}, sampler={"tp": layout.tp})
     learner = {
         "micro_batch_tokens": choice.micro_batch_tokens,
         "recompute": choice.recompute,
         "offload": choice.offload,
     }
-    return _with(config, placement={"dp": layout.dp, "tp": layout.tp}, learner=learner)
-
-
-def _with(config: Config, **sections: dict[str, Any]) -> Config:
-    return config.model_copy(
-        update={name: getattr(config, name).model_copy(update=keys) for name, keys in sections.items()}
-    )
+    return config.changed(placement={"dp": layout.dp, "tp": layout.tp}, learner=learner)
 
 
 def _first(choices: Sequence[Choice], first: Choice) -> list[Choice]:

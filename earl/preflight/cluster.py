@@ -36,22 +36,32 @@ class Site:
 def survey(config: Config, dry: bool) -> Site:
     """Determine the site of a recipe. Raises EarlError when something that it needs is missing or does not answer.
     In a `dry` run, GPUs that --gpus names need not exist, and no cluster is contacted."""
-    place = config.placement
+    place, engine = config.placement, config.sampler.engine
     with setting("placement.gpus"):
         asked = of_gpus(place.gpus) if place.gpus else None
-    kind = _kind(config)
+    kind: str = place.kind
+    if kind == "auto":
+        named = place.address is not None or asked is not None
+        kind = "colocated" if named or (here(0).gpus and installed("ray")) else "embedded"
     on_paper = dry and (asked is not None or place.address is not None)
-    engine = config.sampler.engine
-    if not on_paper:
-        _need("ray", kind != "embedded", f"placement.kind = {kind!r}")
-        _need("vllm", engine == "vllm", "sampler.engine = 'vllm'")
-        _need("peft", config.learner.lora_rank > 0, f"learner.lora_rank = {config.learner.lora_rank}")
+    needs = {
+        "ray": (kind != "embedded", f"placement.kind = {kind!r}"),
+        "vllm": (engine == "vllm", "sampler.engine = 'vllm'"),
+        "peft": (config.learner.lora_rank > 0, f"learner.lora_rank = {config.learner.lora_rank}"),
+    }
+    for library, (needed, what) in needs.items():
+        if needed and not on_paper and not installed(library):
+            raise EarlError(f"{what} needs {library}, which is not installed; {CURES[library]}")
     if on_paper:
-        cluster = _described(asked, place.address)
-    elif kind == "embedded":
+        cluster = asked or ClusterSpec("", 1, None, None)
+        if place.address:
+            cluster = replace(cluster, where=f"the Ray cluster at {place.address}, which was not asked what it has")
+    elif kind == "embedded" or not place.address:
         cluster = here(memory_bytes())
     else:
-        cluster = _allowed(inventory(place.address) if place.address else here(memory_bytes()), asked)
+        cluster = inventory(place.address)
+    if asked and kind != "embedded" and not on_paper:
+        cluster = _allowed(cluster, asked)
     if engine == "auto":
         engine = "vllm" if kind != "embedded" and cluster.gpus and (on_paper or installed("vllm")) else "local"
     return Site(kind, engine, cluster, on_paper)
@@ -68,31 +78,8 @@ def check_address(config: Config, given: bool) -> None:
         )
 
 
-def _described(asked: ClusterSpec | None, address: str | None) -> ClusterSpec:
-    """The cluster that --gpus names, or one that a dry run does not contact."""
-    where = f"the Ray cluster at {address}, which was not asked what it has"
-    if asked is None:
-        return ClusterSpec(where, 1, None, None)
-    return replace(asked, where=where) if address else asked
-
-
-def _kind(config: Config) -> str:
-    place = config.placement
-    if place.kind != "auto":
-        return place.kind
-    named = place.address is not None or place.gpus is not None
-    return "colocated" if named or (here(0).gpus and installed("ray")) else "embedded"
-
-
-def _need(library: str, needed: bool, what: str) -> None:
-    if needed and not installed(library):
-        raise EarlError(f"{what} needs {library}, which is not installed; {CURES[library]}")
-
-
-def _allowed(found: ClusterSpec, asked: ClusterSpec | None) -> ClusterSpec:
+def _allowed(found: ClusterSpec, asked: ClusterSpec) -> ClusterSpec:
     """The part of a cluster that `--gpus` allows. Raises EarlError when there is less, or another kind."""
-    if asked is None:
-        return found
     if asked.gpus > found.gpus or asked.gpus_per_host > found.gpus_per_host:
         raise EarlError(
             f"placement.gpus asks for {asked.hosts} x {asked.gpus_per_host} = {asked.gpus} GPUs, {found.where} has "

@@ -12,7 +12,6 @@ from earl.evaluate import ANY
 
 GIVEN = {"seat": "both seats are played in turn", "opponent": "name opponents in [env.opponents]"}
 """Arguments of an environment that come from the episode."""
-OF_PPO = ("gamma", "gae_lambda", "value_weight")
 
 
 @contextmanager
@@ -54,11 +53,14 @@ def check_world(config: Config) -> None:
 def check_batches(config: Config, embedded: bool) -> None:
     """Check that every process, update and micro-batch has data. Raises EarlError for contradictory sizes.
     An `embedded` run has `run.processes` processes."""
-    rollout, learner, warm = config.rollout, config.learner, config.warm_start
+    rollout, learner, warm, place = config.rollout, config.learner, config.warm_start, config.placement
+    groups = ("rollout.episodes / rollout.group_size", rollout.prompts)
     processes = config.run.processes if embedded else 1
     pairs = [
         ("learner.minibatches", learner.minibatches, "rollout.episodes", rollout.episodes),
-        ("run.processes", processes, "rollout.episodes / rollout.group_size", rollout.prompts),
+        ("run.processes", processes, *groups),
+        ("placement.samplers", place.samplers, *groups),
+        ("placement.environments", place.environments, *groups),
         ("context.limit", config.context.first_limit, "learner.micro_batch_tokens", learner.micro_batch_tokens),
     ]
     if warm.steps:
@@ -106,16 +108,11 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
 def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
     with setting("algorithm.name"):
         algorithm(config.name)
-    if config.name == "ppo":
-        return
-    if group_size == 1:
+    if group_size == 1 and config.name != "ppo":
         raise EarlError(
             f"rollout.group_size = 1: {config.name} compares the episodes of a group, and one alone teaches nothing; "
             "set it to 2 or more"
         )
-    for name in OF_PPO:
-        if getattr(config, name) != AlgorithmConfig.model_fields[name].default:
-            raise EarlError(f"algorithm.{name} is read by ppo alone, not by {config.name}; leave it out")
 
 
 @contextmanager

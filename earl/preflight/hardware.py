@@ -21,27 +21,25 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 def check_memory(config: Config, shape: ModelShape) -> None:
     """Raises EarlError when the weights or the episodes of one step alone exceed the machine's memory."""
     copies = COPIES + (config.algorithm.kl > 0)
-    weights = shape.parameters * FLOAT_BYTES * copies * config.run.processes
-    if weights > memory_bytes():
+    weights, room = shape.parameters * FLOAT_BYTES * copies * config.run.processes, memory_bytes()
+    if weights > room:
         raise EarlError(
             f"a model of {shape.parameters:,} parameters needs {size(weights)} to be trained by "
-            f"{config.run.processes} processes, this machine has {size(memory_bytes())}; "
+            f"{config.run.processes} processes, this machine has {size(room)}; "
             "choose a smaller model or fewer run.processes"
         )
     largest = max(config.rollout.episodes, config.warm_start.episodes if config.warm_start.steps else 0)
     episodes = largest * EPISODE_BYTES + config.rollout.episodes * kv_bytes(shape)
-    if weights + episodes > memory_bytes():
+    if weights + episodes > room:
         raise EarlError(
             f"{largest:,} episodes per step need more than {size(episodes)}, this machine has "
-            f"{size(memory_bytes())}; set rollout.episodes and warm_start.episodes lower"
+            f"{size(room)}; set rollout.episodes and warm_start.episodes lower"
         )
 
 
-def check_ceiling(config: Config, shape: ModelShape, room: int) -> int | None:
-    """Ceiling of `context.limit = "auto"`, in tokens, from positions, micro-batch and memory (`room`); None if fixed.
+def ceiling_of(config: Config, shape: ModelShape, room: int) -> int:
+    """Ceiling of `context.limit = "auto"`, in tokens, from positions, micro-batch and memory (`room`).
     Raises EarlError when the recipe's first limit or its ceiling is above that."""
-    if not config.context.automatic:
-        return None
     bounds = {
         "the model's length": shape.max_positions,
         "learner.micro_batch_tokens": config.learner.micro_batch_tokens,
@@ -60,12 +58,10 @@ def check_ceiling(config: Config, shape: ModelShape, room: int) -> int | None:
 def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
     """Approximate size of a checkpoint: weights, two moments, the reference, the tokenizer."""
     copies = 3 + (config.algorithm.kl > 0)
-    path = config.model.path
-    if path is None or (known_shape(path) is not None and not is_here(path)):
-        beside = SMALL_TOKENIZER_BYTES
-    else:
-        folder = folder_of(path, weights=False)
-        beside = sum(path.stat().st_size for path in folder.glob("*token*") if path.is_file())
+    path, beside = config.model.path, SMALL_TOKENIZER_BYTES
+    if path is not None and (known_shape(path) is None or is_here(path)):
+        files = folder_of(path, weights=False).glob("*token*")
+        beside = sum(file.stat().st_size for file in files if file.is_file())
     return shape.parameters * FLOAT_BYTES * copies + beside
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from earl.config import Config
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
-from earl.parallel.arrangement import Arrangement, check_split, fits, shares, smallest, splits
+from earl.parallel.arrangement import check_split, fits, shares, smallest, splits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
+from earl.parallel.hardware import GIB, Device
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
 from earl.preflight.cluster import Site
@@ -20,36 +21,44 @@ FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLER_MARGIN = 0.0  # `sampler.memory_share` already leaves one
 
 
-def dtype_of(config: Config, site: Site) -> str:
-    return "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
+UNKNOWN_BYTES = 1 << 62
+"""Memory of a GPU of an unlisted kind: nothing is refused."""
+PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
 
 
-def arrange(config: Config, shape: ModelShape, site: Site) -> Arrangement:
-    place, shared = config.placement, site.kind == "colocated"
-    tp, sampler_tp, dp, samplers, cp = place.tp, config.sampler.tp, place.dp, place.samplers, place.cp
+def decided(config: Config, shape: ModelShape, site: Site) -> Config:
+    """The recipe with everything that it leaves open decided, so that a run continues unchanged elsewhere."""
+    dtype = "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
+    config = config.changed(placement={"kind": site.kind}, sampler={"engine": site.engine}, learner={"dtype": dtype})
     if not site.gpus:
-        return Arrangement(dp, tp, samplers, sampler_tp, shared, cp)
-    given, host = place.model_fields_set, site.cluster.gpus_per_host
-    if "tp" in config.sampler.model_fields_set or site.engine == "local":
-        sampler_splits = [sampler_tp]
-    else:
-        sampler_splits = [size for size in splits(shape, host, replicated=True) if host % size == 0]
-    sampler_tp = smallest(sampler_splits, lambda size: _sampler_fits(config, shape, site, size))
+        return config
+    place, shared, host = config.placement, site.kind == "colocated", site.cluster.gpus_per_host
+    given, cp = place.model_fields_set, place.cp
+    device_bytes = site.cluster.device.memory_bytes if site.cluster.device else UNKNOWN_BYTES
+    tp, sampler_tp, dp, samplers = place.tp, config.sampler.tp, place.dp, place.samplers
+    if "tp" not in config.sampler.model_fields_set and site.engine == "vllm":
+        room = sampler_room(config, device_bytes)
+        sampler_tp = smallest(
+            [size for size in splits(shape, host, replicated=True) if host % size == 0],
+            lambda size: fits(of_sampler(config, shape, size, 1).least, room, SAMPLER_MARGIN).ok,
+        )
     learning, sampling = shares(site.cluster, shared)
     if not shared and "samplers" in given:
         learning = max(1, site.cluster.gpus - samplers * sampler_tp)
     elif not shared and "dp" in given:
-        sampling = site.cluster.gpus - dp * tp * cp
+        sampling = site.cluster.gpus - place.ranks
     if "tp" not in given:
-        learner_splits = [size for size in splits(shape, host) if host % size == 0]
         tp = smallest(
-            learner_splits, lambda size: _learner_fits(config, shape, site, learning // (size * cp) or 1, size)
+            [size for size in splits(shape, host) if host % size == 0],
+            lambda size: (
+                fits(of_learner(config, shape, site, learning // (size * cp) or 1, size).peak, device_bytes).ok
+            ),
         )
     if "dp" not in given:
         dp = max(1, learning // (tp * cp))
     if "samplers" not in given:
         samplers = max(1, min(sampling // sampler_tp, config.rollout.prompts))
-    return Arrangement(dp, tp, samplers, sampler_tp, shared, cp)
+    return config.changed(placement={"dp": dp, "tp": tp, "samplers": samplers}, sampler={"tp": sampler_tp})
 
 
 def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> LearnerBytes:
@@ -59,7 +68,7 @@ def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) 
         tp=tp,
         cp=config.placement.cp,
         tokens=learner.micro_batch_tokens,
-        float_bytes=FLOAT_BYTES[dtype_of(config, site)],
+        float_bytes=FLOAT_BYTES[learner.dtype],
         recompute=learner.recompute,
         offload=learner.offload,
         lora_rank=learner.lora_rank,
@@ -70,98 +79,67 @@ def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) 
     return learner_bytes(shape, training)
 
 
-def of_sampler(config: Config, shape: ModelShape, site: Site, tp: int, samplers: int) -> SamplerBytes:
+def of_sampler(config: Config, shape: ModelShape, tp: int, samplers: int) -> SamplerBytes:
     """Memory of one device of a sampler, which holds its copy's share of a step's episodes."""
-    size = FLOAT_BYTES[dtype_of(config, site)] if site.engine == "vllm" else FLOAT_BYTES["float32"]
     longest = config.context.ceiling or config.context.first_limit
-    return sampler_bytes(shape, tp, size, longest, -(-config.rollout.episodes // samplers))
+    return sampler_bytes(shape, tp, _sampled_bytes(config), longest, -(-config.rollout.episodes // samplers))
 
 
-def sampler_room(config: Config, site: Site, device_bytes: int) -> int:
+def _sampled_bytes(config: Config) -> int:
+    return FLOAT_BYTES[config.learner.dtype if config.sampler.engine == "vllm" else "float32"]
+
+
+def sampler_room(config: Config, device_bytes: int) -> int:
     """Memory of a GPU that a sampler may use."""
-    return int(device_bytes * config.sampler.memory_share) if site.engine == "vllm" else device_bytes
-
-
-def _learner_fits(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> bool:
-    device = site.cluster.device
-    return device is None or fits(of_learner(config, shape, site, dp, tp).peak, device.memory_bytes).ok
-
-
-def _sampler_fits(config: Config, shape: ModelShape, site: Site, tp: int) -> bool:
-    device = site.cluster.device
-    if device is None:
-        return True
-    room = sampler_room(config, site, device.memory_bytes)
-    return fits(of_sampler(config, shape, site, tp, 1).least, room, SAMPLER_MARGIN).ok
-
-
-PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
+    return int(device_bytes * config.sampler.memory_share) if config.sampler.engine == "vllm" else device_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    kind: str
+    """Where a decided recipe runs, and what it needs there."""
+
     where: str
     gpus: int  # available to the run
     gpu: str | None  # their kind; None: no GPUs, or an unlisted kind
-    dp: int
-    tp: int
-    cp: int
-    samplers: int
-    sampler_tp: int
-    engine: str
-    dtype: str
     fragments: tuple[Fragment, ...]  # empty in the embedded placement, where every process holds both
     update: Mapping[str, int]  # bytes of one learner rank during the update, by purpose
     rollout: Mapping[str, int]  # bytes of one sampler device during rollout
     device_bytes: int | None  # memory of a GPU; None: unknown, or no GPUs
     on_paper: bool
 
-    @property
-    def chosen(self) -> dict[str, dict[str, object]]:
-        """Settings that a recipe may leave open, as decided, by section."""
-        place: dict[str, object] = {"kind": self.kind}
-        if self.kind != "embedded":
-            place |= {"dp": self.dp, "tp": self.tp, "cp": self.cp, "samplers": self.samplers}
-        sampler = {"engine": self.engine, "tp": self.sampler_tp}
-        return {"placement": place, "sampler": sampler, "learner": {"dtype": self.dtype}}
-
 
 def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
-    """Arrange learner and samplers. Raises EarlError when they cannot fit."""
-    found = arrange(config, shape, site)
-    check_split(shape, "placement.tp", found.tp, replicated=False)
-    check_split(shape, "sampler.tp", found.sampler_tp, replicated=site.engine == "vllm")
-    learner = of_learner(config, shape, site, found.dp, found.tp)
-    players = config.run.processes if site.kind == "embedded" else found.samplers
-    sampler = of_sampler(config, shape, site, found.sampler_tp, players)
-    placed = _placed(config, site, found, learner, sampler)
-    if site.kind != "embedded":
-        _check_shares(config, found)
-        if site.engine == "local":
-            check_alone(config, found.sampler_tp)
-        _check_devices(config, site, found, placed)
-        if site.gpus:
-            _check_gpu(config, shape, site, found, learner, sampler)
-        else:
-            _check_hosts(config, site, found, learner, sampler)
-    return placed
-
-
-def _check_shares(config: Config, found: Arrangement) -> None:
-    """Every sampler and environment has a share of a step's groups, and the settings can be combined."""
-    place = config.placement
-    for key, count in (("samplers", found.samplers), ("environments", place.environments)):
-        if count > config.rollout.prompts:
+    """Where a decided recipe runs. Raises EarlError when learner and samplers cannot fit."""
+    place, device = config.placement, site.cluster.device if site.gpus else None
+    vllm, embedded = site.engine == "vllm", site.kind == "embedded"
+    check_split(shape, "placement.tp", place.tp, replicated=False)
+    check_split(shape, "sampler.tp", config.sampler.tp, replicated=vllm)
+    learner = of_learner(config, shape, site, place.dp, place.tp)
+    players = config.run.processes if embedded else place.samplers
+    sampler = of_sampler(config, shape, config.sampler.tp, players)
+    if not embedded:
+        if place.environments and place.max_staleness:
             raise EarlError(
-                f"placement.{key} = {count} must not be larger than rollout.episodes / rollout.group_size "
-                f"= {config.rollout.prompts}; lower it or raise the other"
+                f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
+                "episodes that run ahead of the learner live with their samplers; leave one of the two out"
             )
-    if place.environments and place.max_staleness:
-        raise EarlError(
-            f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
-            "episodes that run ahead of the learner live with their samplers; leave one of the two out"
-        )
+        if not vllm:
+            check_alone(config, config.sampler.tp)
+        _check_devices(config, site)
+        if device:
+            _check_gpu(config, shape, site, device, learner, sampler)
+        elif not site.gpus:
+            _check_hosts(config, site, learner, sampler)
+    return Placed(
+        where=site.cluster.where,
+        gpus=site.cluster.gpus if site.gpus else 0,
+        gpu=device.kind if device else None,
+        fragments=() if embedded else policy_of(config).fragments,
+        update={**learner.parts, "peak": learner.peak},
+        rollout={"weights": sampler.weights, "contexts": sampler.context * sampler.contexts, "peak": sampler.wanted},
+        device_bytes=device.memory_bytes if device else None,
+        on_paper=site.on_paper,
+    )
 
 
 def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
@@ -170,50 +148,18 @@ def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
     On GPUs a copy of vLLM must hold one, earl's own sampler all of its share. On CPUs the keys and values of a step's
     episodes may take half of the machine's memory, or a single context all of `sampler.kv_cache_gib`.
     """
-    if placed.device_bytes is None and placed.engine == "local" and config.sampler.cache_bytes is not None:
-        return config.sampler.cache_bytes // kv_bytes(shape, placed.sampler_tp)
+    vllm, tp = config.sampler.engine == "vllm", config.sampler.tp
+    if placed.device_bytes is None and not vllm and config.sampler.cache_bytes is not None:
+        return config.sampler.cache_bytes // kv_bytes(shape, tp)
     if placed.device_bytes is None:
         return memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
-    vllm = placed.engine == "vllm"
-    room = int(placed.device_bytes * config.sampler.memory_share) if vllm else placed.device_bytes
-    held = 1 if vllm else -(-config.rollout.episodes // placed.samplers)
-    of_kind = replace(shape, float_bytes=FLOAT_BYTES[placed.dtype] if vllm else FLOAT_BYTES["float32"])
-    return max(0, room - placed.rollout["weights"]) // (held * kv_bytes(of_kind, placed.sampler_tp))
+    held = 1 if vllm else -(-config.rollout.episodes // config.placement.samplers)
+    of_kind = replace(shape, float_bytes=_sampled_bytes(config))
+    room = sampler_room(config, placed.device_bytes) - placed.rollout["weights"]
+    return max(0, room) // (held * kv_bytes(of_kind, tp))
 
 
-def settled(config: Config, placed: Placed) -> Config:
-    """The recipe with all decisions written out, so that a run continues unchanged elsewhere."""
-    tables = {section: getattr(config, section).model_copy(update=keys) for section, keys in placed.chosen.items()}
-    return config.model_copy(update=tables)
-
-
-def _placed(config: Config, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes) -> Placed:
-    cluster = site.cluster
-    placed = Placed(
-        kind=site.kind,
-        where=cluster.where,
-        gpus=cluster.gpus if site.gpus else 0,
-        gpu=cluster.device.kind if site.gpus and cluster.device else None,
-        dp=found.dp,
-        tp=found.tp,
-        cp=found.cp,
-        samplers=found.samplers,
-        sampler_tp=found.sampler_tp,
-        engine=site.engine,
-        dtype=dtype_of(config, site),
-        fragments=(),
-        update={**learner.parts, "peak": learner.peak},
-        rollout={"weights": sampler.weights, "contexts": sampler.context * sampler.contexts, "peak": sampler.wanted},
-        device_bytes=cluster.device.memory_bytes if site.gpus and cluster.device else None,
-        on_paper=site.on_paper,
-    )
-    if site.kind == "embedded":
-        return placed
-    policy = policy_of(settled(config, placed))
-    return replace(placed, fragments=policy.fragments)
-
-
-def _check_devices(config: Config, site: Site, found: Arrangement, placed: Placed) -> None:
+def _check_devices(config: Config, site: Site) -> None:
     """Check the number of GPUs, and on a cluster of processors: Ray would wait for missing ones without end."""
     apart = config.placement.environments
     cpus = site.cluster.cpus if config.placement.address is not None else None
@@ -223,11 +169,11 @@ def _check_devices(config: Config, site: Site, found: Arrangement, placed: Place
         have, device, host = cpus, "CPUs", cpus
     else:
         return  # on one machine processes may share the cores
-    bundles = slots_of(policy_of(settled(config, placed))).bundles
+    bundles = slots_of(policy_of(config)).bundles
     need, widest = sum(bundles), max(bundles)
     if need > have:
         raise EarlError(
-            f"{_asked(found)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower placement.dp, "
+            f"{_asked(config)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower placement.dp, "
             "placement.tp, placement.cp, placement.samplers or sampler.tp, or add hosts"
         )
     if widest > host:
@@ -241,75 +187,78 @@ def _check_devices(config: Config, site: Site, found: Arrangement, placed: Place
         )
 
 
-def _asked(found: Arrangement) -> str:
-    learner, sampler = f"placement.dp {found.dp} x placement.tp {found.tp}", f"placement.samplers {found.samplers}"
-    learner += f" x placement.cp {found.cp}" if found.cp > 1 else ""
-    return f"{learner} {'and in turns' if found.shared else 'and'} {sampler} x sampler.tp {found.sampler_tp}"
+def _asked(config: Config) -> str:
+    place, turns = config.placement, " in turns" if config.placement.kind == "colocated" else ""
+    cp = f" x placement.cp {place.cp}" if place.cp > 1 else ""
+    return (
+        f"placement.dp {place.dp} x placement.tp {place.tp}{cp} and{turns} placement.samplers {place.samplers} x "
+        f"sampler.tp {config.sampler.tp}"
+    )
 
 
 def _check_gpu(
-    config: Config, shape: ModelShape, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes
+    config: Config, shape: ModelShape, site: Site, device: Device, learner: LearnerBytes, sampler: SamplerBytes
 ) -> None:
     """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
-    device = site.cluster.device
-    if device is None:
-        return
+    place = config.placement
     if not fits(learner.peak, device.memory_bytes).ok:
         raise EarlError(
-            f"the learner needs {size(learner.peak)} on each GPU under dp {found.dp} x tp {found.tp} "
-            f"{f'x cp {found.cp} ' if found.cp > 1 else ''}"
+            f"the learner needs {size(learner.peak)} on each GPU under dp {place.dp} x tp {place.tp} "
+            f"{f'x cp {place.cp} ' if place.cp > 1 else ''}"
             f"({_parts(learner)}), one {device.kind} has {size(device.memory_bytes)}; "
-            f"{' or '.join(_cures(config, shape, site, found, device.memory_bytes))}"
+            f"{' or '.join(_cures(config, shape, site, device.memory_bytes))}"
         )
-    room = sampler_room(config, site, device.memory_bytes)
+    room = sampler_room(config, device.memory_bytes)
     needs = sampler.least if site.engine == "vllm" else sampler.wanted
     if not fits(needs, room, SAMPLER_MARGIN).ok:
         raise EarlError(
-            f"the sampler needs {size(needs)} on each GPU under sampler.tp {found.sampler_tp} (weights "
+            f"the sampler needs {size(needs)} on each GPU under sampler.tp {config.sampler.tp} (weights "
             f"{size(sampler.weights)}, one context {size(sampler.context)}), and may take {size(room)} of one "
             f"{device.kind}; try a larger sampler.tp, a larger sampler.memory_share or a lower context.limit"
         )
 
 
-def _cures(config: Config, shape: ModelShape, site: Site, found: Arrangement, room: int) -> list[str]:
+def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str]:
     """Each change that would make the learner fit by itself; general advice when none does."""
 
     def suffices(dp: int, tp: int, **learner: object) -> bool:
-        changed = config.model_copy(update={"learner": config.learner.model_copy(update=learner)})
-        return fits(of_learner(changed, shape, site, dp, tp).peak, room).ok
+        return fits(of_learner(config.changed(learner=learner), shape, site, dp, tp).peak, room).ok
 
-    host = site.cluster.gpus_per_host
-    keys: list[tuple[str, object]] = [("recompute", True), ("offload", True)]
-    keys += [("micro_batch_tokens", config.learner.micro_batch_tokens >> by) for by in (1, 2)]
+    place, host = config.placement, site.cluster.gpus_per_host
+    tokens = config.learner.micro_batch_tokens
+    changes: dict[str, list[int]] = {
+        "recompute": [True],
+        "offload": [True],
+        "micro_batch_tokens": [tokens >> 1, tokens >> 2],
+    }
     cures = [
         f"set learner.{key} to {str(value).lower()}"
-        for key, value in keys
-        if suffices(found.dp, found.tp, **{key: value})
+        for key, values in changes.items()
+        for value in values
+        if suffices(place.dp, place.tp, **{key: value})
     ]
     cures += [
         f"set placement.tp to {tp}"
         for tp in splits(shape, host)
-        if suffices(found.ranks // (tp * found.cp), tp) and tp > found.tp
+        if suffices(place.ranks // (tp * place.cp), tp) and tp > place.tp
     ][:1]
-    more = next((found.dp << by for by in range(1, 13) if suffices(found.dp << by, found.tp)), None)
-    cures += [f"take {more * found.tp * found.cp} GPUs for it, placement.dp = {more}"] if more else []
+    more = next((place.dp << by for by in range(1, 13) if suffices(place.dp << by, place.tp)), None)
+    cures += [f"take {more * place.tp * place.cp} GPUs for it, placement.dp = {more}"] if more else []
     return cures or ["choose a smaller model, or more GPUs with learner.recompute and learner.offload"]
 
 
-def _check_hosts(config: Config, site: Site, found: Arrangement, learner: LearnerBytes, sampler: SamplerBytes) -> None:
+def _check_hosts(config: Config, site: Site, learner: LearnerBytes, sampler: SamplerBytes) -> None:
     if site.cluster.memory_bytes is None:
         return
-    wanted = sampler.context * sampler.contexts
-    cache = (
-        config.sampler.vllm_cache_bytes if site.engine == "vllm" else min(wanted, config.sampler.cache_bytes or wanted)
-    )
-    held = sampler.weights + cache
-    need = found.ranks * (learner.peak + PROCESS_BYTES) + found.sampling * (held + PROCESS_BYTES)
+    wanted, given = sampler.context * sampler.contexts, config.sampler.cache_bytes
+    cache = (given or GIB) if site.engine == "vllm" else min(wanted, given or wanted)
+    ranks, sampling = config.placement.ranks, config.placement.samplers * config.sampler.tp
+    need = ranks * (learner.peak + PROCESS_BYTES) + sampling * (sampler.weights + cache + PROCESS_BYTES)
     need += config.placement.environments * PROCESS_BYTES
     have = site.cluster.memory_bytes * site.cluster.hosts
     if need > have:
         raise EarlError(
-            f"{_asked(found)} = {found.ranks} + {found.sampling} processes need {size(need)} of memory, "
+            f"{_asked(config)} = {ranks} + {sampling} processes need {size(need)} of memory, "
             f"{site.cluster.where} has {size(have)}; choose a smaller model or fewer of them"
         )
 

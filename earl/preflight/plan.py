@@ -1,147 +1,73 @@
 """The preflight of a run: runs all checks on a recipe and returns its plan."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from earl import trackers
 from earl.config import Config
+from earl.documents import parse_toml
 from earl.engine import model
 from earl.engine.source import fetching, is_here, known_shape
 from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
-from earl.preflight import placement
 from earl.preflight.cluster import Site, survey
 from earl.preflight.environment import check_batches, check_world, setting
-from earl.preflight.hardware import check_ceiling, check_disk, check_memory, checkpoint_bytes
-from earl.preflight.placement import Placed, check_placement, context_room
+from earl.preflight.hardware import ceiling_of, check_disk, check_memory, checkpoint_bytes
+from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.prompts import check_speech
 
-# No option is silently ignored: OPTIONS lists every setting that only some runs read. If it differs from its default
-# and the run does not read it, it is refused. `run.processes`, which only embedded runs read, is reported instead,
-# so that a recipe for a laptop runs on a cluster unchanged.
+# No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
+# default and the run does not read it, it is refused.
 
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Which runs read a setting."""
-
-    by: Callable[[Config, Site], bool]
-    rule: str  # follows "KEY = VALUE" in the error
-
-
-def _on_ray(_: Config, site: Site) -> bool:
-    return site.kind != "embedded"
-
-
-def _by_vllm(_: Config, site: Site) -> bool:
-    return site.engine == "vllm"
-
-
-ON_RAY = Read(
-    _on_ray, "is read by the placements on Ray alone: leave it out, or set placement.kind to colocated or disaggregated"
-)
-OF_VLLM = Read(_by_vllm, "is read by vLLM alone: leave it out, or set sampler.engine to vllm")
-
-
-def _lockstep(config: Config, site: Site) -> bool:
-    """Whether rollout and update alternate, in processes that the driver knows."""
-    place = config.placement
-    return site.kind != "embedded" and not place.environments and not place.max_staleness
-
-
-OPTIONS: Mapping[str, Read] = {
-    "placement.address": ON_RAY,
-    "placement.gpus": ON_RAY,
-    "placement.dp": ON_RAY,
-    "placement.tp": ON_RAY,
-    "placement.cp": ON_RAY,
-    "placement.samplers": ON_RAY,
-    "placement.environments": ON_RAY,
-    "placement.transport": ON_RAY,
-    "placement.checksums": ON_RAY,
-    "placement.heartbeat_seconds": ON_RAY,
-    "placement.stage_seconds": ON_RAY,
-    "placement.max_recoveries": ON_RAY,
-    "placement.max_staleness": Read(
-        lambda _, site: site.kind == "disaggregated",
-        "needs rollout and learner apart: leave it out, or set placement.kind to disaggregated",
-    ),
-    "placement.memory_gib": Read(
-        lambda config, site: _lockstep(config, site) and not site.gpus and site.engine == "local",
-        "is kept where learner and earl's own samplers are processes of their own, on CPUs, and take turns: leave it "
-        "out, or set placement.kind to colocated and sampler.engine to local, without placement.environments and "
-        "placement.max_staleness",
-    ),
-    "selector.kind": Read(
-        _lockstep,
-        "changes layouts between steps, where learner and samplers are processes of their own and take turns: leave it "
-        "out, or set placement.kind to colocated, without placement.environments and placement.max_staleness",
-    ),
-    "selector.profile": Read(
-        lambda config, _: config.selector.kind == "auto",
-        "measures what a selector chooses from: leave it out, or set selector.kind to auto",
-    ),
-    "sampler.tp": Read(
-        lambda _, site: site.engine == "vllm" or site.kind != "embedded",
-        "splits earl's own sampler over processes of a placement on Ray: leave it out, or set placement.kind to "
-        "colocated or disaggregated, or sampler.engine to vllm",
-    ),
-    "sampler.compiled": OF_VLLM,
-    "sampler.memory_share": Read(
-        lambda _, site: site.engine == "vllm" and site.cluster.gpus > 0, "is read by vLLM on GPUs alone: leave it out"
-    ),
-    "sampler.kv_cache_gib": Read(
-        lambda _, site: site.engine == "local" or not site.cluster.gpus,
-        "is read by samplers on CPUs alone: leave it out, or set sampler.memory_share",
-    ),
-    "learner.dtype": ON_RAY,
-    "learner.offload": Read(
-        lambda _, site: site.gpus, "moves tensors between GPUs and host memory, and here are no GPUs: leave it out"
-    ),
-    "learner.lora_alpha": Read(
-        lambda config, _: config.learner.lora_rank > 0, "scales adapters: leave it out, or set learner.lora_rank too"
-    ),
-    "algorithm.correction": Read(
-        lambda config, site: (
-            config.placement.max_staleness > 0 or site.engine == "vllm" or config.learner.dtype != "float32"
-        ),
-        "weighs what sampler and learner see differently, and here they compute alike and take turns: leave it out",
-    ),
-    "algorithm.correction_cap": Read(
-        lambda config, _: config.algorithm.correction != "none",
-        "caps the weights of a correction: leave it out, or set algorithm.correction to token or sequence",
-    ),
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    key: option
+    for option in parse_toml(files(__package__).joinpath("options.toml").read_bytes())["option"]
+    for key in option["keys"]
 }
+
+
+def _readers(config: Config, site: Site) -> set[str]:
+    """Which conditions of options.toml a run fulfils."""
+    place, vllm, on_ray = config.placement, site.engine == "vllm", site.kind != "embedded"
+    turns = on_ray and not place.environments and not place.max_staleness
+    known = {
+        "on Ray": on_ray,
+        "apart": site.kind == "disaggregated",
+        "in turns": turns,
+        "in turns on CPUs": turns and not site.gpus and not vllm,
+        "a selector": config.selector.kind == "auto",
+        "vLLM": vllm,
+        "vLLM or on Ray": vllm or on_ray,
+        "vLLM on GPUs": vllm and site.cluster.gpus > 0,
+        "samplers on CPUs": not vllm or not site.cluster.gpus,
+        "GPUs": site.gpus,
+        "adapters": config.learner.lora_rank > 0,
+        "another policy": place.max_staleness > 0 or vllm or config.learner.dtype != "float32",
+        "ppo": config.algorithm.name == "ppo",
+        "a correction": config.algorithm.correction != "none",
+    }
+    return {name for name, holds in known.items() if holds}
 
 
 def check_options(config: Config, site: Site) -> None:
     """Raises EarlError for the first setting that differs from its default and is not read."""
-    for key, read in OPTIONS.items():
+    readers = _readers(config, site)
+    for key, option in OPTIONS.items():
         section, name = key.split(".")
         table = getattr(config, section)
         value, default = getattr(table, name), type(table).model_fields[name].default
-        if value != default and not read.by(config, site):
-            raise EarlError(f"{key} = {value!r} {read.rule}")
+        if value != default and option["by"] not in readers:
+            raise EarlError(f"{key} = {value!r} {option['rule']}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The numbers of a run that passed preflight."""
+    """A run that passed preflight."""
 
-    env: str
-    opponents: Mapping[str, float]  # opponent → share of the episodes, sum 1; empty in tool tasks
-    algorithm: str
-    prompts: int
-    group_size: int
-    episodes: int  # per step
-    warm_start_steps: int
-    steps: int  # of reinforcement learning
-    model: str  # a folder or hub id; "new" for a small model made from scratch
+    config: Config  # with everything decided that the recipe leaves open
     parameters: int
-    processes: int
-    context_limit: int  # of the first step
-    context_ceiling: int | None  # of an automatic limit; None: the limit is fixed
     first_prompt_tokens: int | None
     """The longest first prompt; None: the tokenizer is not here, so prompts were not checked."""
     checkpoint_bytes: int
@@ -167,34 +93,17 @@ def _checked(config: Config, root: Path, dry: bool) -> RunPlan:
         trackers.check(config.track.to, config.track.prometheus_port)
     check_options(config, site)
     shape = model.shape(config.model)
+    config = decided(config, shape, site)
     placed = check_placement(config, shape, site)
     if site.kind == "embedded":
         check_memory(config, shape)
-    path = config.model.path
     size = checkpoint_bytes(config, shape)
     if not site.on_paper:
         check_disk(root, size)
-    ceiling = check_ceiling(config, shape, context_room(config, shape, placed))
+    if config.context.automatic:
+        config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, placed))})
     first = check_speech(config, _speaker(config, site, dry), shape)
-    total = sum(config.env.opponents.values())
-    return RunPlan(
-        env=config.env.name,
-        opponents={name: share / total for name, share in config.env.opponents.items()},
-        algorithm=config.algorithm.name,
-        prompts=config.rollout.prompts,
-        group_size=config.rollout.group_size,
-        episodes=config.rollout.episodes,
-        warm_start_steps=config.warm_start.steps,
-        steps=config.run.steps,
-        model=path or "new",
-        parameters=shape.parameters,
-        processes=config.run.processes,
-        context_limit=config.context.first_limit,
-        context_ceiling=ceiling,
-        first_prompt_tokens=first,
-        checkpoint_bytes=size,
-        placed=placed,
-    )
+    return RunPlan(config, shape.parameters, first, size, placed)
 
 
 def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
@@ -207,15 +116,6 @@ def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
     if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights
         return model.load(path)  # read the weights, since they may be missing or broken
     return model.Policy(None, model.tokenizer_of(config.model))
-
-
-def settled(config: Config, plan: RunPlan) -> Config:
-    """The recipe with the preflight's decisions written out, so that a run continues unchanged elsewhere."""
-    config = placement.settled(config, plan.placed)
-    if plan.context_ceiling is None:
-        return config
-    context = config.context.model_copy(update={"ceiling": plan.context_ceiling})
-    return config.model_copy(update={"context": context})
 
 
 def check_player(config: Config, policy: model.Policy) -> None:

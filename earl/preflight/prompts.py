@@ -1,6 +1,6 @@
 """Checks that the model can play: prompts fit, actions can be written, the chat template works."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 
 from earl.agents.chat import Chat
@@ -110,10 +110,15 @@ def _check_actions(config: Config, chat: Chat) -> int:
 
 
 def _actions(config: Config) -> Iterator[str]:
-    """Actions that occur in play: all that the environment lists, or those of its scripted agents."""
+    """Actions that occur in play: all that the environment lists, or in a task those of its teacher and its solver."""
     env, options = config.env.name, config.env.options
-    seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}] if registry.seats(env) == 2 else [{}]
-    agents = _agents(config)
+    names: set[str] = set()
+    seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}]
+    if registry.seats(env) == 1:
+        seats = [{}]
+        names |= {config.warm_start.teacher} if config.warm_start.steps else set()
+        names |= {"solver"} if env == "arithmetic" else set()
+    agents = [scripted.agent(name, env) for name in sorted(names)]
     for seat in seats:
         for seed in range(SEEDS):
             if agents:
@@ -121,17 +126,6 @@ def _actions(config: Config) -> Iterator[str]:
                 yield from _played(registry.make(env, **options, **seat), own, seed, config.agent.thinking)
             for step in play(registry.make(env, **options, **seat), seed):
                 yield from step.info.get("legal_actions", ())
-
-
-def _agents(config: Config) -> Sequence[Agent]:
-    """Agents whose actions stand for unlisted ones: in a task, its teacher and its solver."""
-    env = config.env.name
-    if registry.seats(env) > 1:
-        return []
-    names = {config.warm_start.teacher} if config.warm_start.steps else set()
-    if env == "arithmetic":
-        names |= {"solver"}
-    return [scripted.agent(name, env) for name in sorted(names)]
 
 
 def _played(env: TextEnv, agent: Agent, seed: int, thinking: bool) -> Iterator[str]:

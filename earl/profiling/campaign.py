@@ -5,8 +5,10 @@ expectation ─▶ point worth trying? ─▶ switch ─▶ trials ─▶ timing
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from earl.errors import EarlError, OutOfMemory
 from earl.group import Played
 from earl.layouts import Layouts
 from earl.observer import Observer
-from earl.parallel.layout import Choice, Stage
+from earl.parallel.layout import Choice
 from earl.parallel.profile import Point, Skipped, Timing, spread_of
 from earl.placement.backend import Backend, on_cluster
 from earl.placement.peers import WorkerLost
@@ -26,62 +28,13 @@ from earl.placement.pipeline import StepPipeline
 from earl.placement.rollout_backend import StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
 from earl.profiling.points import SECONDS, Points, ProfileGrid, grid_of
-from earl.rollout.invented import Invention, invention_of
+from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
 from earl.runs.journal import Journal
 from earl.stopping import StopRequest
 
-# Trials make the same calls as a step, on synthetic episodes of any length. The weights that they produce are
-# useless, so the stages are discarded afterwards.
-
 LONG = 5
 """If the first time exceeds the requested time by this factor, it is not repeated: warm-up is a small part of it."""
-
-
-class Trials:
-    """Measures stages on synthetic episodes, which are derived from `seed`."""
-
-    def __init__(self, stages: StepPipeline, seed: int) -> None:
-        self._stages, self._seed = stages, seed
-
-    def tried(self, stage: Stage, invention: Invention, sequences: int, seconds: float) -> list[float]:
-        """Times of the stage, repeated until `seconds` have passed.
-        The first time includes warm-up: it counts only if it is so long that it is not repeated."""
-        work = self._sampling(invention, sequences) if stage == "rollout" else self._learning(invention, sequences)
-        taken = [_timed(work)]
-        while sum(taken[1:]) < seconds and taken[0] < LONG * seconds:
-            taken.append(_timed(work))
-        return taken[1:] or taken
-
-    def _sampling(self, invention: Invention, sequences: int) -> Callable[[], None]:
-        return lambda: self._stages.players.sample(invention, sequences, self._seed)
-
-    def _learning(self, invention: Invention, sequences: int) -> Callable[[], None]:
-        rows = self._stages.players.invent(invention, sequences, self._seed)
-        return lambda: self._learn(rows)
-
-    def _learn(self, rows: StoredTrajectories) -> None:
-        """Dispatch, experience preparation and update of rows, as in a step."""
-        stages, config = self._stages, self._stages.config
-        update = self._update()
-        taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
-        if stages.algorithm.needs_values:
-            stages.learner.turn_values(taken)
-        draws = np.random.default_rng(self._seed).standard_normal(rows.num_turns).astype(np.float32)
-        batch = stages.learner.complete(taken, draws, draws, reference=bool(config.algorithm.kl))
-        if config.algorithm.correction != "none":
-            batch, _ = stages.learner.corrected(batch, config.algorithm.correction, config.algorithm.correction_cap)
-        stages.learner.update(batch, stages.algorithm, update)
-
-    def _update(self) -> Update:
-        learner, algorithm = self._stages.config.learner, self._stages.config.algorithm
-        return Update(0.0, algorithm.entropy, algorithm.kl, learner.minibatches, learner.epochs, self._seed)
-
-
-def _timed(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 Told = Callable[[Timing | Skipped], None]
@@ -94,75 +47,70 @@ class CampaignResult:
     measured: int = 0  # points measured now; the others were known
     stopped: bool = False
 
-    def leave(self, point: Point, why: str, told: Told) -> None:
-        self.skipped.append(Skipped(point, why))
-        told(self.skipped[-1])
-
 
 def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequest, told: Told) -> CampaignResult:
     """Measure the unknown points of the grid; the profile is written after each. `told` is called for every point."""
     outcome, points = CampaignResult(profile), Points(config, grid, profile)
-    if all(points.expectation.obstacle(point) for point in points):
+    with ExitStack() as opened:
+        trials = _Trials(config, grid.seconds, points, outcome, opened)
         for point in points:
-            outcome.leave(point, points.expectation.obstacle(point), told)
-        return outcome
-    with on_cluster(config) as place:
-        _Campaign(config, grid.seconds, points, outcome, place, told).run(stop)
+            if stop.raised:
+                outcome.stopped = True
+                break
+            why = points.expectation.obstacle(point) or trials.failure(point)
+            if why:
+                outcome.skipped.append(Skipped(point, why))
+            told(outcome.skipped[-1] if why else profile.timings[point])
     return outcome
 
 
-class _Campaign:
+class _Trials:
+    """Measures points by the calls that a step makes, on synthetic episodes of any length. The weights that they
+    produce are useless, so the stages are discarded afterwards. The processes start with the first point."""
+
     def __init__(
-        self, config: Config, seconds: float, points: Points, outcome: CampaignResult, place: Backend, told: Told
+        self, config: Config, seconds: float, points: Points, outcome: CampaignResult, opened: ExitStack
     ) -> None:
-        self._seconds, self._points, self._outcome, self._told = seconds, points, outcome, told
-        self._place, self._laid = place, points.first
-        self._stages = place.open(None)
-        self._stages.limit(config.context.first_limit)
-        self._stages.sync(0)
-        played: list[Played] = trajectories_of(self._stages.rollout(1))
-        self._played = played
-        self._trials = Trials(self._stages, config.run.seed)
+        self._config, self._seconds, self._opened = config, seconds, opened
+        self._expectation, self._outcome, self._laid = points.expectation, outcome, points.first
 
-    def run(self, stop: StopRequest) -> None:
-        for point in self._points:
-            if stop.raised:
-                self._outcome.stopped = True
-                return
-            self._visit(point.choice.stage, point)
+    @cached_property
+    def _place(self) -> Backend:
+        return self._opened.enter_context(on_cluster(self._config))
 
-    def _visit(self, stage: Stage, point: Point) -> None:
-        """Measure a point, or record why not."""
-        why = self._points.expectation.obstacle(point)
-        if not why:
-            try:
-                self._lay(stage, point.choice)
-                self._measure(point)
-                return
-            except OutOfMemory as error:
-                self._recover(point.choice, error)
-                why = str(error)
-            except WorkerLost as error:
-                self._place.mend(error)
-                self._stages.sync(0)
-                why = str(error)
-            except EarlError as error:  # a layout that these machines refuse; the stages are unchanged
-                why = str(error)
-        self._outcome.leave(point, why, self._told)
+    @cached_property
+    def _stages(self) -> StepPipeline:
+        stages = self._place.open(None)
+        stages.limit(self._config.context.first_limit)
+        stages.sync(0)
+        self._played: list[Played] = trajectories_of(stages.rollout(1))
+        return stages
 
-    def _lay(self, stage: Stage, choice: Choice) -> None:
-        if choice == self._laid[stage]:
-            return
-        began = time.perf_counter()
-        before, self._laid[stage] = self._laid[stage], choice
+    def failure(self, point: Point) -> str:
+        """Measure a point. Returns why that failed; empty when it did not."""
+        choice, stages = point.choice, self._stages  # an error of their start is not one of the point
         try:
+            self._lay(choice)
+            self._measure(point)
+        except OutOfMemory as error:
+            self._laid[choice.stage] = choice
+            self._recover(choice, error)
+            return str(error)
+        except WorkerLost as error:
+            self._laid[choice.stage] = choice
+            self._place.mend(error)
+            stages.sync(0)
+            return str(error)
+        except EarlError as error:  # a layout that these machines refuse; the stages are unchanged
+            return str(error)
+        return ""
+
+    def _lay(self, choice: Choice) -> None:
+        if choice != self._laid[choice.stage]:
+            began = time.perf_counter()
             self._stages.lay_out(choice)
-        except (OutOfMemory, WorkerLost):
-            raise
-        except EarlError:
-            self._laid[stage] = before
-            raise
-        self._outcome.profile.switches[choice] = time.perf_counter() - began
+            self._laid[choice.stage] = choice
+            self._outcome.profile.switches[choice] = time.perf_counter() - began
 
     def _recover(self, choice: Choice, error: OutOfMemory) -> None:
         """Rebuild the stage under the same layout, since the process that ran out of memory has left the others."""
@@ -173,16 +121,48 @@ class _Campaign:
         self._stages.sync(0)
 
     def _measure(self, point: Point) -> None:
-        profile, expected = self._outcome.profile, self._points.expectation.of(point)
-        invention = invention_of(self._played, point.tokens, self._stages.shape.vocab)
-        taken = self._trials.tried(point.choice.stage, invention, point.sequences, self._seconds)
+        profile, expected = self._outcome.profile, self._expectation.of(point)
+        taken = self._times(point)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        timing = Timing(point, *spread_of(taken), len(taken), now, expected)
-        profile.timings[point] = timing
+        profile.timings[point] = timing = Timing(point, *spread_of(taken), len(taken), now, expected)
         write(profile)
-        self._points.expectation.learn(timing)
+        self._expectation.learn(timing)
         self._outcome.measured += 1
-        self._told(timing)
+
+    def _times(self, point: Point) -> list[float]:
+        """Times of the stage, repeated until the requested seconds have passed.
+        The first time includes warm-up: it counts only if it is so long that it is not repeated."""
+        work, taken = self._work(point), list[float]()
+        while not taken or (sum(taken[1:]) < self._seconds and taken[0] < LONG * self._seconds):
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+        return taken[1:] or taken
+
+    def _work(self, point: Point) -> Callable[[], None]:
+        players, seed = self._stages.players, self._config.run.seed
+        invention = invention_of(self._played, point.tokens, self._stages.shape.vocab)
+        if point.choice.stage == "rollout":
+            return partial(players.sample, invention, point.sequences, seed)
+        return partial(self._learn, players.invent(invention, point.sequences, seed))
+
+    def _learn(self, rows: StoredTrajectories) -> None:
+        """Dispatch, experience preparation and update of rows, as in a step."""
+        stages, learner, config, seed = (
+            self._stages,
+            self._config.learner,
+            self._config.algorithm,
+            self._config.run.seed,
+        )
+        update = Update(0.0, config.entropy, config.kl, learner.minibatches, learner.epochs, seed)
+        taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
+        if stages.algorithm.needs_values:
+            stages.learner.turn_values(taken)
+        draws = np.random.default_rng(seed).standard_normal(rows.num_turns).astype(np.float32)
+        batch = stages.learner.complete(taken, draws, draws, reference=bool(config.kl))
+        if config.correction != "none":
+            batch, _ = stages.learner.corrected(batch, config.correction, config.correction_cap)
+        stages.learner.update(batch, stages.algorithm, update)
 
 
 def measured_first(config: Config, stop: StopRequest, observer: Observer | None) -> None:

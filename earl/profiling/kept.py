@@ -8,6 +8,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,7 +49,13 @@ def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
         "sampler_devices": place.samplers * config.sampler.tp,
         "reference": config.algorithm.kl > 0,
     }
-    return {"model": asdict(shape), "hardware": _hardware(place.address), "versions": _versions(), **recipe, **counted}
+    return {
+        "model": asdict(shape),
+        "hardware": _hardware(place.address),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        **recipe,
+        **counted,
+    }
 
 
 def _hardware(address: str | None) -> dict[str, Any]:
@@ -58,23 +65,18 @@ def _hardware(address: str | None) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def _versions() -> dict[str, str | None]:
-    return {name: _version(name) for name in LIBRARIES}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+        return platform.machine()
+    return platform.processor() or platform.machine()
 
 
 def _version(name: str) -> str | None:
-    try:
+    with suppress(PackageNotFoundError):
         return version(name)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 _TIMING, _CHOICE = TypeAdapter(Timing), TypeAdapter(Choice)

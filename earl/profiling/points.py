@@ -8,7 +8,7 @@ from earl.config import Config
 from earl.engine.model import shape
 from earl.engine.samplers import longest_context
 from earl.errors import EarlError
-from earl.parallel.layout import Choice, Stage
+from earl.parallel.layout import Stage
 from earl.parallel.profile import SURPRISING, Expected, Point, Timing, place_of
 from earl.parallel.selector.selector import Costs
 from earl.placement.costs import PlacedCosts, candidates
@@ -47,7 +47,9 @@ class Expectation:
         needed = self._costs.obstacle(point.choice, point.load)
         if needed:
             return f"does not fit: {needed}"
-        expected, best = self.of(point), self._best(point)
+        place, known = (point.tokens, point.sequences), self._known.get(point.choice.stage, [])
+        alike = [timing for timing in known if (timing.point.tokens, timing.point.sequences) == place]
+        expected, best = self.of(point), min(alike, key=lambda timing: timing.seconds, default=None)
         if best is None or expected is None or expected.origin == "predicted":
             return ""
         if expected.seconds <= HOPELESS * best.seconds:
@@ -56,15 +58,6 @@ class Expectation:
             f"expected to take {expected.seconds:.3g} s ({expected.origin}), more than {HOPELESS:.1f} times the "
             f"{best.seconds:.3g} s of {best.point.choice} (measured)"
         )
-
-    def _best(self, point: Point) -> Timing | None:
-        """The fastest measurement at the same context and load."""
-        alike = [
-            timing
-            for timing in self._known.get(point.choice.stage, [])
-            if (timing.point.tokens, timing.point.sequences) == (point.tokens, point.sequences)
-        ]
-        return min(alike, key=lambda timing: timing.seconds, default=None)
 
     def _counted(self, point: Point) -> float:
         return self._costs.seconds(point.choice, point.tokens, point.sequences)
@@ -76,10 +69,9 @@ def _distance(one: Point, other: Point) -> float:
     return sum(abs(a - b) for a, b in places)
 
 
-def contexts_of(longest: int, count: int = 4) -> list[int]:
-    """Contexts to measure: the longest and its halves, of at least 16 tokens; 100 gives [25, 50, 100]."""
-    lengths = [longest >> halved for halved in range(count)]
-    return sorted({length for length in lengths if length >= 16} or {longest})
+def contexts_of(longest: int) -> list[int]:
+    """Contexts to measure: the longest and three halves, of at least 16 tokens; 100 gives [25, 50, 100]."""
+    return [longest >> halved for halved in (3, 2, 1) if longest >> halved >= 16] + [longest]
 
 
 def loads_of(sequences: int) -> list[int]:
@@ -126,20 +118,15 @@ class Points:
         self._grid, self._costs = grid, PlacedCosts(config, own)
         self._offered = candidates(config, own)
         self._known = {} if grid.again else dict(profile.timings)
+        self.first = {stage: choices[0] for stage, choices in self._offered.items()}
         self.expectation = Expectation(self._costs)
         for timing in self._known.values():
             self.expectation.learn(timing)
 
-    @property
-    def first(self) -> dict[Stage, Choice]:
-        return {stage: choices[0] for stage, choices in self._offered.items()}
-
     def __iter__(self) -> Iterator[Point]:
         """Points grouped by layout: first the recipe's layout, then by predicted time."""
+        tokens, load = self._grid.contexts[-1], self._grid.loads[-1]
         for choices in self._offered.values():
-            for choice in [choices[0], *sorted(choices[1:], key=self._promise)]:
+            for choice in [choices[0], *sorted(choices[1:], key=lambda one: self._costs.seconds(one, tokens, load))]:
                 points = (Point(choice, own, load) for load in self._grid.loads for own in self._grid.contexts)
                 yield from (point for point in points if point not in self._known)
-
-    def _promise(self, choice: Choice) -> float:
-        return self._costs.seconds(choice, self._grid.contexts[-1], self._grid.loads[-1])

@@ -1,5 +1,6 @@
 """Starts, inspects and removes a rehearsed cluster, and injects faults into its hosts."""
 
+import re
 import secrets
 import shutil
 import signal
@@ -7,61 +8,38 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import MappingProxyType
 
 from earl.errors import EarlError
 from earl.rehearsal import nodes, state
-from earl.rehearsal.owner import SHORT, Owner, owner_of
-from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check, check_network, checked_name, link
+from earl.rehearsal.owner import SHORT, owner_of
+from earl.rehearsal.plan import RehearsedCluster, bits_per_second, build, call, check, check_network, checked_name, link
 
 
 def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
     """Inject a fault into a host; `how` is one of `FAULTS`. Raises EarlError if there is no such host."""
     check()
-    FAULTS[how](cluster, _worker(cluster, host))
+    if host not in cluster.workers:
+        raise EarlError(f"cluster {cluster.name!r} has no host {host}; its hosts are 1 to {cluster.hosts}")
+    FAULTS[how](cluster, host)
 
 
 def heal(cluster: RehearsedCluster, host: int) -> None:
     """Restart a host: its link is up, its old processes are gone, and a fresh Ray node has joined."""
-    check()
-    _link_up(cluster, _worker(cluster, host))
+    fail(cluster, host, "link-up")
     nodes.stop(cluster, host)
     nodes.start(cluster, [host])
 
 
-def _kill(cluster: RehearsedCluster, host: int) -> None:
-    nodes.kill(nodes.namespace(cluster, host))
-
-
-def _freeze(cluster: RehearsedCluster, host: int) -> None:
-    nodes.send(nodes.namespace(cluster, host), signal.SIGSTOP)
-
-
-def _thaw(cluster: RehearsedCluster, host: int) -> None:
-    nodes.send(nodes.namespace(cluster, host), signal.SIGCONT)
-
-
-def _link_down(cluster: RehearsedCluster, host: int) -> None:
-    call(link(cluster, host, up=False))
-
-
-def _link_up(cluster: RehearsedCluster, host: int) -> None:
-    call(link(cluster, host, up=True))
-
-
-FAULTS: Mapping[str, Callable[[RehearsedCluster, int], None]] = MappingProxyType(
-    {"kill": _kill, "link-down": _link_down, "link-up": _link_up, "freeze": _freeze, "thaw": _thaw}
-)
+FAULTS: Mapping[str, Callable[[RehearsedCluster, int], object]] = {
+    "kill": lambda cluster, host: nodes.kill(nodes.namespace(cluster, host)),
+    "link-down": lambda cluster, host: call(link(cluster, host, up=False)),
+    "link-up": lambda cluster, host: call(link(cluster, host, up=True)),
+    "freeze": lambda cluster, host: nodes.send(nodes.namespace(cluster, host), signal.SIGSTOP),
+    "thaw": lambda cluster, host: nodes.send(nodes.namespace(cluster, host), signal.SIGCONT),
+}
 """Fault -> function. `kill`: every process of the host ends at once, as at a power loss. `link-down`: no packet gets in
 or out. `freeze`: every process stops while the link stays up. `link-up` and `thaw` undo these two.
 """
-
-
-def _worker(cluster: RehearsedCluster, host: int) -> int:
-    if host not in cluster.workers:
-        raise EarlError(f"cluster {cluster.name!r} has no host {host}; its hosts are 1 to {cluster.hosts}")
-    return host
 
 
 RAY_PORT = 6379
@@ -107,8 +85,10 @@ def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) 
     check()
     say(f"network: {plan.hosts} hosts at {plan.rate}")
     cluster = _lay(plan, undo)
-    nodes.open_head(cluster)
     say("Ray: head")
+    head = nodes.namespace(cluster, 0)
+    head.touch()
+    call(("unshare", f"--uts={head}", "true"))
     nodes.start(cluster, [0])
     say(f"Ray: {cluster.hosts} hosts")
     nodes.start(cluster, cluster.workers)
@@ -126,13 +106,14 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
     state.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
     undo.callback(_remove, cluster)
     folder.mkdir(mode=0o700)
-    nodes.lay(cluster)
+    for command in build(cluster):
+        call(command)
     return cluster
 
 
 def sweep() -> list[str]:
     """Remove the clusters of processes that ended without removing them; return their names."""
-    left = [cluster for cluster in state.known() if (owner := _owner(cluster)) and owner.gone]
+    left = [cluster for cluster in state.known() if (owner := owner_of(state.folder(cluster.name))) and owner.gone]
     for cluster in left:
         _remove(cluster)
     return [cluster.name for cluster in left]
@@ -142,7 +123,7 @@ def down(name: str) -> RehearsedCluster:
     """Remove a cluster in whatever state it is. Raises EarlError if there is none, or another live process owns it."""
     cluster = state.load(name)
     check_network()
-    owner = _owner(cluster)
+    owner = owner_of(state.folder(name))
     if owner and owner.process and not owner.gone:
         raise EarlError(f"cluster {name!r} belongs to process {owner.process}, which is at work; end that process")
     _remove(cluster)
@@ -153,44 +134,37 @@ def down(name: str) -> RehearsedCluster:
 def status(cluster: RehearsedCluster) -> list[HostState]:
     check()
     joined = nodes.joined(cluster)
-    return [_look(cluster, host, host in joined) for host in cluster.workers]
-
-
-def _look(cluster: RehearsedCluster, host: int, in_ray: bool) -> HostState:
-    members = nodes.inside(nodes.namespace(cluster, host))
-    frozen = [nodes.stopped(member) for member in members]
-    kind = "none" if not members else "frozen" if all(frozen) else "running"
-    return HostState(host, cluster.ip(host), _link(cluster, host), kind, in_ray)
-
-
-def _link(cluster: RehearsedCluster, host: int) -> str:
-    if cluster.namespace(host) not in nodes.namespaces():
-        return "none"
-    return call(("ip", "-br", "-n", cluster.namespace(host), "link", "show", cluster.interface)).split()[1].lower()
+    present = nodes.namespaces()
+    states = []
+    for host in cluster.workers:
+        namespace, members = cluster.namespace(host), nodes.inside(nodes.namespace(cluster, host))
+        shown = ("ip", "-br", "-n", namespace, "link", "show", cluster.interface)
+        up_or_down = call(shown).split()[1].lower() if namespace in present else "none"
+        kind = "running" if members else "none"
+        if members and all(map(nodes.stopped, members)):
+            kind = "frozen"
+        states.append(HostState(host, cluster.ip(host), up_or_down, kind, host in joined))
+    return states
 
 
 def _remove(cluster: RehearsedCluster) -> None:
     """Remove whatever exists of a cluster, in this order: processes, network, sessions, state."""
     if cluster not in state.known():
         return  # it was removed in the meantime, and its names may have been reused
-    owner = _owner(cluster)
+    owner = owner_of(state.folder(cluster.name))
     if not (owner and owner.rebooted):  # else namespaces with these names are not this cluster's
         for host in range(cluster.hosts + 1):
             nodes.stop(cluster, host)
-        nodes.remove(cluster)
-    _clear(cluster)
+        if f"{cluster.interface}@" in call(("ip", "-br", "link")):
+            call(("ip", "link", "delete", cluster.interface))
+        for namespace in nodes.namespaces() & {cluster.switch, *map(cluster.namespace, cluster.workers)}:
+            call(("ip", "netns", "delete", namespace))
+    head = nodes.namespace(cluster, 0)
+    if head.parent.is_dir():
+        if head.exists() and head.stat().st_dev != head.parent.stat().st_dev:  # a namespace is bound to it
+            call(("umount", str(head)))
+        shutil.rmtree(head.parent)
     state.forget(cluster)
-
-
-def _clear(cluster: RehearsedCluster) -> None:
-    folder = Path(cluster.folder)
-    if folder.is_dir():
-        nodes.close_head(cluster)
-        shutil.rmtree(folder)
-
-
-def _owner(cluster: RehearsedCluster) -> Owner | None:
-    return owner_of(state.folder(cluster.name))
 
 
 def _free(name: str, hosts: int) -> None:
@@ -200,9 +174,13 @@ def _free(name: str, hosts: int) -> None:
         if owner and owner.process:
             raise EarlError(f"cluster {name!r} is in use by process {owner.process}; wait until that has ended")
         raise EarlError(f"cluster {name!r} is up already; take it down with: earl cluster down --name {name}")
-    taken = nodes.taken(name, hosts)
+    taken = nodes.namespaces() & {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
+    if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE):
+        taken.add(f"{name}0")
     if taken:
-        raise EarlError(f"{', '.join(taken)}: network namespaces or interfaces of other origin; choose another --name")
+        raise EarlError(
+            f"{', '.join(sorted(taken))}: network namespaces or interfaces of other origin; choose another --name"
+        )
 
 
 def _port() -> int:

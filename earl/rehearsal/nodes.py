@@ -6,40 +6,18 @@ where the driver is; to identify its processes it gets a UTS namespace, which ha
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from itertools import chain
+from contextlib import suppress
 from pathlib import Path
 
 from earl.errors import EarlError
 from earl.rehearsal import state
-from earl.rehearsal.plan import NETWORK, Command, RehearsedCluster, build, call, ray
-
-
-def lay(cluster: RehearsedCluster) -> None:
-    for command in build(cluster):
-        call(command)
-
-
-def remove(cluster: RehearsedCluster) -> None:
-    """Delete whatever exists of the network. The processes in its namespaces must have ended."""
-    if f"{cluster.interface}@" in call(("ip", "-br", "link")):
-        call(("ip", "link", "delete", cluster.interface))
-    present = namespaces()
-    for namespace in chain([cluster.switch], map(cluster.namespace, cluster.workers)):
-        if namespace in present:
-            call(("ip", "netns", "delete", namespace))
-
-
-def taken(name: str, hosts: int) -> list[str]:
-    wanted = {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
-    links = [f"{name}0"] if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE) else []
-    return sorted(wanted & namespaces()) + links
+from earl.rehearsal.plan import NETWORK, Command, RehearsedCluster, call
 
 
 def namespaces() -> set[str]:
@@ -65,17 +43,16 @@ def inside(namespace: Path) -> list[int]:
     found = _identity(namespace)
     if found is None:
         return []
-    kinds = ("net", "uts")
-    own = {_identity(Path("/proc/self/ns") / kind) for kind in kinds}
-    assert found not in own, f"{namespace} is the namespace of this very process"
-    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [number for number in numbers if found in {_identity(Path(f"/proc/{number}/ns/{kind}")) for kind in kinds}]
+    members = [entry.name for entry in Path("/proc").iterdir() if found in _namespaces(entry)]
+    assert "self" not in members, f"{namespace} is the namespace of this very process"
+    return [int(member) for member in members if member.isdigit()]
 
 
 def send(namespace: Path, number: signal.Signals) -> int:
     members = inside(namespace)
     for member in members:
-        _send(member, number)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(member, number)
     return len(members)
 
 
@@ -89,27 +66,20 @@ def kill(namespace: Path) -> None:
 
 
 def stopped(process: int) -> bool:
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "T"
-
-
-def _send(process: int, number: signal.Signals) -> None:
-    try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        return  # it has ended
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of a path: the same for all paths to one namespace."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    with suppress(OSError):
+        return (status := path.stat()).st_dev, status.st_ino
+    return None
+
+
+def _namespaces(process: Path) -> set[tuple[int, int] | None]:
+    return {_identity(process / "ns" / kind) for kind in ("net", "uts")}
 
 
 START_SECONDS = 180.0
@@ -133,18 +103,6 @@ def namespace(cluster: RehearsedCluster, host: int) -> Path:
     return Path(cluster.folder) / "head" if host == 0 else Path("/run/netns") / cluster.namespace(host)
 
 
-def open_head(cluster: RehearsedCluster) -> None:
-    file = namespace(cluster, 0)
-    file.touch()
-    call(("unshare", f"--uts={file}", "true"))
-
-
-def close_head(cluster: RehearsedCluster) -> None:
-    file = namespace(cluster, 0)
-    if file.exists() and file.stat().st_dev != file.parent.stat().st_dev:  # a namespace is bound to it
-        call(("umount", str(file)))
-
-
 def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
     """Start the Ray nodes of some hosts in parallel. Raises EarlError with Ray's message if one does not start."""
     begun = {host: _begin(cluster, host) for host in hosts}
@@ -154,7 +112,9 @@ def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
         except subprocess.TimeoutExpired:
             failed = True
         if failed:
-            raise EarlError(f"Ray on host {host} did not start; {_last(cluster, host)}")
+            lines = Path(cluster.folder, f"start-{host}.txt").read_text(errors="replace").strip().splitlines()
+            said = f"it said: {lines[-1]}" if lines else "it said nothing"
+            raise EarlError(f"Ray on host {host} did not start; {said}")
 
 
 def stop(cluster: RehearsedCluster, host: int) -> None:
@@ -174,7 +134,7 @@ def _begin(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
     """Start a node's program in its own session: Ctrl-C is for the driver, not for the nodes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     variables = {**inherited, **HEALTH, **state.environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
-    with _log(cluster, host).open("wb") as log:
+    with Path(cluster.folder, f"start-{host}.txt").open("wb") as log:
         return subprocess.Popen(
             command(cluster, host),
             env=variables,
@@ -186,6 +146,7 @@ def _begin(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
 
 
 def command(cluster: RehearsedCluster, host: int) -> Command:
+    ray = str(Path(sys.executable).with_name("ray"))
     common: Command = (
         *("--node-ip-address", cluster.ip(host)),
         *("--object-store-memory", str(cluster.memory_mib << 20)),
@@ -196,19 +157,10 @@ def command(cluster: RehearsedCluster, host: int) -> Command:
     )
     if host:
         inside: Command = ("ip", "netns", "exec", cluster.namespace(host))
-        return (*inside, ray(), "start", "--address", cluster.address, *common)
+        return (*inside, ray, "start", "--address", cluster.address, *common)
     head: Command = ("--head", "--port", str(cluster.port), "--include-dashboard", "false")
-    return ("nsenter", f"--uts={namespace(cluster, 0)}", ray(), "start", *head, *common)
+    return ("nsenter", f"--uts={namespace(cluster, 0)}", ray, "start", *head, *common)
 
 
 def _session(cluster: RehearsedCluster, host: int) -> Path:
     return Path(cluster.folder) / str(host)
-
-
-def _log(cluster: RehearsedCluster, host: int) -> Path:
-    return Path(cluster.folder) / f"start-{host}.txt"
-
-
-def _last(cluster: RehearsedCluster, host: int) -> str:
-    lines = _log(cluster, host).read_text(errors="replace").strip().splitlines()
-    return f"it said: {lines[-1]}" if lines else "it said nothing"

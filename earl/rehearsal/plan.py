@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,14 +29,6 @@ _RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _BURST_SECONDS = 1 / 250
 _LEAST_BURST_BYTES = 32 * 1024
-_PACKET_BYTES = 16 * 1024
-"""The largest packet that the kernel hands to a link. Larger ones, 64 KiB by default, exceed a slow link's bucket. They
-are then cut into pieces of 1,500 bytes, and replies queue behind them.
-"""
-_TCP = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
-"""Fixed, so that it does not depend on the machine. Of the algorithms that namespaces may choose, Reno best fills a
-link that a flow returns to; BBR takes the rate that it last measured for the link's capacity.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,57 +88,31 @@ def bits_per_second(rate: str) -> int:
 
 
 def build(cluster: RehearsedCluster) -> list[Command]:
-    bridge: list[Command] = [
-        ("ip", "netns", "add", cluster.switch),
-        ("ip", "-n", cluster.switch, "link", "add", "bridge", "type", "bridge"),
-        ("ip", "-n", cluster.switch, "link", "set", "bridge", "up"),
-    ]
-    hosts = [command for host in cluster.workers for command in _host(cluster, host)]
-    return [*bridge, *_link(cluster, 0, inside=()), *hosts]
+    """The commands of network.txt. Every link has a token bucket with a burst of 4 ms."""
+    burst = max(_LEAST_BURST_BYTES, int(bits_per_second(cluster.rate) / 8 * _BURST_SECONDS))
+    commands = _commands("bridge", switch=cluster.switch)
+    for host in range(cluster.hosts + 1):
+        namespace = cluster.namespace(host)
+        commands += _commands("host", namespace=namespace) if host else []
+        names = {"interface": cluster.interface, "port": f"port{host}", "switch": cluster.switch}
+        inside = f"-n {namespace}" if host else ""
+        commands += _commands("link", **names, inside=inside, address=cluster.ip(host), rate=cluster.rate, burst=burst)
+    return commands
 
 
-def _host(cluster: RehearsedCluster, host: int) -> list[Command]:
-    namespace = cluster.namespace(host)
-    return [
-        ("ip", "netns", "add", namespace),
-        ("ip", "-n", namespace, "link", "set", "lo", "up"),
-        ("ip", "netns", "exec", namespace, "sysctl", "-qw", *_TCP),
-        *_link(cluster, host, inside=("-n", namespace)),
-    ]
-
-
-def _link(cluster: RehearsedCluster, host: int, inside: Command) -> list[Command]:
-    """A veth pair from the bridge to a host, shaped on both ends. `inside`: options for the host's namespace."""
-    port, interface, switch = f"port{host}", cluster.interface, ("-n", cluster.switch)
-    return [
-        ("ip", *inside, "link", "add", interface, "type", "veth", "peer", "name", port, "netns", cluster.switch),
-        ("ip", *inside, "address", "add", f"{cluster.ip(host)}/24", "dev", interface),
-        ("ip", *inside, "link", "set", interface, "gso_max_size", str(_PACKET_BYTES), "up"),
-        ("ip", *switch, "link", "set", port, "master", "bridge", "up"),
-        ("tc", *inside, "qdisc", "add", "dev", interface, "root", *_bucket(cluster.rate)),
-        ("tc", *switch, "qdisc", "add", "dev", port, "root", *_bucket(cluster.rate)),
-    ]
-
-
-def _bucket(rate: str) -> Command:
-    """A token bucket with average rate `rate` and a burst of 4 ms."""
-    burst_bytes = max(_LEAST_BURST_BYTES, int(bits_per_second(rate) / 8 * _BURST_SECONDS))
-    return ("tbf", "rate", rate, "burst", f"{burst_bytes}b", "latency", "100ms")
+def _commands(part: str, **values: object) -> list[Command]:
+    text = files(__package__).joinpath("network.txt").read_text(encoding="utf-8")
+    lines = text.partition(f"[{part}]\n")[2].partition("\n[")[0].splitlines()
+    return [tuple(line.format(**values).split()) for line in lines if not line.startswith("#")]
 
 
 def link(cluster: RehearsedCluster, host: int, up: bool) -> Command:
     return ("ip", "-n", cluster.namespace(host), "link", "set", cluster.interface, "up" if up else "down")
 
 
-PROGRAMS = {
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-    "umount": "mount",
-    "sysctl": "procps",
-}
-"""Program -> its Debian package."""
+PROGRAMS = ("ip", "tc", "unshare", "nsenter", "umount", "sysctl")
+PACKAGES = "iproute2 mount procps util-linux"
+"""Of Debian, that hold these programs."""
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _STATUS = Path("/proc/self/status")
 
@@ -162,11 +129,11 @@ def check_network() -> None:
         raise EarlError(
             f"a rehearsal is made of Linux's network namespaces, and this is {sys.platform}; run it on Linux"
         )
-    missing = {program: package for program, package in PROGRAMS.items() if shutil.which(program) is None}
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
-        packages = " ".join(sorted(set(missing.values())))
-        raise EarlError(f"not installed: {', '.join(missing)}; on Debian they come with: apt-get install {packages}")
-    lacking = [name for name, bit in _CAPABILITIES.items() if not _effective() >> bit & 1]
+        raise EarlError(f"not installed: {', '.join(missing)}; on Debian they come with: apt-get install {PACKAGES}")
+    effective = int(_STATUS.read_text().partition("CapEff:")[2].split()[0], 16)
+    lacking = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
     if lacking:
         raise EarlError(
             f"not permitted: network namespaces need {' and '.join(lacking)}; run it as root, "
@@ -181,12 +148,3 @@ def call(command: Command) -> str:
         said = " ".join((done.stderr or done.stdout).split())
         raise EarlError(f"`{' '.join(command)}` failed: {said or f'exit code {done.returncode}'}")
     return done.stdout
-
-
-def ray() -> str:
-    return str(Path(sys.executable).with_name("ray"))
-
-
-def _effective() -> int:
-    [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")]
-    return int(line.split()[1], 16)

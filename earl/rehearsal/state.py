@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -30,15 +30,12 @@ def attach(address: str) -> Mapping[str, str]:
     """
     clusters = {cluster.address: cluster for cluster in known() if cluster.port}
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or _only(clusters)
+        address = os.environ.get("RAY_ADDRESS", "")
+        if not address and len(clusters) > 1:
+            raise EarlError(f"--address auto could be any of {len(clusters)} rehearsals; name {' or '.join(clusters)}")
+        address = address or next(iter(clusters), "")
     cluster = clusters.get(address)
     return {"RAY_ADDRESS": address, **environment(cluster, 0)} if cluster else {}
-
-
-def _only(addresses: Collection[str]) -> str:
-    if len(addresses) > 1:
-        raise EarlError(f"--address auto could be any of {len(addresses)} rehearsals; name {' or '.join(addresses)}")
-    return next(iter(addresses), "")
 
 
 def environment(cluster: RehearsedCluster, host: int) -> dict[str, str]:

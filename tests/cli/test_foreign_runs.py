@@ -56,10 +56,10 @@ FIRST = {
 MODULES = (
     "earl.audit",
     "earl.cli.contestants",
-    "earl.cli.jobs",
     "earl.cli.live.screen",
     "earl.cli.replay",
     "earl.cli.stage",
+    "earl.cli.training",
     "earl.evaluate",
     "earl.report",
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.arrangement import Arrangement, check_split, shares, smallest, splits
+from earl.parallel.arrangement import check_split, shares, smallest, splits
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
 
@@ -36,8 +36,3 @@ def test_shares(gpus: str, apart: tuple[int, int]) -> None:
     cluster = of_gpus(gpus)
     assert shares(cluster, shared=False) == apart
     assert shares(cluster, shared=True) == (cluster.gpus, cluster.gpus)
-
-
-def test_devices() -> None:
-    assert Arrangement(4, 2, 3, 2, shared=True).devices == 8  # 4 x 2 learn, 3 x 2 of them sample
-    assert Arrangement(4, 2, 3, 2, shared=False).devices == 14

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from earl.cli.jobs import in_lines
+from earl.cli.training import in_lines
+from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape
 from earl.preflight.cluster import Site, survey
-from earl.preflight.placement import Placed, check_placement, context_room, settled
+from earl.preflight.environment import check_batches
+from earl.preflight.placement import Placed, check_placement, context_room, decided
+from earl.preflight.plan import RunPlan
 from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape
@@ -23,53 +26,63 @@ def recipe(**tables: dict):
     return build({**game, **{section: {**game.get(section, {}), **table} for section, table in tables.items()}})
 
 
+def place(config: Config, shape: ModelShape, site: Site) -> tuple[Config, Placed]:
+    """The decided recipe, and where it runs."""
+    check_batches(config, site.kind == "embedded")
+    config = decided(config, shape, site)
+    return config, check_placement(config, shape, site)
+
+
+def layout(config: Config) -> tuple[int, int, int, int]:
+    return config.placement.dp, config.placement.tp, config.placement.samplers, config.sampler.tp
+
+
 def on(gpus: str, kind: str = "colocated", engine: str = "vllm") -> Site:
     return Site(kind, engine, of_gpus(gpus), on_paper=True)
 
 
 def test_a_large_model_on_128_gpus() -> None:
     config = recipe()
-    placed = check_placement(config, QWEN, on("16x8xH100"))
+    written, placed = place(config, QWEN, on("16x8xH100"))
     # 16 bytes x 72.7 billion / 128 = 8.5 GiB for the learner; what 80 layers keep of 2,048 tokens are 62 GiB more, and
     # 41 over 2 GPUs: so 2. 145 GB of weights in 16 bits over 2 GPUs are 67.7 GiB, just more than 0.85 x 79.6: so 4.
     # 16 prompts: no more than 16 samplers.
-    assert (placed.dp, placed.tp, placed.samplers, placed.sampler_tp) == (64, 2, 16, 4)
-    assert (placed.engine, placed.dtype, placed.kind) == ("vllm", "bfloat16", "colocated")
+    assert layout(written) == (64, 2, 16, 4)
+    decisions = (written.sampler.engine, written.learner.dtype, written.placement.kind)
+    assert decisions == ("vllm", "bfloat16", "colocated")
     assert [(part.name, part.actors, part.devices, part.pool) for part in placed.fragments] == [
         ("learner", 128, 1, "shared"),
         ("rollout", 16, 4, "shared"),
     ]
     assert placed.update["peak"] < placed.device_bytes
-    written = settled(config, placed)
-    assert (written.placement.dp, written.sampler.tp, written.learner.dtype) == (64, 4, "bfloat16")
-    assert check_placement(written, QWEN, on("16x8xH100")) == placed  # what is decided stays
+    assert place(written, QWEN, on("16x8xH100")) == (written, placed)  # what is decided stays
 
 
 def test_tokens_over_two_gpus_leave_room_for_whole_layers() -> None:
     # What the layers keep of 1,024 of 2,048 tokens is 31 GiB and keys and values of the others, under tp 1.
-    placed = check_placement(recipe(placement={"cp": 2}), QWEN, on("16x8xH100"))
-    assert (placed.dp, placed.tp, placed.cp) == (64, 1, 2)
+    written, placed = place(recipe(placement={"cp": 2}), QWEN, on("16x8xH100"))
+    assert (*layout(written)[:2], written.placement.cp) == (64, 1, 2)
     assert [part.actors for part in placed.fragments] == [128, 16]
-    assert check_placement(settled(recipe(), placed), QWEN, on("16x8xH100")) == placed
+    assert place(written, QWEN, on("16x8xH100")) == (written, placed)
 
 
 def test_apart_each_has_half_of_the_hosts() -> None:
-    placed = check_placement(recipe(), QWEN, on("16x8xH100", "disaggregated"))
-    assert (placed.dp * placed.tp, placed.samplers * placed.sampler_tp) == (64, 64)
-    placed = check_placement(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
-    assert (placed.dp, placed.tp, placed.samplers) == (56, 2, 4)  # 4 x tp 4 of 128 are the samplers'
+    dp, tp, samplers, sampler_tp = layout(decided(recipe(), QWEN, on("16x8xH100", "disaggregated")))
+    assert (dp * tp, samplers * sampler_tp) == (64, 64)
+    written = decided(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
+    assert layout(written)[:3] == (56, 2, 4)  # 4 x tp 4 of 128 are the samplers'
 
 
 def test_what_a_recipe_sets_is_kept() -> None:
     config = recipe(placement={"dp": 8, "tp": 8}, sampler={"tp": 8}, learner={"dtype": "float32"})
-    placed = check_placement(config, QWEN, on("16x8xH100"))
-    assert (placed.dp, placed.tp, placed.sampler_tp, placed.dtype) == (8, 8, 8, "float32")
+    written = decided(config, QWEN, on("16x8xH100"))
+    assert (*layout(written)[:2], written.sampler.tp, written.learner.dtype) == (8, 8, 8, "float32")
 
 
 def test_without_gpus_nothing_is_chosen() -> None:
-    placed = check_placement(recipe(), TINY, Site("colocated", "local", LAPTOP, on_paper=False))
-    assert (placed.dp, placed.tp, placed.samplers, placed.sampler_tp) == (1, 1, 1, 1)
-    assert (placed.dtype, placed.device_bytes) == ("float32", None)
+    written, placed = place(recipe(), TINY, Site("colocated", "local", LAPTOP, on_paper=False))
+    assert layout(written) == (1, 1, 1, 1)
+    assert (written.learner.dtype, placed.device_bytes) == ("float32", None)
 
 
 @pytest.mark.parametrize(
@@ -93,28 +106,28 @@ def test_without_gpus_nothing_is_chosen() -> None:
 )
 def test_what_does_not_fit_is_refused(gpus: str, tables: dict, words: list[str]) -> None:
     with pytest.raises(EarlError) as refusal:
-        check_placement(recipe(**tables), QWEN, on(gpus))
+        place(recipe(**tables), QWEN, on(gpus))
     for word in words:
         assert word in str(refusal.value)
 
 
 def test_one_gpu_is_not_two() -> None:
     with pytest.raises(EarlError, match="= 2 GPUs, --gpus 1xH100 has 1 H100 GPU;"):
-        check_placement(recipe(), TINY, on("1xH100", "disaggregated"))
+        place(recipe(), TINY, on("1xH100", "disaggregated"))
 
 
 def test_every_cure_that_is_named_cures() -> None:
     tables = {"learner": {"micro_batch_tokens": 4096}, "placement": {"tp": 1, "dp": 128}}
     with pytest.raises(EarlError) as refusal:
-        check_placement(recipe(**tables), QWEN, on("16x8xH100"))
+        place(recipe(**tables), QWEN, on("16x8xH100"))
     cures = str(refusal.value).rpartition("; ")[2].split(" or ")
     assert cures[0] == "set learner.recompute to true"
-    check_placement(recipe(learner={"micro_batch_tokens": 4096, "recompute": True}), QWEN, on("16x8xH100"))
+    place(recipe(learner={"micro_batch_tokens": 4096, "recompute": True}), QWEN, on("16x8xH100"))
     assert any(cure.startswith("set learner.micro_batch_tokens to ") for cure in cures)
     for cure in cures:
         if cure.startswith("set learner.micro_batch_tokens"):
             fewer = {"learner": {"micro_batch_tokens": int(cure.split()[-1])}, "placement": tables["placement"]}
-            check_placement(recipe(**fewer), QWEN, on("16x8xH100"))
+            place(recipe(**fewer), QWEN, on("16x8xH100"))
 
 
 def test_processes_need_the_processors_of_somebody_s_cluster_and_memory_everywhere() -> None:
@@ -123,24 +136,26 @@ def test_processes_need_the_processors_of_somebody_s_cluster_and_memory_everywhe
         "disaggregated", "local", ClusterSpec("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False
     )
     with pytest.raises(EarlError, match=r"= 7 CPUs, the Ray cluster at 10.0.0.1:6379 has 4 CPUs and no GPU"):
-        check_placement(recipe(**many), TINY, site)
+        place(recipe(**many), TINY, site)
     here = Site("disaggregated", "local", LAPTOP, on_paper=False)
-    check_placement(recipe(placement={"dp": 6}), TINY, here)  # on one machine processes may share cores
+    place(recipe(placement={"dp": 6}), TINY, here)  # on one machine processes may share cores
     with pytest.raises(EarlError, match=r"= 1000 \+ 1 processes need .* of memory, this machine has 8.0 GiB"):
-        check_placement(recipe(placement={"dp": 1000}), TINY, here)
+        place(recipe(placement={"dp": 1000}), TINY, here)
 
 
 def test_environments_apart_are_a_fragment_of_processors() -> None:
     config = recipe(placement={"environments": 12})
     for kind in ("colocated", "disaggregated"):
-        placed = check_placement(config, QWEN, on("16x8xH100", kind))
-        without = check_placement(recipe(), QWEN, on("16x8xH100", kind))
+        written, placed = place(config, QWEN, on("16x8xH100", kind))
+        _, without = place(recipe(), QWEN, on("16x8xH100", kind))
         assert [(part.name, part.actors, part.pool, part.processors) for part in placed.fragments] == [
             ("learner", *_size(without, "learner"), False),
             ("sampler", *_size(without, "rollout"), False),
             ("environments", 12, "environments", True),
         ]
-        assert "  environments 12 x 1 CPU, joined by objects, on any node" in in_lines(placed, 1)
+        assert "  environments 12 x 1 CPU, joined by objects, on any node" in in_lines(
+            RunPlan(written, 1, None, 1, placed)
+        )
 
 
 def _size(placed: Placed, name: str) -> tuple[int, str]:
@@ -152,23 +167,23 @@ def test_environments_need_processors_a_share_each_and_samplers_in_turns_with_th
     cpus = Site(
         "disaggregated", "local", ClusterSpec("the Ray cluster at 10.0.0.1:6379", 2, 4, 8 * GIB), on_paper=False
     )
-    check_placement(recipe(placement={"environments": 2, **address}), TINY, cpus)  # 4 less a rank and a sampler
+    place(recipe(placement={"environments": 2, **address}), TINY, cpus)  # 4 less a rank and a sampler
     with pytest.raises(EarlError, match=r"placement.environments = 3 CPUs, the Ray cluster at .* has 2 for them"):
-        check_placement(recipe(placement={"environments": 3, **address}), TINY, cpus)
+        place(recipe(placement={"environments": 3, **address}), TINY, cpus)
     gpus = Site("colocated", "vllm", replace(of_gpus("8xH100"), cpus=4), on_paper=False)
-    check_placement(recipe(placement={"environments": 4, **address}), TINY, gpus)
+    place(recipe(placement={"environments": 4, **address}), TINY, gpus)
     with pytest.raises(EarlError, match=r"placement.environments = 5 CPUs, .* has 4 for them"):
-        check_placement(recipe(placement={"environments": 5, **address}), TINY, gpus)
+        place(recipe(placement={"environments": 5, **address}), TINY, gpus)
     with pytest.raises(EarlError, match=r"placement.environments = 17 must not be larger than .* = 16"):
-        check_placement(recipe(placement={"environments": 17}), TINY, on("8xH100"))
+        place(recipe(placement={"environments": 17}), TINY, on("8xH100"))
     with pytest.raises(EarlError, match=r"placement.environments = 2 and placement.max_staleness = 1: .* leave one"):
-        check_placement(recipe(placement={"environments": 2, "max_staleness": 1}), TINY, on("8xH100", "disaggregated"))
+        place(recipe(placement={"environments": 2, "max_staleness": 1}), TINY, on("8xH100", "disaggregated"))
 
 
 def test_memory_bounds_the_context() -> None:
     config = recipe()
     site = on("16x8xH100")
-    placed = check_placement(config, QWEN, site)
+    config, placed = place(config, QWEN, site)
     # 0.85 x 79.6 GiB less 33.9 GiB of weights, by 80 KiB a token.
     room = int(int(79.6 * GIB) * 0.85) - 72_706_203_648 // 2
     assert context_room(config, QWEN, placed) == room // (80 * 1024)
@@ -177,7 +192,7 @@ def test_memory_bounds_the_context() -> None:
 def test_what_bounds_the_cache_bounds_a_context() -> None:
     config = recipe(sampler={"kv_cache_gib": 0.5, "tp": 2}, rollout={"episodes": 32, "group_size": 4})
     site = Site("disaggregated", "local", LAPTOP, on_paper=False)
-    placed = check_placement(config, TINY, site)
+    config, placed = place(config, TINY, site)
     # A token takes 2 x 1 layer x 2 heads x 8 numbers x 4 bytes = 128 B, 64 of them on each of two processes.
     assert context_room(config, TINY, placed) == (GIB // 2) // 64
 
@@ -193,7 +208,7 @@ def test_what_bounds_the_cache_bounds_a_context() -> None:
 )
 def test_how_earls_own_sampler_is_not_split(tables: dict, words: str) -> None:
     with pytest.raises(EarlError) as refusal:
-        check_placement(recipe(**tables), TINY, Site("disaggregated", "local", LAPTOP, on_paper=False))
+        place(recipe(**tables), TINY, Site("disaggregated", "local", LAPTOP, on_paper=False))
     assert words in str(refusal.value)
 
 

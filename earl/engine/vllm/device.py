@@ -66,7 +66,7 @@ class Cpu:
             "distributed_executor_backend": "uni" if sampler.tp == 1 else "mp",
             "dtype": "float32",
             "block_size": 32,
-            "kv_cache_memory_bytes": sampler.vllm_cache_bytes,
+            "kv_cache_memory_bytes": sampler.cache_bytes or GIB,
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, max_tokens),
             "worker_extension_cls": "earl.engine.vllm.cpu_worker.WeightLoader",
