@@ -232,7 +232,7 @@ def pauses(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
     """Logarithms of predicted over measured time between tokens, at low rates, where it is latency alone."""
     return np.array(
         [
-            log(mean_step(row.engine, row.workload, at_work(row, own), own).total / row.token_seconds)
+            log(mean_step(row.engine, row.workload, at_work(row, own), own) / row.token_seconds)
             for row in rows
             if row.token_seconds and row.rate <= CALM_RATE
         ]
@@ -253,7 +253,7 @@ def at_work(row: ThroughputMeasurement, own: Values) -> float:
     load = row.workload
     most, count = max(1.0, running(row.engine, load, own)), 1.0
     for _ in range(ROUNDS):
-        seconds = load.reply_tokens * mean_step(row.engine, load, count, own).total
+        seconds = load.reply_tokens * mean_step(row.engine, load, count, own)
         count = min(most, max(1.0, row.rate * seconds))
     return count
 

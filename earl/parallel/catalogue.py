@@ -31,11 +31,6 @@ class Known:
     type: str  # name of the family in `transformers`
     shape: ModelShape
 
-    @property
-    def experts(self) -> int:
-        """Feed-forward networks of a layer; 1: no mixture of experts."""
-        return self.shape.experts
-
 
 @cache
 def catalogue() -> dict[str, Known]:
