@@ -58,6 +58,7 @@ OPTIONS = (
     ),
     click.option(
         "--network",
+        "network_gbps",
         type=float,
         default=200.0,
         show_default=True,
@@ -123,7 +124,7 @@ def command(
 
     Nothing is measured, and nothing is asked of the network.
     """
-    from earl.cli import planning, replayed
+    from earl.cli import planning, replayed, transfers
 
     if replay is not None:
         return replayed.show(replayed.replayed_run(root, replay, margin), as_json)
@@ -132,9 +133,9 @@ def command(
             raise click.UsageError(f"Missing option '--{name}'.")
     if margin is not None:
         raise click.UsageError("--margin is read with --replay alone; leave it out, or name a run.")
-    options = planning.options(env, price=price, **given)
+    options = planning.Options(env=env, price=price, **given)
     if dispatch:
-        return planning.transfers(planning.transfers_of(options, columns), as_json)
+        return transfers.show(planning.transfers_of(options, columns), as_json)
     if columns is not None:
         raise click.UsageError("--columns is read with --dispatch alone; leave it out, or add --dispatch.")
     return planning.plans(planning.questions(options), price, html, as_json)
