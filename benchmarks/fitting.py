@@ -50,15 +50,17 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
     Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
     shortens.
     """
-    point, damping = start, 1e-3
-    value = residuals(point)
+    point, value, damping = start, residuals(start), 1e-3
     for _ in range(MOST_ROUNDS):
         slopes = jacobian(residuals, point)
         normal = slopes.T @ slopes
-        moved, tried, damping = _step(residuals, point, value, slopes, normal, damping)
-        enough = tried @ tried > (1 - ENOUGH) * (value @ value)
-        point, value = moved, tried
-        if enough:
+        moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
+        tried = residuals(moved)
+        before, after = value @ value, tried @ tried
+        if after < before:
+            point, value = moved, tried
+        damping *= 4 if after >= before else 1 / 4
+        if (1 - ENOUGH) * before < after < before:
             break
     slopes = jacobian(residuals, point)
     return point, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
@@ -69,19 +71,6 @@ def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
     nudges = NUDGE * np.eye(len(point))
     columns = [(residuals(point + nudge) - residuals(point - nudge)) / (2 * NUDGE) for nudge in nudges]
     return np.stack(columns, axis=1)
-
-
-def _step(
-    residuals: Callable[[Vector], Vector], point: Vector, value: Vector, slopes: Vector, normal: Vector, damping: float
-) -> tuple[Vector, Vector, float]:
-    """A step that reduces the sum, its residuals, and the next damping; the same point if there is none."""
-    while damping < 1e9:
-        moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
-        tried = residuals(moved)
-        if tried @ tried < value @ value:
-            return moved, tried, damping / 4
-        damping *= 4
-    return point, value, damping
 
 
 MODELS = {
