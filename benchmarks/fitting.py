@@ -50,19 +50,17 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
     Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
     shortens.
     """
-    point, value, damping = start, residuals(start), 1e-3
+    point, value, slopes, damping = start, residuals(start), jacobian(residuals, start), 1e-3
     for _ in range(MOST_ROUNDS):
-        slopes = jacobian(residuals, point)
         normal = slopes.T @ slopes
         moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
         tried = residuals(moved)
         before, after = value @ value, tried @ tried
         if after < before:
-            point, value = moved, tried
+            point, value, slopes = moved, tried, jacobian(residuals, moved)
         damping *= 4 if after >= before else 1 / 4
         if (1 - ENOUGH) * before < after < before:
             break
-    slopes = jacobian(residuals, point)
     return point, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
 
 
