@@ -15,24 +15,13 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.recipe import build, dump, override
+from earl.recipe import build, dump, load_toml, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
 from earl.train import train
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "arithmetic", "options": {"num_operations": 20}, "grow": {"num_operations": 370}},
-    "agent": {"max_turn_tokens": 96},
-    "context": {"limit": 1280},
-    "model": {"hidden": 64, "layers": 3, "heads": 8, "head_dim": 32, "intermediate": 6144, "max_positions": 2048},
-    "rollout": {"episodes": 8, "group_size": 2},
-    "algorithm": {"name": "ppo", "entropy": 0.01},
-    "learner": {"learning_rate": 1e-7, "minibatches": 2, "micro_batch_tokens": 1280},
-    "evaluate": {"every": 1000, "episodes": 1, "final_episodes": 1},
-    "run": {"steps": 24, "processes": 1, "checkpoint_every": 1000, "keep_trajectories_every": 1000},
-    "placement": {"kind": "colocated", "dp": 4, "samplers": 4, "memory_gib": 0.21},
-}
+RECIPE = load_toml(Path(__file__).with_name("adaptive.toml"))
 RECOMPUTE = "learner.recompute=true"
 LARGE_SAMPLER = ("placement.samplers=1", "sampler.tp=4")
 STATIC: dict[str, tuple[str, ...]] = {

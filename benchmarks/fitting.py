@@ -50,17 +50,17 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
     Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
     shortens.
     """
-    point, damping = start, 1e-3
-    value = residuals(point)
+    point, value, slopes, damping = start, residuals(start), jacobian(residuals, start), 1e-3
     for _ in range(MOST_ROUNDS):
-        slopes = jacobian(residuals, point)
         normal = slopes.T @ slopes
-        moved, tried, damping = _step(residuals, point, value, slopes, normal, damping)
-        enough = tried @ tried > (1 - ENOUGH) * (value @ value)
-        point, value = moved, tried
-        if enough:
+        moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
+        tried = residuals(moved)
+        before, after = value @ value, tried @ tried
+        if after < before:
+            point, value, slopes = moved, tried, jacobian(residuals, moved)
+        damping *= 4 if after >= before else 1 / 4
+        if (1 - ENOUGH) * before < after < before:
             break
-    slopes = jacobian(residuals, point)
     return point, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
 
 
@@ -69,19 +69,6 @@ def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
     nudges = NUDGE * np.eye(len(point))
     columns = [(residuals(point + nudge) - residuals(point - nudge)) / (2 * NUDGE) for nudge in nudges]
     return np.stack(columns, axis=1)
-
-
-def _step(
-    residuals: Callable[[Vector], Vector], point: Vector, value: Vector, slopes: Vector, normal: Vector, damping: float
-) -> tuple[Vector, Vector, float]:
-    """A step that reduces the sum, its residuals, and the next damping; the same point if there is none."""
-    while damping < 1e9:
-        moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
-        tried = residuals(moved)
-        if tried @ tried < value @ value:
-            return moved, tried, damping / 4
-        damping *= 4
-    return point, value, damping
 
 
 MODELS = {
@@ -232,7 +219,7 @@ def pauses(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
     """Logarithms of predicted over measured time between tokens, at low rates, where it is latency alone."""
     return np.array(
         [
-            log(mean_step(row.engine, row.workload, at_work(row, own), own).total / row.token_seconds)
+            log(mean_step(row.engine, row.workload, at_work(row, own), own) / row.token_seconds)
             for row in rows
             if row.token_seconds and row.rate <= CALM_RATE
         ]
@@ -253,7 +240,7 @@ def at_work(row: ThroughputMeasurement, own: Values) -> float:
     load = row.workload
     most, count = max(1.0, running(row.engine, load, own)), 1.0
     for _ in range(ROUNDS):
-        seconds = load.reply_tokens * mean_step(row.engine, load, count, own).total
+        seconds = load.reply_tokens * mean_step(row.engine, load, count, own)
         count = min(most, max(1.0, row.rate * seconds))
     return count
 

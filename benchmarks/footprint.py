@@ -1,14 +1,17 @@
 """The memory model against measured processes: predicted and measured peaks of training, scoring and sampling.
 
-For each case in turn, the parent starts its ranks as fresh processes (memory_use.py); several are joined by gloo.
+Cases (footprint.toml) are small enough for a laptop, but larger than what libraries allocate: 100 to 700 MB a process.
+For each in turn, the parent starts its ranks as fresh processes (memory_use.py); several are joined by gloo.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,6 @@ from earl.engine.model import shape_of
 from earl.errors import EarlError
 from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learner_bytes
 from earl.parallel.memory import ModelShape, Sampling, SlotBytes, slot_bytes
-
-# Cases are small enough for a laptop, but larger than what libraries allocate: 100 to 700 MB a process.
 
 
 def model(
@@ -47,101 +48,17 @@ def model(
         "intermediate_size": intermediate,
         "vocab_size": vocab,
         "tie_word_embeddings": tied,
+        **({"sliding_window": None} if kind == "mistral" else {}),
         **more,
     }
 
 
-NARROW, RECOMPUTE = {"dtype": "bfloat16"}, {"recompute": True}
-MIXTURE = model("qwen3_moe", 256, 3, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256)
-MIXTRAL = model("mixtral", 256, 3, 2, 256, num_local_experts=4, num_experts_per_tok=2)
-GEMMA = model("gemma", 256, 3, 1, 1024, vocab=40_000) | {"head_dim": 256}
-WHOLE = (
-    MemoryCase("qwen3, kept", "update", model(), micro_batches=2),
-    MemoryCase(
-        "qwen3, recomputed", "update", model(layers=8, intermediate=1024), RECOMPUTE, tokens=3072, micro_batches=2
-    ),
-    MemoryCase("llama, words apart", "update", model("llama", kv_heads=1, vocab=30_000, tied=False)),
-    MemoryCase("qwen2, many words", "update", model("qwen2", kv_heads=2, vocab=60_000), tokens=256, micro_batches=2),
-    MemoryCase("llama, wide", "update", model("llama", 768, 3, 2, 2048), tokens=512, micro_batches=2),
-    MemoryCase("mistral, deep", "update", model("mistral", 192, 14, 2, 768, sliding_window=None), tokens=1024),
-    MemoryCase("qwen3, several rows", "update", model(kv_heads=2, layers=6), rows=4),
-    MemoryCase("qwen3, adapters", "update", model(hidden=512, intermediate=2048), {"lora_rank": 8}, tokens=1024),
-    MemoryCase("qwen2, reference", "update", model("qwen2", vocab=20_000), micro_batches=2, reference=True),
-    MemoryCase("gemma", "update", GEMMA, tokens=1024, micro_batches=2),
-    MemoryCase("mixture of qwen3", "update", MIXTURE, tokens=1024, micro_batches=2),
-    MemoryCase("mixtral", "update", MIXTRAL, tokens=1024, micro_batches=2),
-)
-SHARDED = (
-    MemoryCase("1 x 1, 16 bits", "update", model(intermediate=1024), NARROW, 1, tokens=3072, micro_batches=2),
-    MemoryCase("1 x 1, recomputed", "update", model("llama", layers=10, vocab=8000), RECOMPUTE, 1, micro_batches=2),
-    MemoryCase(
-        "2 x 1", "update", model(vocab=20_000, intermediate=1024, tied=False), {}, 2, tokens=1024, micro_batches=2
-    ),
-    MemoryCase("2 x 1, wide", "update", model(hidden=512, intermediate=4096), {}, 2, tokens=128, micro_batches=2),
-    MemoryCase(
-        "2 x 1, wide, 16 bits", "update", model(hidden=512, intermediate=4096), NARROW, 2, tokens=256, micro_batches=2
-    ),
-    MemoryCase("2 x 1, recomputed", "update", model("llama", layers=10, kv_heads=2), RECOMPUTE, 2, tokens=3072),
-    MemoryCase("2 x 1, many words", "update", model(vocab=60_000, tied=False), {}, 2, tokens=128, micro_batches=2),
-    MemoryCase(
-        "2 x 1, many words, tied", "update", model("qwen2", vocab=60_000), NARROW, 2, tokens=512, micro_batches=2
-    ),
-    MemoryCase(
-        "2 x 1, adapters", "update", model(hidden=512, intermediate=2048, layers=6), {"lora_rank": 8}, 2, tokens=1024
-    ),
-    MemoryCase(
-        "1 x 2", "update", model("qwen2", vocab=20_000, intermediate=1024, tied=False), {}, 1, 2, micro_batches=2
-    ),
-    MemoryCase("1 x 2, 16 bits", "update", model(hidden=384, intermediate=1536), NARROW, 1, 2, micro_batches=2),
-    MemoryCase("2 x 2", "update", model(hidden=512, intermediate=2048), {}, 2, 2, tokens=1024, micro_batches=2),
-    MemoryCase("4 x 1", "update", model("llama", 512, 4, 2, 2048, 8000), {}, 4, tokens=512, micro_batches=2),
-    MemoryCase(
-        "1 x 4", "update", model(hidden=512, intermediate=2048, tied=False, vocab=16_000), {}, 1, 4, tokens=1024
-    ),
-)
-SPLIT = (
-    MemoryCase("cp 2", "update", model(kv_heads=2, intermediate=1024), {}, 1, tokens=4096, micro_batches=2, cp=2),
-    MemoryCase("cp 2, as many keys", "update", model("llama", 256, 6), {}, 1, tokens=4096, cp=2),
-    MemoryCase("cp 2, several rows", "update", model(kv_heads=1, layers=6), {}, 1, tokens=4096, rows=6, cp=2),
-    MemoryCase("cp 2, recomputed", "update", model("llama", layers=10, kv_heads=2), RECOMPUTE, 1, tokens=6144, cp=2),
-    MemoryCase(
-        "cp 2, 16 bits", "update", model(hidden=384, intermediate=1536), NARROW, 1, tokens=4096, micro_batches=2, cp=2
-    ),
-    MemoryCase("cp 4", "update", model(hidden=512, kv_heads=2, intermediate=2048), {}, 1, tokens=4096, cp=4),
-    MemoryCase(
-        "dp 2, cp 2", "update", model("llama", 512, 4, 2, 2048, 8000), {}, 2, tokens=1024, micro_batches=2, cp=2
-    ),
-    MemoryCase(
-        "tp 2, cp 2", "update", model(hidden=512, intermediate=2048), {}, 1, 2, tokens=2048, micro_batches=2, cp=2
-    ),
-    MemoryCase("cp 2 reads", "forward", model(hidden=512, intermediate=2048), {}, 1, tokens=6144, cp=2),
-)
-READING = (
-    MemoryCase("reads", "forward", model(intermediate=2048), tokens=3072, micro_batches=2),
-    MemoryCase("reads many words", "forward", model("llama", vocab=30_000, kv_heads=1), micro_batches=2),
-    MemoryCase("reads its reference", "reference", model("llama", 512, 6, 2, 1536, 8000), reference=True),
-    MemoryCase("gemma reads", "forward", GEMMA, tokens=1536),
-    MemoryCase("mixture reads", "forward", MIXTURE, tokens=3072),
-    MemoryCase(
-        "2 x 1 reads", "forward", model(hidden=512, vocab=20_000, intermediate=2048, tied=False), {}, 2, tokens=512
-    ),
-    MemoryCase("2 x 1 reads, 16 bits", "forward", model(hidden=512, intermediate=4096), NARROW, 2, tokens=3072),
-    MemoryCase(
-        "1 x 2 reads its reference", "reference", model(hidden=512, intermediate=2048), {}, 1, 2, 3072, reference=True
-    ),
-)
-SAMPLING = (
-    MemoryCase("prompts", "sample", model(kv_heads=2, intermediate=1024), tokens=250, contexts=60, new_tokens=4),
-    MemoryCase(
-        "many words drawn", "sample", model("llama", kv_heads=2, vocab=60_000), tokens=40, contexts=64, new_tokens=4
-    ),
-    MemoryCase("many contexts", "sample", model("qwen2", layers=8), tokens=250, contexts=64, new_tokens=16),
-    MemoryCase("long prompts", "sample", model("mistral", 256, 6, 2, sliding_window=None), tokens=3000, contexts=6),
-    MemoryCase("wide", "sample", model("llama", 768, 6, 1, 2048), tokens=200, contexts=32, new_tokens=4),
-    MemoryCase("gemma samples", "sample", GEMMA, tokens=120, contexts=100, new_tokens=6),
-    MemoryCase("mixture samples", "sample", MIXTURE, tokens=200, contexts=64, new_tokens=6),
-)
-CASES = (*WHOLE, *SHARDED, *SPLIT, *READING, *SAMPLING)
+def _packaged() -> list[MemoryCase]:
+    text = files("earl.benchmarks").joinpath("footprint.toml").read_text(encoding="utf-8")
+    return [MemoryCase(**{**one, "model": model(**one["model"])}) for one in tomllib.loads(text)["cases"]]
+
+
+CASES = _packaged()
 
 
 def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:

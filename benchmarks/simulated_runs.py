@@ -6,7 +6,6 @@ A layout's time has a share that grows with tensor parallelism, and one quadrati
 (KV-cache room). So layouts cross at randomly drawn contexts.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,11 +71,6 @@ class SimulatedRun:
     def obstacle(self, choice: Choice, load: Load) -> str:
         room = self.rooms[self.choices.index(choice)]
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
-
-
-def worlds(count: int, seed: int) -> Iterator[SimulatedRun]:
-    for number in range(count):
-        yield world(number, seed)
 
 
 def world(number: int, seed: int) -> SimulatedRun:

@@ -4,11 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from earl.cli import transfers as tables_of_transfers
 from earl.cli.options import print_json
 from earl.cli.recipes import resolve
 from earl.cli.text import clean, console, one_line
@@ -54,16 +52,16 @@ ANY = "any"
 """The name of the environment if none is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Wish):
     env: str | None
     model: str
     gpus: tuple[str, ...]
     hardware: Path | None
-    wish: Wish
     weights: str
     kv_cache: str
     engine: str
+    memory_share: float | None
     price: float | None
     config: Path | None
     assignments: tuple[str, ...]
@@ -75,7 +73,7 @@ def questions(given: Options) -> list[Question]:
         raise EarlError(f"{len(given.gpus)} times --gpus; a plan compares {MOST_CLUSTERS} clusters at most, name fewer")
     for option, value, what in (
         ("--price", given.price, "a price; give what an hour of one GPU costs, such as 2.5"),
-        ("--network", given.wish.network_gbps, "a rate; give Gbit/s of a host's link to the others, such as 200"),
+        ("--network", given.network_gbps, "a rate; give Gbit/s of a host's link to the others, such as 200"),
     ):
         if value is not None and not 0 < value < math.inf:
             raise EarlError(f"{option} {value} is not {what}")
@@ -84,9 +82,7 @@ def questions(given: Options) -> list[Question]:
     config, (name, shape), kinds = recipe(given), shape_named(given.model), _kinds(given.hardware)
     precision = Precision(given.weights, given.kv_cache)
     clusters = [of_gpus(gpus, kinds) for gpus in given.gpus]
-    return [
-        question(config, name, shape, cluster, precision, ENGINES[given.engine], given.wish) for cluster in clusters
-    ]
+    return [question(config, name, shape, cluster, precision, ENGINES[given.engine], given) for cluster in clusters]
 
 
 def transfers_of(given: Options, columns: str | None) -> Planned:
@@ -98,11 +94,12 @@ def transfers_of(given: Options, columns: str | None) -> Planned:
 
 
 def recipe(given: Options) -> Config:
+    share = () if given.memory_share is None else (f"sampler.memory_share={given.memory_share}",)
+    assignments = (*share, *given.assignments)  # --set takes precedence
     if given.env is not None:
-        return resolve(given.env, given.config, {}, given.assignments)
-    wish = given.wish
-    told = wish.longest is not None or wish.contexts is not None
-    if not told and (wish.prompt_tokens is None or wish.reply_tokens is None):
+        return resolve(given.env, given.config, {}, assignments)
+    told = given.longest is not None or given.contexts is not None
+    if not told and (given.prompt_tokens is None or given.reply_tokens is None):
         raise EarlError(
             "nothing says what to plan for; name an environment, such as connect4, or how long contexts get, such as "
             "--context 8192"
@@ -110,7 +107,7 @@ def recipe(given: Options) -> Config:
     tree = load_toml(given.config) if given.config else {}
     env = tree.get("env", {})
     named = {"name": ANY, **env} if isinstance(env, dict) else env
-    return build(override({**tree, "env": named}, given.assignments))
+    return build(override({**tree, "env": named}, assignments))
 
 
 def _kinds(path: Path | None) -> Mapping[str, Device] | None:
@@ -121,32 +118,6 @@ def _kinds(path: Path | None) -> Mapping[str, Device] | None:
     except UnicodeDecodeError as error:
         raise EarlError(f"--hardware {path} is not a text in UTF-8: {error.reason}; give a table in CSV") from error
     return own_devices(text, str(path))
-
-
-def options(
-    env: str | None,
-    longest: int | None,
-    contexts: str | None,
-    responses: str | None,
-    tps: str | None,
-    prompt_tokens: int | None,
-    reply_tokens: int | None,
-    network: float,
-    memory_share: float | None,
-    assignments: tuple[str, ...],
-    **others: Any,
-) -> Options:
-    if memory_share is not None:
-        assignments = (f"sampler.memory_share={memory_share}", *assignments)  # --set takes precedence
-    wish = Wish(contexts, longest, responses, tps, prompt_tokens, reply_tokens, network)
-    return Options(env, wish=wish, assignments=assignments, **others)
-
-
-def transfers(planned: tables_of_transfers.Planned, as_json: bool) -> None:
-    if as_json:
-        print_json(planned.as_object)
-    else:
-        tables_of_transfers.show(planned)
 
 
 def plans(asked: Sequence[Question], price: float | None, page: Path | None, as_json: bool) -> None:

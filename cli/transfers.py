@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from earl.batch import Batch
+from earl.cli.options import print_json
 from earl.cli.text import console, one_line
 from earl.config import Config
 from earl.dispatch.explain import MIB, Explanation, explain
@@ -72,7 +73,9 @@ def planned(config: Config, model: str, shape: ModelShape, cluster: ClusterSpec,
     )
 
 
-def show(plan: Planned) -> None:
+def show(plan: Planned, as_json: bool) -> None:
+    if as_json:
+        return print_json(plan.as_object)
     device, last, cluster = plan.cluster.device, plan.by_context[-1], plan.cluster
     where = "on the same GPUs in turns" if plan.shared else "on GPUs of their own"
     names = ", ".join(column.name for column in plan.columns)
@@ -92,6 +95,7 @@ def show(plan: Planned) -> None:
     console().print(_table("GPUs", [(f"{line.gpus:,}", line) for line in plan.by_gpus]))
     click.echo(f"{last.context:,} tokens on {hosts}")
     click.echo("\n".join(f"  {line}" for line in [*plan.explained.lines, _paper(last)]))
+    return None
 
 
 def _table(first: str, lines: Iterable[tuple[str, CostLine]]) -> "Table":

@@ -15,7 +15,7 @@ read 1024000, later ones 131072.
 
 import csv
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 
@@ -30,11 +30,6 @@ class Known:
     hub: str  # hub id of the chat variant
     type: str  # name of the family in `transformers`
     shape: ModelShape
-
-    @property
-    def experts(self) -> int:
-        """Feed-forward networks of a layer; 1: no mixture of experts."""
-        return self.shape.experts
 
 
 @cache
@@ -60,20 +55,7 @@ def nearest(name: str) -> str | None:
 
 
 def _known(row: dict[str, str]) -> Known:
-    numbers = {key: int(value) for key, value in row.items() if value.isdecimal()}
-    shape = ModelShape(
-        parameters=numbers["parameters"],
-        layers=numbers["layers"],
-        hidden=numbers["hidden"],
-        heads=numbers["heads"],
-        kv_heads=numbers["kv_heads"],
-        head_dim=numbers["head_dim"],
-        intermediate=numbers["intermediate"] * numbers["experts_per_token"],
-        vocab=numbers["vocab"],
-        max_positions=numbers["max_positions"],
-        tied=row["tied"] == "true",
-        head_norms=row["type"] in HEAD_NORMS,
-        experts=numbers["experts"],
-        experts_per_token=numbers["experts_per_token"],
-    )
+    numbers = {field.name: int(row[field.name]) for field in fields(ModelShape) if row.get(field.name, "").isdecimal()}
+    numbers["intermediate"] *= numbers["experts_per_token"]
+    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS)
     return Known(row["name"], row["hub"], row["type"], shape)

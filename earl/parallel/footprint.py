@@ -6,7 +6,7 @@ forward   weights + the optimizer's moments + layers at work + a layer's activat
 rollout   weights, shared by the devices of one copy + keys and values of the contexts
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 
 from earl.parallel.memory import (
@@ -70,19 +70,32 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Memory of one rank at one moment, in bytes."""
+class LearnerBytes:
+    """Memory of one rank at one moment, or at the peak of a stage, when the parts add up to the peak."""
 
-    name: str
+    moment: str
     gradients: int = 0  # shards waiting for the step, and gradients not exchanged yet
     gathered: int = 0  # gathered layers
     buffers: int = 0  # sent and received in exchanges
     activations: int = 0
     logits: int = 0
+    weights: int = 0
+    optimizer: int = 0
+    reference: int = 0
+    residue: int = 0  # kept by libraries; counted on CPUs
+    resting: int = 0
+    """Bytes between computations; not a part."""
 
     @property
-    def total(self) -> int:
-        return self.gradients + self.gathered + self.buffers + self.activations + self.logits
+    def parts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in PARTS}
+
+    @property
+    def peak(self) -> int:
+        return sum(getattr(self, name) for name in PARTS)
+
+
+PARTS = [field.name for field in fields(LearnerBytes)[1:-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +143,7 @@ def sizes(shape: ModelShape, training: Training) -> Sizes:
     )
 
 
-def of_update(shape: ModelShape, training: Training) -> list[Moment]:
+def of_update(shape: ModelShape, training: Training) -> list[LearnerBytes]:
     """Moments of an update's last micro-batch."""
     size = sizes(shape, training)
     waiting = size.head * training.float_bytes // WIDE_BYTES  # the head's gradient, until that of the embeddings
@@ -138,7 +151,7 @@ def of_update(shape: ModelShape, training: Training) -> list[Moment]:
     return [*_backward(shape, training, size, waiting, twice), *_ending(shape, training, size, waiting, twice)]
 
 
-def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[Moment]:
+def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[LearnerBytes]:
     """From the gathering of the first layer to the gradients of the last."""
     tokens, whole = training.portion, training.whole
     kept = tokens * (shape.layers * (size.layer.stream if training.recompute else size.layer.kept))
@@ -153,14 +166,14 @@ def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, 
     sent = 0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.shards
     own = before + waiting + (0 if whole else size.unit_gradients)
     return [
-        Moment("gather", before, root + unit, root + unit if _shared(training) else 0),
-        Moment("head", before + size.head, root, ahead, kept + closing + size.learned_states, logits),
-        Moment("layer", own, root + unit, ahead + unsent, kept + one + tokens * size.layer.backward),
-        Moment("send", before + waiting, root, sent, kept - freed),
+        LearnerBytes("gather", before, root + unit, root + unit if _shared(training) else 0),
+        LearnerBytes("head", before + size.head, root, ahead, kept + closing + size.learned_states, logits),
+        LearnerBytes("layer", own, root + unit, ahead + unsent, kept + one + tokens * size.layer.backward),
+        LearnerBytes("send", before + waiting, root, sent, kept - freed),
     ]
 
 
-def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[Moment]:
+def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[LearnerBytes]:
     """From the embeddings' gradient to the step."""
     whole, root = training.whole, 0 if training.whole else size.root
     copies = 2 if shape.tied and not training.lora_rank else 0  # the embeddings' gradient, and its sum with the head's
@@ -168,9 +181,9 @@ def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, tw
     words = layers_done + waiting * (1 + copies) + (0 if shape.tied else waiting)
     exchanged = 0 if whole else twice * size.root_gradients + size.root_gradients // training.shards
     return [
-        Moment("words", words, root, 0 if whole else size.unit_sent, size.states),
-        Moment("exchange", size.shards + waiting, 0, exchanged),
-        Moment("step", size.shards),
+        LearnerBytes("words", words, root, 0 if whole else size.unit_sent, size.states),
+        LearnerBytes("exchange", size.shards + waiting, 0, exchanged),
+        LearnerBytes("step", size.shards),
     ]
 
 
@@ -179,64 +192,16 @@ def _shared(training: Training) -> bool:
     return training.shards > 1 and not training.whole
 
 
-def of_pass(shape: ModelShape, training: Training) -> list[Moment]:
+def of_pass(shape: ModelShape, training: Training) -> list[LearnerBytes]:
     """Moments of a pass without gradients, by the model or its reference."""
     size, tokens, whole = sizes(shape, training), training.portion, training.whole
     shared = _shared(training)
     root, unit = (0, 0) if whole else (size.root, size.unit)
     return [
-        Moment("gather", 0, root + unit, root + unit if shared else 0, 2 * size.states),
-        Moment("layer", 0, root + unit, unit if shared else 0, tokens * size.layer.forward),
-        Moment(
-            "head",
-            0,
-            root,
-            unit if shared else 0,
-            size.states + size.learned_states,
-            size.slices,
-        ),
+        LearnerBytes("gather", 0, root + unit, root + unit if shared else 0, 2 * size.states),
+        LearnerBytes("layer", 0, root + unit, unit if shared else 0, tokens * size.layer.forward),
+        LearnerBytes("head", 0, root, unit if shared else 0, size.states + size.learned_states, size.slices),
     ]
-
-
-PARTS = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "gathered",
-    "buffers",
-    "activations",
-    "logits",
-    "reference",
-    "residue",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerBytes:
-    """Memory of one device at the peak of a stage; the parts add up to the peak."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    gathered: int  # gathered layers
-    buffers: int  # of exchanges between devices
-    activations: int
-    logits: int
-    reference: int
-    residue: int  # kept by libraries; counted on CPUs
-
-    offload: bool
-    """Whether moments and reference are in host memory while they are not needed."""
-    moment: str  # name of the `Moment` of the peak
-    resting: int  # bytes between computations
-
-    @property
-    def parts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in PARTS}
-
-    @property
-    def peak(self) -> int:
-        return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +233,7 @@ def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
     return _fullest(shape, training, of_pass(shape, training))
 
 
-def _fullest(shape: ModelShape, training: Training, moments: list[Moment]) -> LearnerBytes:
+def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes]) -> LearnerBytes:
     devices = training.tp if training.whole else training.shards * training.tp
     trained = adapter_parameters(shape, training.lora_rank) if training.lora_rank else shape.parameters
     base = WIDE_BYTES * shape.parameters
@@ -277,20 +242,14 @@ def _fullest(shape: ModelShape, training: Training, moments: list[Moment]) -> Le
     reference = ceil(base / devices) if training.reference and not training.lora_rank else 0
     residue = RESIDUE_BYTES + (KERNEL_BYTES if training.float_bytes < WIDE_BYTES else 0)
     away = training.offload and not training.on_host
-    held = {moment.name: 0 if away and moment.name != "step" else optimizer for moment in moments}
-    fullest = max(moments, key=lambda moment: moment.total + held[moment.name])
-    return LearnerBytes(
+    held = {one.moment: 0 if away and one.moment != "step" else optimizer for one in moments}
+    fullest = max(moments, key=lambda one: one.peak + held[one.moment])
+    return replace(
+        fullest,
         weights=weights,
-        gradients=fullest.gradients,
-        optimizer=held[fullest.name],
-        gathered=fullest.gathered,
-        buffers=fullest.buffers,
-        activations=fullest.activations,
-        logits=fullest.logits,
+        optimizer=held[fullest.moment],
         reference=0 if away else reference,
         residue=residue if training.on_host else 0,
-        offload=training.offload,
-        moment=fullest.name,
         resting=weights + (0 if away else optimizer + reference),
     )
 

@@ -5,7 +5,7 @@ KERNEL_BYTES) is fitted there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Literal
 
@@ -141,7 +141,7 @@ class SlotBytes:
 
     @property
     def parts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("weights", "slots", "activations", "logits", "residue")}
+        return {name: size for name, size in asdict(self).items() if name != "moment"}
 
     @property
     def peak(self) -> int:

@@ -171,14 +171,9 @@ class Timing:
     measured_at: str  # ISO 8601, in UTC
     expected: Expected | None = None  # before the measurement; None: the speed of the machines was unknown
 
-    @property
-    def origin(self) -> Origin:
-        return "measured"
-
     def as_object(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("seconds", "spread", "count", "origin", "measured_at")}
-        expected = None if self.expected is None else asdict(self.expected)
-        return {**asdict(self.point), "choice": self.point.choice.as_object(), **own, "expected": expected}
+        own = asdict(self)
+        return {**own.pop("point"), "origin": "measured", **own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +182,7 @@ class Skipped:
     why: str
 
     def as_object(self) -> dict[str, Any]:
-        return {**asdict(self.point), "choice": self.point.choice.as_object(), "why": self.why}
+        return {**asdict(self.point), "why": self.why}
 
 
 def spread_of(seconds: list[float]) -> tuple[float, float]:

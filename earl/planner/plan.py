@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from typing import Any
 
 from earl.errors import EarlError
@@ -23,21 +23,17 @@ class FastestLayout:
     stage: Stage
     context: int
     responses: int | None
-    tp: int | None  # None: no layout fits
-    dp: int | None
-    recompute: bool
-    offload: bool
-    tokens_per_gpu_s: float | None
-    ahead_percent: float | None
-    """Over the fastest layout with another split; None: no other fits."""
-    certain: bool
-    """Whether its 80 % interval lies above that of the other one; False: measure both before relying on it."""
     verdict: str
     """Of the chosen cell; if none fits, of the nearest one."""
-
-    @property
-    def as_object(self) -> dict[str, Any]:
-        return asdict(self)
+    tp: int | None = None  # None: no layout fits
+    dp: int | None = None
+    recompute: bool = False
+    offload: bool = False
+    tokens_per_gpu_s: float | None = None
+    ahead_percent: float | None = None
+    """Over the fastest layout with another split; None: no other fits."""
+    certain: bool = False
+    """Whether its 80 % interval lies above that of the other one; False: measure both before relying on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,60 +60,27 @@ def switches(found: Iterable[FastestLayout]) -> list[Switch]:
     return [Switch(run[0].stage, run[0].responses, run[0].tp, run[0].context, run[-1].context) for run in runs]
 
 
-def changes(runs: Sequence[Switch]) -> list[tuple[Switch, Switch]]:
-    """Neighbouring ranges of the same stage and load: where the layout changes as contexts grow."""
-    return [
-        (before, after)
-        for before, after in pairwise(runs)
-        if (before.stage, before.responses) == (after.stage, after.responses)
-    ]
-
-
 def _choice(group: Sequence[PlanCell]) -> FastestLayout:
     """Among equally fast layouts the smallest split wins."""
-    fitting = sorted((cell for cell in group if cell.throughput), key=lambda cell: (-_value(cell), cell.tp))
+    fitting = [(cell.throughput, cell) for cell in group if cell.throughput]
     if not fitting:
         nearest = min(group, key=lambda cell: cell.memory_bytes / max(1, cell.room_bytes))
-        return FastestLayout(
-            nearest.stage,
-            nearest.context,
-            nearest.responses,
-            None,
-            None,
-            False,
-            False,
-            None,
-            None,
-            False,
-            nearest.verdict,
-        )
-    best, *others = fitting
-    rival = next((cell for cell in others if cell.tp != best.tp), None)
+        return FastestLayout(nearest.stage, nearest.context, nearest.responses, nearest.verdict)
+    (speed, best), *others = sorted(fitting, key=lambda one: (-one[0].value, one[1].tp))
+    rival = next((other for other, cell in others if cell.tp != best.tp), None)
     return FastestLayout(
         stage=best.stage,
         context=best.context,
         responses=best.responses,
+        verdict=best.verdict,
         tp=best.tp,
         dp=best.dp,
         recompute=best.recompute,
         offload=best.offload,
-        tokens_per_gpu_s=_value(best),
-        ahead_percent=(_value(best) / _value(rival) - 1) * 100 if rival else None,
-        certain=rival is None or _low(best) > _high(rival),
-        verdict=best.verdict,
+        tokens_per_gpu_s=speed.value,
+        ahead_percent=(speed.value / rival.value - 1) * 100 if rival else None,
+        certain=rival is None or speed.low > rival.high,
     )
-
-
-def _value(cell: PlanCell) -> float:
-    return cell.throughput.value if cell.throughput else 0.0
-
-
-def _low(cell: PlanCell) -> float:
-    return cell.throughput.low if cell.throughput else 0.0
-
-
-def _high(cell: PlanCell) -> float:
-    return cell.throughput.high if cell.throughput else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,34 +95,19 @@ class Speedup:
     percent: float | None  # None if one of the two does not fit
     why: str  # which one does not fit; empty if both do
 
-    @property
-    def as_object(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def speedup(before: float, after: float) -> float:
-    return round((after - before) / before * 100, 1)
-
 
 def speedups(cells: Iterable[PlanCell]) -> list[Speedup]:
     """Every split of the rollout against the next larger one."""
-    found = {(cell.tp, cell.responses, cell.context): cell for cell in cells if cell.responses is not None}
-    tps = sorted({tp for tp, _, _ in found})
-    places = sorted({(responses, context) for _, responses, context in found})
-    return [
-        _speedup(found[before, responses, context], found[after, responses, context])
-        for before, after in pairwise(tps)
-        for responses, context in places
-    ]
-
-
-def _speedup(before: PlanCell, after: PlanCell) -> Speedup:
-    assert before.responses is not None, "rollout has a load"
-    percent, without = None, [cell for cell in (before, after) if cell.throughput is None]
-    if before.throughput and after.throughput:
-        percent = speedup(before.throughput.value, after.throughput.value)
-    why = " and ".join(f"TP {cell.tp} does not fit" for cell in without)
-    return Speedup(before.tp, after.tp, before.context, before.responses, percent, why)
+    found = {(cell.tp, cell.responses, cell.context): cell.throughput for cell in cells if cell.responses is not None}
+    result = []
+    for (first, last), (load, context) in product(
+        pairwise(sorted({tp for tp, _, _ in found})), sorted({(load, context) for _, load, context in found})
+    ):
+        before, after = found[first, load, context], found[last, load, context]
+        gain = round((after.value - before.value) / before.value * 100, 1) if before and after else None
+        why = " and ".join(f"TP {tp} does not fit" for tp, speed in ((first, before), (last, after)) if speed is None)
+        result.append(Speedup(first, last, context, load, gain, why))
+    return result
 
 
 LARGEST_HOST = 8  # GPUs of the largest host that is proposed
@@ -203,9 +151,9 @@ class Plan:
             "episodes": config.rollout.episodes,
             "price_per_gpu_hour": price,
             "cells": [cell.as_object for cell in self.cells],
-            "choices": [choice.as_object for choice in self.choices],
+            "choices": [asdict(choice) for choice in self.choices],
             "switches": [asdict(run) for run in self.switches],
-            "map": [entry.as_object for entry in self.map],
+            "map": [asdict(entry) for entry in self.map],
             "step": [each.as_object for each in self.steps],
             "dispatch": [asdict(each.dispatch) for each in self.steps if each.dispatch],
             "cost": [each.cost(price) for each in self.steps],

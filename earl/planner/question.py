@@ -76,29 +76,17 @@ def tps(given: str | None, shape: ModelShape, cluster: ClusterSpec, name: str) -
     found = numbers("--tp", given)
     for tp in found:
         if tp > host:
-            raise EarlError(
-                f"--tp {tp}: one copy lies on one host, and a host of {cluster.where} has {host} GPUs; "
-                f"nearest valid: {_nearest(tp, possible)} (possible: {_listed(possible)})"
-            )
-        if tp not in splits(shape, host, replicated=True):
-            raise EarlError(
-                f"--tp {tp}: {name} has {shape.heads} attention heads and {shape.kv_heads} key-value heads, which {tp} "
-                f"GPUs cannot share evenly; nearest valid: {_nearest(tp, possible)} (possible: {_listed(possible)})"
-            )
-        if host % tp:
-            raise EarlError(
-                f"--tp {tp}: a host of {cluster.where} has {host} GPUs, which copies of {tp} do not fill; "
-                f"nearest valid: {_nearest(tp, possible)} (possible: {_listed(possible)})"
-            )
+            why = f"one copy lies on one host, and a host of {cluster.where} has {host} GPUs"
+        elif tp not in splits(shape, host, replicated=True):
+            heads = f"{shape.heads} attention heads and {shape.kv_heads} key-value heads"
+            why = f"{name} has {heads}, which {tp} GPUs cannot share evenly"
+        elif host % tp:
+            why = f"a host of {cluster.where} has {host} GPUs, which copies of {tp} do not fill"
+        else:
+            continue
+        near = min(possible, key=lambda size: abs(size - tp))
+        raise EarlError(f"--tp {tp}: {why}; nearest valid: {near} (possible: {', '.join(map(str, possible))})")
     return found
-
-
-def _nearest(wanted: int, possible: list[int]) -> int:
-    return min(possible, key=lambda tp: abs(tp - wanted))
-
-
-def _listed(possible: list[int]) -> str:
-    return ", ".join(map(str, possible))
 
 
 MOST_GPUS = 16_384
@@ -195,18 +183,13 @@ def question(
 
 def _contexts(wish: Wish, shape: ModelShape, model: str) -> tuple[int, ...]:
     """The contexts, which may be given in one of three ways."""
-    named = {
-        "--contexts": wish.contexts is not None,
-        "--context": wish.longest is not None,
-        "--prompt-tokens with --reply-tokens": wish.prompt_tokens is not None and wish.reply_tokens is not None,
-    }
-    ways = [way for way, given in named.items() if given]
+    parts = (wish.prompt_tokens, wish.reply_tokens)
+    whole = None if None in parts else str(sum(filter(None, parts)))
+    named = {"--contexts": wish.contexts, "--context": wish.longest, "--prompt-tokens with --reply-tokens": whole}
+    ways = [way for way, given in named.items() if given is not None]
     if len(ways) > 1:
         raise EarlError(f"{ways[0]} and {ways[1]} both say how long contexts are; leave one of them out")
-    if wish.prompt_tokens is not None and wish.reply_tokens is not None:
-        whole = str(wish.prompt_tokens + wish.reply_tokens)
-        return contexts(whole, None, shape, model)
-    return contexts(wish.contexts, wish.longest, shape, model)
+    return contexts(whole or wish.contexts, wish.longest, shape, model)
 
 
 def _check_tokens(tokens: Tokens, contexts: tuple[int, ...]) -> None:

@@ -39,9 +39,6 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
         responses=responses,
         dp=layout.dp,
         tp=layout.tp,
-        micro_batch_tokens=None,
-        recompute=False,
-        offload=False,
         feasible=found.fits,
         verdict=_verdict(found, engine, context, responses, room),
         memory_bytes=found.memory_bytes if found.fits else int(held + context * engine.token_bytes),
@@ -176,7 +173,6 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
     return PlanCell(
         stage=stage,
         context=context,
-        responses=None,
         dp=layout.dp,
         tp=layout.tp,
         micro_batch_tokens=way.micro_batch_tokens,
@@ -186,8 +182,6 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
         verdict=f"{'' if way in speeds else 'out of memory: '}{verdicts[way].words}",
         memory_bytes=verdicts[way].needed_bytes,
         room_bytes=verdicts[way].usable_bytes,
-        kv_tokens_capacity=None,
-        waves=None,
         throughput=speeds.get(way),
     )
 

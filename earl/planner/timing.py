@@ -139,8 +139,7 @@ def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int
     work = Workload(mean * prompt / context, mean * written, len(own), float(own.max()) * written)
     fast = rollout(asked.engine(tp), work).tokens_per_gpu_s
     assert fast is not None, "the longest one fits"
-    took, least, most = (float(own.sum()) * written / (speed * tp) for speed in (fast.value, fast.high, fast.low))
-    return StageTime("rollout", Estimate(took, least, most, fast.origin), Layout(copies, tp))
+    return _timed("rollout", float(own.sum()) * written, fast, Layout(copies, tp))
 
 
 def _update(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
@@ -159,9 +158,13 @@ def _learned(stage: str, cell: PlanCell, lengths: Lengths, batches: int, times: 
     """Each rank processes its share of a batch's tokens, but at least the longest row."""
     assert cell.throughput is not None, "it fits"
     own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
-    fast = cell.throughput
-    took, least, most = (own / (speed * cell.tp) for speed in (fast.value, fast.high, fast.low))
-    return StageTime(stage, Estimate(took, least, most, fast.origin), Layout(cell.dp, cell.tp))
+    return _timed(stage, own, cell.throughput, Layout(cell.dp, cell.tp))
+
+
+def _timed(stage: str, tokens: float, fast: Estimate, layout: Layout) -> StageTime:
+    """Time of `tokens` on one copy; `fast` is per GPU and second."""
+    took, least, most = (tokens / (speed * layout.tp) for speed in (fast.value, fast.high, fast.low))
+    return StageTime(stage, Estimate(took, least, most, fast.origin), layout)
 
 
 def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:

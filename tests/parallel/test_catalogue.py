@@ -15,8 +15,8 @@ def counted(model) -> int:
     biases = (heads + 2 * kv) * size if model.type == "qwen2" else 0
     norms = 2 * shape.hidden + (2 * size if model.type.startswith("qwen3") else 0)
     routed = shape.intermediate // per_token(model)
-    feed_forward = 3 * shape.hidden * routed * model.experts
-    router = shape.hidden * model.experts if model.experts > 1 else 0
+    feed_forward = 3 * shape.hidden * routed * model.shape.experts
+    router = shape.hidden * model.shape.experts if model.shape.experts > 1 else 0
     words = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     return words + shape.layers * (attention + biases + norms + feed_forward + router) + shape.hidden
 
@@ -42,7 +42,11 @@ def test_transformers_makes_the_same_shape(name: str) -> None:
     model = known(name)
     shape = model.shape
     width = shape.intermediate // per_token(model)
-    mixture = {"num_experts": model.experts, "moe_intermediate_size": width, "num_experts_per_tok": per_token(model)}
+    mixture = {
+        "num_experts": shape.experts,
+        "moe_intermediate_size": width,
+        "num_experts_per_tok": per_token(model),
+    }
     config = AutoConfig.for_model(
         model.type,
         hidden_size=shape.hidden,
@@ -54,7 +58,7 @@ def test_transformers_makes_the_same_shape(name: str) -> None:
         vocab_size=shape.vocab,
         max_position_embeddings=shape.max_positions,
         tie_word_embeddings=model.shape.tied,
-        **(mixture if model.experts > 1 else {}),
+        **(mixture if model.shape.experts > 1 else {}),
         **({"sliding_window": None} if model.type == "mistral" else {}),
     )
     with torch.device("meta"):

@@ -1,12 +1,12 @@
 """The paper's speed-up map."""
 
-from earl.planner.plan import speedup, speedups
+from earl.planner.plan import speedups
 from tests.planner.cells import cell
 
 
 def test_equation_1() -> None:
-    assert speedup(100.0, 131.0) == 31.0
-    assert speedup(131.0, 100.0) == -23.7  # -31 / 131
+    assert [entry.percent for entry in speedups([cell(1024, 4, 100.0), cell(1024, 8, 131.0)])] == [31.0]
+    assert [entry.percent for entry in speedups([cell(1024, 4, 131.0), cell(1024, 8, 100.0)])] == [-23.7]  # -31 / 131
 
 
 def test_every_split_against_the_next_larger_one() -> None:

@@ -1,7 +1,6 @@
 """Settings, state, inputs and result of a decision: JSON values, so that a recorded decision can be repeated."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from earl.parallel.layout import Choice, Stage
 from earl.parallel.memory import Origin
@@ -45,22 +44,6 @@ class StageState:
     """The choices that were clearly the fastest, in order, each once; the last is so now."""
     reversals: int = 0  # how often an earlier fastest choice became it again
 
-    def as_object(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> "StageState":
-        """Inverse of `as_object`, also after JSON turned tuples into lists."""
-        return cls(
-            current=fields["current"] and Choice.of(fields["current"]),
-            since=fields["since"],
-            left=tuple(Left(**{**one, "choice": Choice.of(one["choice"])}) for one in fields["left"]),
-            backs=tuple(fields["backs"]),
-            steps=fields["steps"],
-            fastest=tuple(map(Choice.of, fields["fastest"])),
-            reversals=fields["reversals"],
-        )
-
 
 AHEAD = (0, 1, 2, 4, 8, 16, 32, 64)  # steps after the present one for which candidates are compared
 
@@ -95,9 +78,6 @@ class Inputs:
     remaining: int | None  # steps of the run after this one; None: unknown
     candidates: tuple[Candidate, ...]
     settings: Settings
-
-    def as_object(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from pydantic import TypeAdapter
 
@@ -31,7 +31,7 @@ class Replayed:
 
 def text_of(decision: Decision) -> str:
     """The inputs of a decision as JSON; numbers survive to the bit."""
-    made_from = {"inputs": decision.inputs.as_object(), "state": decision.state.as_object()}
+    made_from = {"inputs": asdict(decision.inputs), "state": asdict(decision.state)}
     return json.dumps(made_from, separators=(",", ":"))
 
 

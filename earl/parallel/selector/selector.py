@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from earl.context.forecast import outlook
 from earl.parallel.layout import STAGES, Choice, Stage, longest_bucket
@@ -66,6 +67,7 @@ class CostTable:
         return [known[node] for node in nodes]
 
 
+_STATE = TypeAdapter(StageState)
 KEPT_STEPS = 200  # steps of contexts that forecasts use
 
 
@@ -99,7 +101,7 @@ class Memory:
             "cells": {stage: as_objects(cells) for stage, cells in self.cells.items()},
             "barred": [asdict(one) for one in self.barred],
             "switches": [(choice.as_object(), *counted) for choice, counted in self.switches.items()],
-            "stages": {stage: state.as_object() for stage, state in self.stages.items()},
+            "stages": {stage: asdict(state) for stage, state in self.stages.items()},
         }
 
     @classmethod
@@ -110,7 +112,7 @@ class Memory:
             cells={stage: cells_of(fields["cells"][stage]) for stage in STAGES},
             barred=[Barred(Choice.of(one["choice"]), Load(**one["load"]), one["step"]) for one in fields["barred"]],
             switches={Choice.of(choice): (count, seconds) for choice, count, seconds in fields["switches"]},
-            stages={stage: StageState.of(fields["stages"][stage]) for stage in STAGES},
+            stages={stage: _STATE.validate_python(fields["stages"][stage]) for stage in STAGES},
         )
 
 

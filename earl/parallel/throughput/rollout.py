@@ -8,7 +8,7 @@ import numpy as np
 
 from earl.parallel.hardware import GIB
 from earl.parallel.memory import Estimate
-from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, StepSeconds, Values, average_step, fitted
+from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, Values, average_step, fitted
 
 INTERVAL = 1.2816  # standard deviations to either side that hold 80 %
 NUDGE = 5e-3  # step of a coefficient's logarithm, for derivatives
@@ -42,7 +42,6 @@ class Rollout:
     reserve_bytes: int
     kv_bytes: int  # keys and values at the end of the responses that run at once
     tokens_per_gpu_s: Estimate | None  # written tokens, of each device and second; None: it does not fit
-    step: StepSeconds | None  # of an average step of a full wave, by cause
 
     @property
     def memory_bytes(self) -> int:
@@ -69,7 +68,6 @@ def rollout(engine: Engine, workload: Workload, coefficients: Coefficients | Non
         reserve_bytes=engine.reserve_bytes(own),
         kv_bytes=int(held),
         tokens_per_gpu_s=_estimate(engine, workload, known) if fits else None,
-        step=mean_step(engine, workload, at_once, own) if fits else None,
     )
 
 
@@ -101,11 +99,11 @@ def tokens_per_second(engine: Engine, workload: Workload, own: Values) -> float:
 def _seconds(engine: Engine, workload: Workload, count: float, steps: float, own: Values) -> float:
     """Time of `steps` steps with `count` responses at once, or of more steps with fewer if prompts are too long."""
     per_step = min(count, engine.software.step_tokens * workload.reply_tokens / workload.context)
-    return steps * count / per_step * mean_step(engine, workload, per_step, own).total
+    return steps * count / per_step * mean_step(engine, workload, per_step, own)
 
 
-def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> StepSeconds:
-    """A step of `count` responses half-way through their replies, with the prompts of later ones."""
+def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> float:
+    """Seconds of a step of `count` responses half-way through their replies, with the prompts of later ones."""
     prompts = count * workload.prompt_tokens / workload.reply_tokens
     context = workload.prompt_tokens + workload.reply_tokens / 2
     batch = StepLoad(count, context, prompts, workload.prompt_tokens / 2)

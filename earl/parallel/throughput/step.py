@@ -65,10 +65,6 @@ class Coefficients:
     """Standard deviation of log(measured / predicted) on data that was not used in the fit."""
 
 
-def prior_values() -> Values:
-    return {name: prior.value for name, prior in PRIORS.items()}
-
-
 @cache
 def fitted() -> Coefficients:
     stored = tomllib.loads(files("earl.parallel.throughput").joinpath(FILE).read_text(encoding="utf-8"))
@@ -135,11 +131,6 @@ class Parts:
     dense: int  # multiplied for every token
     experts: int  # feed-forward networks of a mixture, all of them
     share: float  # of the experts that one token passes
-
-    @property
-    def per_token(self) -> float:
-        """Multiplied for every token, without the output layer."""
-        return self.dense + self.experts * self.share
 
     def read(self, tokens: float) -> float:
         """Parameters of linear layers that a batch of `tokens` reads; experts without a token are not read.
@@ -270,29 +261,17 @@ class StepSeconds:
     def total(self) -> float:
         return self.weights + self.contexts + self.prompts + self.all_reduce + self.activations + self.overhead
 
-    def mixed(self, other: "StepSeconds", share: float) -> "StepSeconds":
-        """The mean of these steps and a `share` of others."""
-        own = 1.0 - share
-        return StepSeconds(
-            self.weights * own + other.weights * share,
-            self.contexts * own + other.contexts * share,
-            self.prompts * own + other.prompts * share,
-            self.all_reduce * own + other.all_reduce * share,
-            self.activations * own + other.activations * share,
-            self.overhead * own + other.overhead * share,
-        )
 
-
-def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) -> StepSeconds:
-    """The mean of steps that read `batch.prompt_tokens` on average: whole prompts in some, and none in the others.
+def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) -> float:
+    """Mean seconds of steps that read `batch.prompt_tokens` on average: whole prompts in some, and none in the others.
     27 sequences, of each 2,048 tokens read and 128 written: 432 tokens of prompts a step, in 0.21 of the steps."""
     whole = min(max(prompt, batch.prompt_tokens), engine.software.step_tokens - batch.sequences)
     if whole <= batch.prompt_tokens:
-        return step_seconds(engine, batch, own)
+        return step_seconds(engine, batch, own).total
     share = batch.prompt_tokens / whole
     without = step_seconds(engine, replace(batch, prompt_tokens=0.0), own)
     reading = step_seconds(engine, replace(batch, prompt_tokens=whole), own)
-    return without.mixed(reading, share)
+    return without.total * (1 - share) + reading.total * share
 
 
 def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> StepSeconds:

@@ -1,11 +1,12 @@
 """The pure decision: whatever the inputs, it keeps its rules, and the same inputs give the same decision."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from earl.errors import EarlError
 from earl.parallel.layout import Choice, Layout, bucket_of
@@ -146,7 +147,7 @@ def test_what_is_left_is_remembered_with_what_it_lost():
     assert (state.left, state.since) == ((Left(CHOICES[0], 7, 0.5),), 7)
     state = decide(state, inputs(30, [both[0], replace(both[1], fits=1, futures=(1,))]))[0]
     assert (state.left[-1], state.backs) == (Left(CHOICES[1], 30, 0.0, 101), (30,))  # memory forced it, one step ahead
-    assert StageState.of(json.loads(json.dumps(state.as_object()))) == state
+    assert TypeAdapter(StageState).validate_python(json.loads(json.dumps(asdict(state)))) == state
 
 
 def test_another_margin_switches_otherwise():

@@ -60,7 +60,7 @@ def test_a_prompt_is_read_at_once_in_some_steps() -> None:
     without = step_seconds(engine, StepLoad(27, 2000), OWN).total
     reading = step_seconds(engine, StepLoad(27, 2000, 2048, 1024), OWN).total
     share = 432 / 2048
-    assert average_step(engine, batch, 2048, OWN).total == pytest.approx(without * (1 - share) + reading * share)
+    assert average_step(engine, batch, 2048, OWN) == pytest.approx(without * (1 - share) + reading * share)
 
 
 def test_a_mixture_reads_the_experts_that_a_batch_hits() -> None:
@@ -71,7 +71,6 @@ def test_a_mixture_reads_the_experts_that_a_batch_hits() -> None:
     assert part.read(1) == pytest.approx(part.dense + part.experts * 0.25)
     assert part.read(2) == pytest.approx(part.dense + part.experts * 0.4375)
     assert part.read(100) == pytest.approx(part.dense + part.experts)
-    assert part.per_token == part.dense + part.experts / 4
     assert weight_bytes(MIXTRAL, Precision()) == 2 * MIXTRAL.parameters
 
 
