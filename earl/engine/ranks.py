@@ -32,7 +32,6 @@ class Ranks(Protocol):
     rank: int
     share: int  # which share of the rows this process computes
     shares: int
-    lockstep: bool  # whether all processes have to make the same number of forward passes
     saver: bool  # whether this process saves what all of them hold alike
     layout: Layout
 
@@ -68,7 +67,6 @@ class Ranks(Protocol):
 
 
 class Replicas:
-    lockstep = False
     layout = Layout()
 
     def __init__(self, peers: Sums) -> None:
