@@ -14,7 +14,7 @@ from torch import Tensor
 
 from earl.engine.kv_batches import Contexts, need, waves
 from earl.engine.model import Policy, empty, shape_of, tensors_once
-from earl.engine.sampler import Probe, check
+from earl.engine.sampler import Probe, Sampler, check
 from earl.parallel.memory import kv_bytes
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 """Tolerance of a probe's log-probs: both sides compute in float32, in different order."""
 
 
-class LocalSampler:
+class LocalSampler(Sampler):
     """Samples from its own copy of a policy's model, of whose weights it takes a copy if there are any. room_bytes:
     for keys and values in this process; episodes that do not fit wait for others; None: no limit."""
 
@@ -66,14 +66,7 @@ class LocalSampler:
     def version(self) -> int:
         return self._version
 
-    def sleep(self) -> None:
-        """A no-op."""
-
-    def wake(self) -> None:
-        """A no-op."""
-
     def close(self) -> None:
-        """Free weights, keys and values now; the sampler is unusable afterwards."""
         for tensor in self._model.parameters():
             tensor.data = tensor.data.new_empty(0)  # modules and hooks form reference cycles, which are collected later
         self._forget()
@@ -97,7 +90,6 @@ class LocalSampler:
         return [completions[number] for number in range(len(prompts))]
 
     def most_waves(self) -> int | None:
-        """The most batches of one call since this was last asked; None without a limit."""
         most, self._most_waves = self._most_waves, 0
         return None if self._room == sys.maxsize else most
 

