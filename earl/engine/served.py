@@ -5,17 +5,17 @@ text        any server: the conversation is sent as messages, and a token is a c
 """
 
 import http.client
-import io
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from socket import socket
+from socket import SHUT_RDWR, socket
+from threading import Timer
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -103,18 +103,27 @@ class Client:
         parts = urlsplit(self.url)
         assert parts.hostname is not None
         connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = connect(parts.hostname, parts.port, timeout=_left(end))
-        connection.response_class = partial(_Response, end=end)  # type: ignore[assignment]
-        try:
-            method = "GET" if data is None else "POST"
-            connection.request(method, f"{parts.path.rstrip('/')}/{path}", data, _headers())
-            with connection.getresponse() as answer:
-                body = answer.read(limit + 1)
-                if 200 <= answer.status < 300:
-                    return _whole(answer, body, limit)
-                reason = _without_key(f"{answer.status} {_said(answer, body)}")[:REASON_CHARACTERS]
-        finally:
-            connection.close()
+        connection = connect(parts.hostname, parts.port, timeout=max(0.001, end - time.monotonic()))
+        with closing(connection):
+            connection.connect()
+            # Ends the reply at the deadline, however slowly its bytes come: a timeout holds for one read only.
+            timer = Timer(end - time.monotonic(), _end, [connection.sock])
+            timer.start()
+            try:
+                connection.request(
+                    "GET" if data is None else "POST", f"{parts.path.rstrip('/')}/{path}", data, _headers()
+                )
+                with connection.getresponse() as answer:
+                    body = answer.read(limit + 1)
+            except (OSError, http.client.HTTPException):
+                _check_time(end)
+                raise
+            finally:
+                timer.cancel()
+        _check_time(end)
+        if 200 <= answer.status < 300:
+            return _whole(answer, body, limit)
+        reason = _without_key(f"{answer.status} {_said(answer, body)}")[:REASON_CHARACTERS]
         if answer.status in PASSING:
             raise _Passing(reason)
         raise EarlError(f"the server at {self.url} refuses {path}: {reason}; {_cure(answer.status)}")
@@ -124,37 +133,14 @@ class _Passing(Exception):
     """A status worth a retry."""
 
 
-class _Response(http.client.HTTPResponse):
-    """A response that has to be complete before a deadline of the monotonic clock."""
-
-    def __init__(self, sock: socket, *arguments: Any, end: float, **keywords: Any) -> None:
-        super().__init__(sock, *arguments, **keywords)
-        self._kept, self.fp = self.fp, io.BufferedReader(_Timed(sock, end))  # the first one holds the socket open
-
-    def close(self) -> None:
-        super().close()
-        self._kept.close()
+def _end(sock: socket) -> None:
+    with suppress(OSError):  # the server was faster
+        sock.shutdown(SHUT_RDWR)
 
 
-class _Timed(io.RawIOBase):
-    """Reads a socket up to a deadline of the monotonic clock, however slowly the bytes come."""
-
-    def __init__(self, sock: socket, end: float) -> None:
-        self._sock, self._end = sock, end
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(_left(self._end))
-        return self._sock.recv_into(buffer)
-
-
-def _left(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
+def _check_time(end: float) -> None:
+    if time.monotonic() >= end:
         raise TimeoutError("timed out")
-    return left
 
 
 def _whole(answer: http.client.HTTPResponse, body: bytes, limit: int) -> bytes:
