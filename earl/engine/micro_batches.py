@@ -29,7 +29,7 @@ class RowShare:
 
     @classmethod
     def whole(cls, rows: Rows) -> Self:
-        counts = (_per_row(rows, rows.mask), _per_row(rows, rows.value_mask))
+        counts = rows.per_row(rows.mask), rows.per_row(rows.value_mask)
         return cls(np.arange(rows.num_rows), *counts, alone=False)
 
     def places(self, rows: Numbers) -> Numbers:
@@ -51,12 +51,6 @@ def minibatches(order: Generator, rows: int, count: int) -> list[Numbers]:
 
 def order_of(seed: int) -> Generator:
     return np.random.Generator(np.random.PCG64(seed))
-
-
-def _per_row(rows: Rows, marked: NDArray[np.bool_]) -> Numbers:
-    if not rows.num_rows:
-        return np.zeros(0, np.int64)
-    return np.add.reduceat(marked, rows.offsets[:-1], dtype=np.int64)
 
 
 R = TypeVar("R", bound=Rows)
@@ -81,14 +75,12 @@ def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
     first, kind = distinct(rows)
     own = deal(rows.lengths[first], shares)[share]
     members = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
-    return [_chunk(rows, first, own[cut], members) for cut in chunks_by_tokens(rows.lengths[first[own]], max_tokens)]
-
-
-def _chunk(rows: R, first: NDArray[np.int64], kinds: NDArray[np.int64], members: list[NDArray[np.int64]]) -> Chunk[R]:
-    of_kind = [members[number] for number in kinds]
-    copies = np.repeat(np.arange(len(kinds)), [len(own) for own in of_kind])
-    numbers = np.concatenate(of_kind)
-    return Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers)
+    cut = []
+    for kinds in (own[some] for some in chunks_by_tokens(rows.lengths[first[own]], max_tokens)):
+        numbers = np.concatenate([members[number] for number in kinds])
+        copies = np.repeat(np.arange(len(kinds)), [len(members[number]) for number in kinds])
+        cut.append(Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers))
+    return cut
 
 
 def silent(rows: R) -> Chunk[R]:

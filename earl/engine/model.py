@@ -31,12 +31,11 @@ def bare(config: Any) -> Any:
         ).eval()
 
 
-def empty(model: Any) -> Any:
-    """A model like `model` with allocated, uninitialised weights; tied weights are tied."""
-    made = bare(model.config).to_empty(device="cpu")
-    made.tie_weights()
-    make_buffers(made, torch.device("cpu"))
-    return made
+def allocated(model: Any) -> Any:
+    """A model of the meta device with uninitialised weights; tied weights are tied."""
+    model.to_empty(device="cpu").tie_weights()
+    make_buffers(model, torch.device("cpu"))
+    return model
 
 
 def make_buffers(model: Any, device: torch.device) -> None:

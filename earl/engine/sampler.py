@@ -36,11 +36,11 @@ class Probe:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: Any, weights: Mapping[str, Tensor] | None = None) -> "Probe":
-        """The probe of a model, with its own weights or with the given ones."""
+    def of(cls, model: Any, weights: Mapping[str, Tensor]) -> "Probe":
+        """The probe of a model with the given weights."""
         tokens = probe_tokens(model.config.get_text_config().vocab_size)
         own = {name for name, _ in model.named_parameters()}  # tied weights have two names in `weights`, one here
-        given = {name: tensor for name, tensor in (weights or {}).items() if name in own}
+        given = {name: tensor for name, tensor in weights.items() if name in own}
         inputs = {"input_ids": torch.tensor([tokens]), "use_cache": False}
         logits = functional_call(model, given, (), inputs).logits[0, :-1].float()
         logprobs = torch.log_softmax(logits, dim=-1)
@@ -80,11 +80,12 @@ def check(probe: Probe, measured: Sequence[float], tolerance: float, version: in
         )
 
 
-class Sampler(Protocol):
+class Sampler:
     """Token ids in, token ids and log-probs out. A subclass inherits methods that do nothing here."""
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order."""
+        raise NotImplementedError
 
     def release(self, sessions: Sequence[int]) -> None:
         """Forget cached state of these episodes."""
@@ -94,6 +95,7 @@ class Sampler(Protocol):
 
         probe: for samplers that check themselves after loading; absent: they compute it from `weights`.
         """
+        raise NotImplementedError
 
     def sleep(self) -> None:
         """Free the device's memory, where it is separate."""

@@ -109,12 +109,13 @@ class Gpu:
         engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
         engine.collective_rpc("start_weight_update")
         for some in _chunks(weights):
-            copies = {name: _on_every_gpu(tensor.to(torch.bfloat16)) for name, tensor in some.items()}
+            gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+            copies = [[tensor.to(gpu, torch.bfloat16).contiguous() for gpu in gpus] for tensor in some.values()]
             update = {
                 "names": [*some],
                 "dtype_names": ["bfloat16"] * len(some),
                 "shapes": [list(tensor.shape) for tensor in some.values()],
-                "ipc_handles": [_handles(own) for own in copies.values()],
+                "ipc_handles": [_handles(own) for own in copies],
             }
             engine.collective_rpc("update_weights", kwargs={"update_info": update})
         engine.collective_rpc("finish_weight_update")
@@ -167,10 +168,6 @@ def _chunks(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         taken += tensor.nbytes
     if some:
         yield some
-
-
-def _on_every_gpu(tensor: Tensor) -> list[Tensor]:
-    return [tensor.to(f"cuda:{index}").contiguous() for index in range(torch.cuda.device_count())]
 
 
 def _handles(copies: list[Tensor]) -> dict[str, Any]:

@@ -196,9 +196,6 @@ class VllmSampler(Sampler):
         [reply] = self._loop.submit([prompt])
         return await asyncio.wrap_future(reply)
 
-    def release(self, sessions: Sequence[int]) -> None:
-        """A no-op: the prefix cache evicts unused entries by itself."""
-
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights, and drop everything computed with the old ones; unfinished replies continue. probe: if
         absent, computed from `weights`. Raises StaleWeights when the engine does not compute with them."""
