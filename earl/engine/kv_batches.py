@@ -56,11 +56,6 @@ class SlotCache(Cache):  # type: ignore[misc]
         slots, positions = first.shape[:2] if first is not None else (0, 0)
         return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
 
-    @property
-    def held_bytes(self) -> int:
-        stores = (store for layer in self.layers for store in (layer.keys, layer.values))
-        return sum(store.nbytes for store in stores if store is not None)
-
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
         source, target = torch.tensor(sources), torch.tensor(targets)
@@ -152,10 +147,6 @@ class Contexts:
         self._cache = SlotCache(model.config.num_hidden_layers, room)
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
-
-    @property
-    def held_bytes(self) -> int:
-        return self._cache.held_bytes
 
     def release(self, session: int) -> None:
         self._slots.pop(session, None)

@@ -107,10 +107,6 @@ class LocalSampler(Sampler):
         most, self._most_waves = self._most_waves, 0
         return None if self._room == sys.maxsize else most
 
-    @property
-    def held_bytes(self) -> tuple[int, int]:
-        return sum(tensor.nbytes for tensor in tensors_once(self._model).values()), self._contexts.held_bytes
-
     @torch.inference_mode()
     def _complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)

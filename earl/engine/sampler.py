@@ -36,11 +36,11 @@ class Probe:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: Any, weights: Mapping[str, Tensor]) -> "Probe":
-        """The probe of a model with the given weights."""
+    def of(cls, model: Any, weights: Mapping[str, Tensor] | None = None) -> "Probe":
+        """The probe of a model, with its own weights or with the given ones."""
         tokens = probe_tokens(model.config.get_text_config().vocab_size)
         own = {name for name, _ in model.named_parameters()}  # tied weights have two names in `weights`, one here
-        given = {name: tensor for name, tensor in weights.items() if name in own}
+        given = {name: tensor for name, tensor in (weights or {}).items() if name in own}
         inputs = {"input_ids": torch.tensor([tokens]), "use_cache": False}
         logits = functional_call(model, given, (), inputs).logits[0, :-1].float()
         logprobs = torch.log_softmax(logits, dim=-1)

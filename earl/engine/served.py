@@ -64,15 +64,12 @@ class Client:
                 f"needs one, goes into the environment variable {KEY})"
             )
 
-    def get(self, path: str, take: Callable[[Any], R]) -> R:
-        """What `take` reads from the answer at a path; it raises ValueError to have the request repeated."""
-        return self._ask(path, None, take, LIST_BYTES)
-
-    def post(self, path: str, body: Mapping[str, Any], take: Callable[[Any], R], limit_bytes: int) -> R:
-        """As `get`, for a request with a body and an answer of at most `limit_bytes`."""
-        return self._ask(path, json.dumps(body).encode(), take, limit_bytes)
-
-    def _ask(self, path: str, data: bytes | None, take: Callable[[Any], R], limit: int) -> R:
+    def ask(
+        self, path: str, take: Callable[[Any], R], body: Mapping[str, Any] | None = None, limit_bytes: int = LIST_BYTES
+    ) -> R:
+        """What `take` reads from the answer at a path, of at most `limit_bytes`; it raises ValueError to have the
+        request repeated. body: is posted."""
+        data = None if body is None else json.dumps(body).encode()
         end = time.monotonic() + self.total_seconds
         pause, number, reason, kind = FIRST_PAUSE_SECONDS, 0, "", EarlError
         while number < TRIES and (left := end - time.monotonic()) > 0:
@@ -83,8 +80,8 @@ class Client:
                 pause *= 2
             number += 1
             try:
-                body = self._exchange(path, data, limit, min(end, time.monotonic() + self.timeout_seconds))
-                return take(json.loads(body))
+                answer = self._exchange(path, data, limit_bytes, min(end, time.monotonic() + self.timeout_seconds))
+                return take(json.loads(answer))
             except _Passing as error:
                 reason, kind = str(error), EarlError
             except EarlError:
@@ -232,7 +229,7 @@ class ServedSampler:
             logprobs = _logprobs(choice.get("logprobs"), len(tokens))
             return Completion(tokens, logprobs, [0] * len(tokens), tokens[-1] == stop)
 
-        return self._client.post("completions", asked | self._sampling(prompt), take, _limit(prompt))
+        return self._asked("completions", prompt, asked, take)
 
     def _by_text(self, prompt: Prompt) -> Completion:
         """Messages in, text out; characters outside of CHARACTERS become question marks."""
@@ -252,10 +249,14 @@ class ServedSampler:
             tokens = (tokens or self.tokenizer("?")["input_ids"])[: prompt.max_tokens]
             return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), tokens[-1] == self.tokenizer.eos_token_id)
 
-        return self._client.post("chat/completions", body | self._sampling(prompt), take, _limit(prompt))
+        return self._asked("chat/completions", prompt, body, take)
 
-    def _sampling(self, prompt: Prompt) -> dict[str, Any]:
-        return {"model": self._model, "temperature": 0.0 if prompt.greedy else 1.0, "seed": prompt.seed % (1 << 31)}
+    def _asked(
+        self, path: str, prompt: Prompt, body: Mapping[str, Any], take: Callable[[Any], Completion]
+    ) -> Completion:
+        how = {"temperature": 0.0 if prompt.greedy else 1.0, "seed": prompt.seed % (1 << 31)}
+        limit = REPLY_BYTES + TOKEN_BYTES * prompt.max_tokens
+        return self._client.ask(path, take, {"model": self._model, **how, **body}, limit)
 
 
 def served(url: str, name: str, model: str | None) -> ServedSampler:
@@ -277,7 +278,7 @@ def messages(text: str) -> list[dict[str, str]]:
 
 
 def _only_model(client: Client) -> str:
-    names = client.get("models", _names)
+    names = client.ask("models", _names)
     if len(names) != 1:
         shown = ", ".join(name[:99] for name in names[:5])
         raise EarlError(f"the server at {client.url} serves {len(names)} models ({shown}); name one with --model")
@@ -322,7 +323,3 @@ def _logprobs(value: Any, length: int) -> list[float]:
     if len(told) != length or any(type(p) not in (int, float) or not -MOST < p < ROUNDING for p in told):
         raise ValueError(f"its log-probs are not {length} finite numbers of at most 0")
     return [min(0.0, float(p)) for p in told]
-
-
-def _limit(prompt: Prompt) -> int:
-    return REPLY_BYTES + TOKEN_BYTES * prompt.max_tokens
