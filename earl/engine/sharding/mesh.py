@@ -34,6 +34,9 @@ class Mesh:
     def tp_rank(self) -> int:
         return self.rank % self.layout.tp
 
+    def wait(self) -> None:
+        distributed.barrier()
+
     @property
     def tp_group(self) -> ProcessGroup | None:
         """The processes that split layers with this one; None when tp is 1."""

@@ -41,7 +41,7 @@ def copied(states: Tensor, group: ProcessGroup | None) -> Tensor:
     """Identity in the forward pass; gradients are summed over the group."""
     if group is not None and states.requires_grad:
         states = states.view_as(states)  # a hook on the tensor itself would sum the gradients of other uses too
-        states.register_hook(partial(_sum, group=group))
+        states.register_hook(partial(_sum, group=group))  # type: ignore[no-untyped-call]
     return states
 
 
