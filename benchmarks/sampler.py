@@ -54,7 +54,7 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
     return {
         "parameters": parameters,
         "turns_per_episode": median(turns),
-        "concurrent": {str(count): _told(passes, parameters, count) for count, passes in measured.items()},
+        "concurrent": {str(count): _told(passes) for count, passes in measured.items()},
     }
 
 
@@ -101,9 +101,9 @@ def _standing(rates: dict[str, list[float]]) -> list[str]:
     return sorted(shares, key=lambda name: -shares[name])
 
 
-def _told(passes: dict[str, list[dict[str, float]]], parameters: int, count: int) -> dict[str, Any]:
+def _told(passes: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     standing = _standing({name: [own["episodes"] for own in ours] for name, ours in passes.items()})
-    auto = CHOICES[choose(parameters, count)]
+    auto = CHOICES[choose()]
     best = next(name for name in standing if name != auto)
     ratios = [ours["episodes"] / theirs["episodes"] for ours, theirs in zip(passes[auto], passes[best], strict=True)]
     return {

@@ -40,6 +40,12 @@ class Rows:
     def num_turns(self) -> int:
         return int(self.turns.max(initial=-1)) + 1
 
+    def per_row(self, marked: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many tokens of each row are marked, [N]."""
+        if not self.num_rows:
+            return np.zeros(0, np.int64)
+        return np.add.reduceat(marked, self.offsets[:-1], dtype=np.int64)
+
     def select(self, rows: NDArray[np.int64]) -> Self:
         index = _positions(self.offsets, rows)
         columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "offsets"}

@@ -63,7 +63,6 @@ class Layouts:
             self._laid = {stage: choices[0] for stage, choices in offered.items()}
             self._offered, self._costs = offered, PlacedCosts(config, placement.shape, filled=self._filled)
             self._selector = self._made()
-            self._selector.restore(_beginning(self._selector.state(), self._laid))
 
     def state(self) -> dict[str, Any]:
         if self._selector is None:
@@ -80,8 +79,7 @@ class Layouts:
         if self._selector and state and not self._seen:
             self._costs = replace(self._costs, scale=tuple(state["scale"].items()))
             self._filled.update({Choice.of(own["choice"]): own["times"] for own in state.get("filled", ())})
-            self._selector = self._made()
-            self._selector.restore(state["selector"])
+            self._selector = self._made(state["selector"])
             self._seen = bool(state["selector"]["loads"])
 
     def take(self, profile: Profile) -> None:
@@ -117,7 +115,10 @@ class Layouts:
     def settle(self, stage: Stage, step: int, clock: Clock) -> None:
         """Choose a stage's layout for the coming work; unchanged until context lengths have been seen.
         Raises WorkerLost when the switch fails; the run then continues from its last checkpoint."""
-        if self._selector and self._seen and stage in self._laid and self._may_leave(stage):
+        if self._selector is None or not self._seen or stage not in self._laid:
+            return
+        # Only where the speed of these machines is known, or the current layout does not fit.
+        if stage in dict(self._costs.scale) or self._costs.obstacle(self._laid[stage], self._load):
             decision = self._decided(self._selector, stage, step)
             if decision.choice != self._laid[stage]:
                 with clock("switch"):
@@ -150,10 +151,6 @@ class Layouts:
         except OutOfMemory as error:
             self._give_way(error, step)
             return None
-
-    def _may_leave(self, stage: Stage) -> bool:
-        """Whether a switch is allowed: the speed of these machines is known, or the current layout does not fit."""
-        return stage in dict(self._costs.scale) or bool(self._costs.obstacle(self._laid[stage], self._load))
 
     def _give_way(self, error: OutOfMemory, step: int) -> None:
         stage: Stage = "update" if error.who.startswith("learner") else "rollout"
@@ -201,17 +198,16 @@ class Layouts:
         stage = choice.stage
         if stage not in dict(self._costs.scale):
             self._costs = self._costs.scaled(choice, load.mean_tokens, load.sequences, seconds)
-            known = self._selector.state()
-            self._selector = self._made()
-            self._selector.restore(known)
+            self._selector = self._made(self._selector.state())
         self._selector.measured(choice, load, seconds)
 
-    def _made(self) -> Selector:
+    def _made(self, state: dict[str, Any] | None = None) -> Selector:
+        """A selector with the current costs. state: to continue from; None: a new one, in the current layouts."""
         switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
-        return Selector(self._offered, self._costs, switches, steps=self._placement.config.total_steps)
-
-
-def _beginning(state: dict[str, Any], laid: Mapping[Stage, Choice]) -> dict[str, Any]:
-    """A selector's state with the current layouts set."""
-    begun = {stage: {**state["stages"][stage], "current": choice.as_object()} for stage, choice in laid.items()}
-    return {**state, "stages": {**state["stages"], **begun}}
+        made = Selector(self._offered, self._costs, switches, steps=self._placement.config.total_steps)
+        if state is None:
+            state = made.state()
+            for stage, choice in self._laid.items():
+                state["stages"][stage]["current"] = choice.as_object()
+        made.restore(state)
+        return made

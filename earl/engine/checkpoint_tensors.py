@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -27,41 +28,12 @@ FILE_BYTES = 5_000_000_000
 def write_model(folder: Path, model: Any, tensors: Mapping[str, Tensor]) -> None:
     """Write configuration and weights as `save_pretrained` does. tensors: in host memory, none sharing memory."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_description(folder, model)
-    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-    files = _files(sizes)
-    if len(files) > 1:
-        (folder / "model.safetensors.index.json").write_text(_index(files, sizes), encoding="utf-8")
-    for file, names in files.items():
-        save_file({name: tensors[name] for name in names}, folder / file, metadata={"format": "pt"})
-
-
-def _write_description(folder: Path, model: Any) -> None:
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__.removeprefix("FSDP")], "float32"
     config.save_pretrained(folder)
     if model.can_generate() and model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
-
-
-def _files(sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """The tensors of each file, in order, filled up to FILE_BYTES."""
-    groups: list[list[str]] = [[]]
-    room = FILE_BYTES
-    for name, size in sizes.items():
-        if groups[-1] and size > room:
-            groups.append([])
-            room = FILE_BYTES
-        groups[-1].append(name)
-        room -= size
-    if len(groups) == 1:
-        return {"model.safetensors": groups[0]}
-    return {f"model-{n:05}-of-{len(groups):05}.safetensors": names for n, names in enumerate(groups, start=1)}
-
-
-def _index(files: Mapping[str, list[str]], sizes: Mapping[str, int]) -> str:
-    places = {name: file for file, names in files.items() for name in names}
-    return json.dumps({"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}, indent=2, sort_keys=True)
+    save_torch_state_dict({**tensors}, folder, max_shard_size=FILE_BYTES)
 
 
 PLACES = "places"  # metadata key of the place of each tensor in a file
@@ -81,12 +53,6 @@ class TensorSource(Protocol):
 
     def read(self, name: str, wanted: Box) -> Tensor:
         """A part of a tensor; it may share memory, so copy from it."""
-
-
-def write(path: Path, parts: Mapping[str, TensorPart]) -> None:
-    places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
-    numbers = {name: part.numbers.contiguous() for name, part in parts.items()}
-    save_file(numbers, path, metadata={PLACES: json.dumps(places)})  # only one key: the order of several is random
 
 
 def check_finite(name: str, tensor: Tensor, cure: str) -> None:
@@ -191,7 +157,10 @@ class Snapshot:
         if self.models:
             self.tokenizer.save_pretrained(folder)
         (folder / STATE).mkdir(parents=True, exist_ok=True)
-        write(folder / STATE / f"rank-{self.rank:05}.safetensors", self.parts)
+        places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in self.parts.items()}
+        numbers = {name: part.numbers.contiguous() for name, part in self.parts.items()}
+        # Only one key of metadata: the order of several is random.
+        save_file(numbers, folder / STATE / f"rank-{self.rank:05}.safetensors", metadata={PLACES: json.dumps(places)})
 
 
 def copied(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import json
 import secrets
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,14 +25,23 @@ def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> list[Path]
         raise EarlError(f"{folder} is there already; name a new or an empty folder")
     partial = folder.parent / f".{folder.name}-{secrets.token_hex(8)}.tmp"  # not a name of `earl.runs.storage`'s
     partial.mkdir(parents=True)
+    size = 0
     try:
         for path in sorted(checkpoint.iterdir()):
             if path.is_symlink():
                 raise EarlError(
                     f"{path} is a link, and a checkpoint has none: it may lead to a file of yours; remove it"
                 )
-            if path.is_file() and path.name != NOT_OF_THE_MODEL:
-                _copy(path, partial / path.name, getattr(torch, dtype))
+            if not path.is_file() or path.name == NOT_OF_THE_MODEL:
+                continue
+            if path.suffix == ".safetensors" and dtype != "float32":
+                size += _narrowed(path, partial / path.name, getattr(torch, dtype))
+            else:
+                shutil.copyfile(path, partial / path.name)
+        if dtype != "float32":
+            _update(partial / "config.json", dtype=dtype)
+            for index in partial.glob("*.index.json"):
+                _update(index, metadata={"total_size": size})
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
@@ -40,24 +50,17 @@ def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> list[Path]
     return sorted(folder.iterdir())
 
 
-def _copy(path: Path, to: Path, dtype: torch.dtype) -> None:
-    name = str(dtype).removeprefix("torch.")
-    if path.name == "config.json":
-        config = json.loads(path.read_text(encoding="utf-8"))
-        to.write_text(json.dumps({**config, "dtype": name}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    elif path.suffix == ".safetensors" and dtype != torch.float32:
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {key: file.get_tensor(key).to(dtype) for key in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise EarlError(f"{path} cannot be read ({error}): export another checkpoint") from error
-        save_file(tensors, to, metadata={"format": "pt"})
-    elif path.name.endswith(".index.json"):
-        index = json.loads(path.read_text(encoding="utf-8"))
-        try:
-            total = int(index["metadata"]["total_size"]) * dtype.itemsize // torch.float32.itemsize
-        except (LookupError, TypeError, ValueError) as error:
-            raise EarlError(f"{path} says no total_size of the weights; export another checkpoint") from error
-        to.write_text(json.dumps({**index, "metadata": {"total_size": total}}, indent=2, sort_keys=True) + "\n")
-    else:
-        shutil.copyfile(path, to)
+def _narrowed(path: Path, to: Path, dtype: torch.dtype) -> int:
+    """Write a file's tensors with another dtype; returns their bytes."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key).to(dtype) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise EarlError(f"{path} cannot be read ({error}): export another checkpoint") from error
+    save_file(tensors, to, metadata={"format": "pt"})
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _update(path: Path, **fields: Any) -> None:
+    known = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**known, **fields}, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -17,15 +17,10 @@ M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt: larger blocks are mapped one by one, and unmapped when freed."""
 
 
-def give_back(tokens: int) -> None:
+def give_back(tokens: int = LONG_TOKENS) -> None:
     """Return blocks of PIECE_BYTES and more, if micro-batches have at least LONG_TOKENS tokens. By default glibc keeps
     blocks of up to 32 MiB; measured in docs/notes.md. Other C libraries are left alone."""
-    if tokens >= LONG_TOKENS:
-        give_back_pieces(PIECE_BYTES)
-
-
-def give_back_pieces(size: int) -> None:
-    if sys.platform == "linux":
+    if tokens >= LONG_TOKENS and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
-            mallopt(M_MMAP_THRESHOLD, size)
+            mallopt(M_MMAP_THRESHOLD, PIECE_BYTES)

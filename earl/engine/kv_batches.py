@@ -7,7 +7,7 @@ context gets a slot, and only the tokens that the slot lacks are fed. `waves` pl
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import count, groupby
+from itertools import count, groupby, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -55,11 +55,6 @@ class SlotCache(Cache):  # type: ignore[misc]
         first = self.layers[0].keys
         slots, positions = first.shape[:2] if first is not None else (0, 0)
         return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
-
-    @property
-    def held_bytes(self) -> int:
-        stores = (store for layer in self.layers for store in (layer.keys, layer.values))
-        return sum(store.nbytes for store in stores if store is not None)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
@@ -153,10 +148,6 @@ class Contexts:
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
 
-    @property
-    def held_bytes(self) -> int:
-        return self._cache.held_bytes
-
     def release(self, session: int) -> None:
         self._slots.pop(session, None)
 
@@ -191,12 +182,8 @@ class Contexts:
         tokens = self._tokens.get(slot, [])
         if len(tokens) < len(context) and [*context[: len(tokens)]] == tokens:
             return len(tokens), slot
-        same = 0
-        for ours, theirs in zip(tokens, context[:-1], strict=False):
-            if ours != theirs:
-                break
-            same += 1
-        return same, slot
+        pairs = zip(tokens, context[:-1], strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), slot
 
     def _feed(self, sessions: Mapping[int, Name], wanted: Mapping[Name, Wanted]) -> Tensor:
         """Compute each distinct context once; logits [B, V], by session. sessions: the name of each session's context;
@@ -204,10 +191,11 @@ class Contexts:
         slots = dict(zip(wanted, self._claim([*wanted.values()], self._kept(sessions.keys())), strict=True))
         self._slots |= {session: slots[name] for session, name in sessions.items()}
         names = sorted(wanted, key=lambda name: _size(wanted[name]))
-        logits = []
-        for _, alike in groupby(names, key=lambda name: _size(wanted[name])):
-            for batch in _passes([*alike], wanted):
-                logits.append(self._forward([slots[name] for name in batch], [wanted[name] for name in batch]))
+        logits = [
+            self._forward([slots[name] for name in batch], [wanted[name] for name in batch])
+            for _, alike in groupby(names, key=lambda name: _size(wanted[name]))
+            for batch in _passes([*alike], wanted)
+        ]
         rows = {name: row for row, name in enumerate(names)}
         order = [rows[name] for name in sessions.values()]
         if len(logits) == 1 and order == [*range(len(names))]:

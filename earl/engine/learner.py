@@ -1,9 +1,11 @@
 """The learner: takes batches, returns statistics. `ranks.py` and `sharding/` spread it over processes."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,18 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Algorithm, TokenInputs
-from earl.algorithms.loss import kl_to_reference
+from earl.algorithms.loss import corrected, kl_to_reference
 from earl.batch import Batch, Rows, repeats
-from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine.checkpoint_tensors import TensorPart as StoredPart
-from earl.engine.checkpoint_tensors import TensorSource
+from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
-from earl.engine.micro_batches import Chunk, Prepares, R, RowShare, chunks, minibatches, order_of, silent
+from earl.engine.micro_batches import Chunk, R, RowShare, chunks, minibatches, order_of, silent
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scores
-from earl.engine.train_state import HeldTensors, Kept
+from earl.engine.train_state import TrainState
+from earl.errors import EarlError, OutOfMemory
+from earl.rollout.pack import complete
 
 SKIPPED = "skipped_minibatches"  # statistic; absent when none was skipped
 LOSSES = ("loss", "value_loss", "kl_to_reference")  # statistics that are minimised
@@ -38,9 +40,12 @@ class Update:
     seed: int  # orders the rows
 
 
-class Learner(Prepares):
+class Learner:
     """AdamW on a model, and on a value head if `values`. All `ranks` call every method alike; `temperature` is the
     sampler's, so that both use the same distribution."""
+
+    costs: Mapping[str, float] = MappingProxyType({})  # cost of moving rows to the learner: none, they are local
+    given: Mapping[str, float] = MappingProxyType({})  # cost of the weight sync: none, weights are local
 
     def __init__(
         self,
@@ -56,54 +61,61 @@ class Learner(Prepares):
         give_back(learner.micro_batch_tokens)
         policy.model.eval()  # does not stop gradients; dropout would change the sampled distribution
         self.scorer = ranks.place(policy, learner, values)
-        self._kept = Kept(self.scorer, policy.tokenizer, learner, ranks)
-        self._parameters = self._kept.trained
-        self._optimizer = self._kept.optimizer
+        self.state = TrainState(self.scorer, policy.tokenizer, learner, ranks)
 
     @property
     def vocab(self) -> int:
         size: int = self.scorer.model.config.get_text_config().vocab_size
         return size
 
-    @property
-    def has_reference(self) -> bool:
-        """Whether a reference model for the KL divergence is in memory."""
-        return self._kept.frozen is not None
-
     def weights(self) -> Mapping[str, Tensor]:
         """The whole weights for the sampler, adapters merged; of sharded ranks, on the first one only."""
-        return self._kept.weights()
-
-    def held(self) -> HeldTensors:
-        """This process's part of the same weights; only for sharded ranks."""
-        return self._kept.held()
+        return self.state.weights()
 
     def snapshot(self) -> Callable[[Path], None]:
         """A copy of all that `restore` needs, in host memory; every process takes part. Returns a function that writes
         it into a folder, from any thread and without the other processes: the policy as a Hugging Face folder, and the
         rest beside it."""
-        return self._kept.snapshot().write
+        return self.state.snapshot().write
 
     def restore(self, folder: Path) -> None:
-        self._kept.restore(folder)
+        self.state.restore(folder)
 
-    @property
-    def steps(self) -> int:
-        return self._kept.steps
+    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:  # noqa: ARG002
+        """Raises EarlError: a learner that shares its process with the sampler has no other layout."""
+        raise after or EarlError("an embedded learner has one layout; use placement.kind = 'colocated'")
 
-    def carried(self) -> Iterator[tuple[str, StoredPart]]:
-        """This process's parts of the state that another layout continues from; see `sharded_learner`."""
-        return self._kept.carried()
+    def peaks(self) -> Mapping[str, float]:
+        """Not measured: the sampler uses memory of the same process."""
+        return {}
 
-    def take_over(self, carried: TensorSource) -> None:
-        self._kept.take(carried)
+    def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:  # noqa: ARG002
+        """The rows as the other methods want them; here they are local already."""
+        return rows
 
-    def offload(self) -> None:
-        """Move all of the learner's tensors to host memory, until `reload`; a no-op on a CPU."""
-        self._kept.move(torch.device("cpu"))
+    def turn_values(self, rows: Rows, part: RowShare | None = None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return rows.turns[rows.value_mask], self.values(rows, part)[rows.value_mask]
 
-    def reload(self) -> None:
-        self._kept.move(self.scorer.device)
+    def complete(
+        self,
+        rows: Rows,
+        advantages: NDArray[np.float32],
+        returns: NDArray[np.float32],
+        reference: bool,
+        part: RowShare | None = None,
+    ) -> Batch:
+        """The batch of `rows`. advantages, returns: [K], of all turns of the step; reference: add its log-probs."""
+        known = self.logprobs(rows, reference=True, part=part) if reference else None
+        return complete(rows, advantages, returns, known)
+
+    def corrected(
+        self, batch: Batch, mode: Literal["token", "sequence"], cap: float, part: RowShare | None = None
+    ) -> tuple[Batch, dict[str, float]]:
+        return corrected(batch, self.logprobs(batch, part=part), mode, cap)
+
+    def collected(self, batch: Batch) -> tuple[Batch, NDArray[np.float32]]:
+        """The whole batch, to be recorded, and its current log-probs [T]."""
+        return batch, self.logprobs(batch)
 
     def update(
         self, batch: Batch, algorithm: Algorithm, update: Update, part: RowShare | None = None
@@ -117,7 +129,7 @@ class Learner(Prepares):
             the mean of each statistic; empty when the batch has no rows. Minibatches with a non-finite loss or gradient
                 are skipped and left out of the means; SKIPPED counts them.
         """
-        for group in self._optimizer.param_groups:
+        for group in self.state.optimizer.param_groups:
             group["lr"] = update.learning_rate
         part, order = part or RowShare.whole(batch), order_of(update.seed)
         collected = [
@@ -144,7 +156,7 @@ class Learner(Prepares):
         if reference and self._config.lora_rank:
             with frozen_base(self.scorer.model):
                 return self.logprobs(rows, temperature=heat, part=part)
-        scorer = self._kept.reference() if reference else self.scorer
+        scorer = self.state.reference() if reference else self.scorer
         return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, heat).logprobs, part)
 
     @torch.no_grad()
@@ -169,23 +181,22 @@ class Learner(Prepares):
                 sums[name] = sums.get(name, 0) + value.detach()
         names = sorted(sums)
         gathered = torch.stack([sums[name] for name in names])
-        norm, totals = self._ranks.finish(self._parameters, gathered, self._config.clip_grad_norm)
+        norm, totals = self._ranks.finish(self.state.trained, gathered, self._config.clip_grad_norm)
         named = dict(zip(names, totals.tolist(), strict=True))
         losses = [named[name] for name in LOSSES if name in named]
         sound = all(math.isfinite(number) for number in (norm, *losses))
         if sound:
-            self._kept.step()
-        self._optimizer.zero_grad()  # now, to free the gradients between two updates
+            self.state.step()
+        self.state.optimizer.zero_grad()  # now, to free the gradients between two updates
         if not sound:
             return {}
         return {name: value / tokens for name, value in named.items()} | {"grad_norm": norm}
 
     def _chunks(self, rows: R, alone: bool) -> list[Chunk[R]]:
-        ranks, most = self._ranks, self._config.micro_batch_tokens
-        if not alone:
-            return chunks(rows, most, ranks.share, ranks.shares, ranks.lockstep)
-        own = chunks(rows, most, 0, 1, lockstep=False)
-        return own + [silent(rows)] * (ranks.most(len(own)) - len(own))
+        """This process's micro-batches; silent ones are added where the processes work in lockstep."""
+        share, shares = (0, 1) if alone else (self._ranks.share, self._ranks.shares)
+        own = chunks(rows, self._config.micro_batch_tokens, share, shares)
+        return own + [silent(rows)] * (self._ranks.most(len(own)) - len(own))
 
     def _loss(
         self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, tokens: int, turns: int

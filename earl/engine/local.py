@@ -3,7 +3,6 @@
 generate: split prompts into waves that fit, prefill what no slot holds, then choose and decode token by token.
 """
 
-import copy
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor
 
 from earl.engine.kv_batches import Contexts, need, waves
-from earl.engine.model import Policy, empty, shape_of, tensors_once
-from earl.engine.sampler import Probe, check
+from earl.engine.model import Policy, allocated, bare, head, hidden_states, shape_of, tensors_once
+from earl.engine.sampler import Probe, Sampler, check
 from earl.parallel.memory import kv_bytes
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
@@ -23,7 +22,7 @@ TOLERANCE = 1e-3
 """Tolerance of a probe's log-probs: both sides compute in float32, in different order."""
 
 
-class LocalSampler:
+class LocalSampler(Sampler):
     """Samples from its own copy of a policy's model, of whose weights it takes a copy if there are any. room_bytes:
     for keys and values in this process; episodes that do not fit wait for others; None: no limit."""
 
@@ -37,43 +36,51 @@ class LocalSampler:
         if room_bytes is not None:
             self._room = int(room_bytes / kv_bytes(shape_of(policy.model), self.tp))
         self._most_waves = 0
+        self._model: Any = allocated(self._described(policy.model.config)).eval().requires_grad_(False)
         self._filled = not any(parameter.is_meta for parameter in policy.model.parameters())
-        self._model: Any = self._copied(policy).eval().requires_grad_(False)
+        if self._filled:
+            self._fill(policy.model.state_dict())
         self._forget()
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights and drop every cached key and value. probe: the learner's log-probs of a prompt; raises
         StaleWeights when these weights give others."""
-        for name, tensor in tensors_once(self._model).items():  # one by one: they may be fetched lazily
-            given = self._part(weights, name)
-            assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
-            tensor.copy_(given)
+        self._fill(weights)
         self._version, self._filled = version, True
         self._forget()
         if probe:
             self._check(probe)
 
-    def _copied(self, policy: Policy) -> Any:
-        return copy.deepcopy(policy.model) if self._filled else empty(policy.model)
+    def _described(self, config: Any) -> Any:
+        """This process's part of the model, on the meta device."""
+        return bare(config)
+
+    def _fill(self, weights: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors_once(self._model).items():  # one by one: they may be fetched lazily
+            given = self._part(weights, name)
+            assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
+            tensor.copy_(given)
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
         return weights[name]
 
+    @torch.inference_mode()
     def _check(self, probe: Probe) -> None:
-        check(probe, Probe.of(self._model).logprobs, TOLERANCE, self._version)
+        """Processes of a split model compute the probe's log-probs together; the first one compares."""
+        tokens = torch.tensor([probe.tokens])
+        logits = self._whole(head(self._model)(hidden_states(self._model, tokens, use_cache=False))[0, :-1].float())
+        if logits is not None:
+            logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
+            check(probe, logprobs.tolist(), TOLERANCE, self._version)
+
+    def _whole(self, logits: Tensor) -> Tensor | None:
+        return logits
 
     @property
     def version(self) -> int:
         return self._version
 
-    def sleep(self) -> None:
-        """A no-op."""
-
-    def wake(self) -> None:
-        """A no-op."""
-
     def close(self) -> None:
-        """Free weights, keys and values now; the sampler is unusable afterwards."""
         for tensor in self._model.parameters():
             tensor.data = tensor.data.new_empty(0)  # modules and hooks form reference cycles, which are collected later
         self._forget()
@@ -97,13 +104,8 @@ class LocalSampler:
         return [completions[number] for number in range(len(prompts))]
 
     def most_waves(self) -> int | None:
-        """The most batches of one call since this was last asked; None without a limit."""
         most, self._most_waves = self._most_waves, 0
         return None if self._room == sys.maxsize else most
-
-    @property
-    def held_bytes(self) -> tuple[int, int]:
-        return sum(tensor.nbytes for tensor in tensors_once(self._model).values()), self._contexts.held_bytes
 
     @torch.inference_mode()
     def _complete(self, prompts: Sequence[Prompt]) -> list[Completion]:

@@ -1,21 +1,14 @@
-"""A process's share of a batch, cut into micro-batches of one forward pass each, and Experience preparation of rows."""
+"""A process's share of a batch, cut into micro-batches of one forward pass each."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
-from typing import Generic, Literal, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from earl.algorithms.loss import corrected
-from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct
-from earl.config import Config
+from earl.batch import Rows, chunks_by_tokens, deal, distinct
 from earl.engine.score import Scorer, Scores, score, spread
-from earl.errors import EarlError, OutOfMemory
-from earl.rollout.pack import complete
 
 Numbers = NDArray[np.int64]
 
@@ -36,7 +29,7 @@ class RowShare:
 
     @classmethod
     def whole(cls, rows: Rows) -> Self:
-        counts = (_per_row(rows, rows.mask), _per_row(rows, rows.value_mask))
+        counts = rows.per_row(rows.mask), rows.per_row(rows.value_mask)
         return cls(np.arange(rows.num_rows), *counts, alone=False)
 
     def places(self, rows: Numbers) -> Numbers:
@@ -60,66 +53,6 @@ def order_of(seed: int) -> Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def _per_row(rows: Rows, marked: NDArray[np.bool_]) -> Numbers:
-    if not rows.num_rows:
-        return np.zeros(0, np.int64)
-    return np.add.reduceat(marked, rows.offsets[:-1], dtype=np.int64)
-
-
-class Prepares(ABC):
-    """Experience preparation, as far as it needs the learner's model. With `part`: of the rows in this process."""
-
-    costs: Mapping[str, float] = MappingProxyType({})  # cost of moving rows to the learner: none, they are local
-    given: Mapping[str, float] = MappingProxyType({})  # cost of the weight sync: none, weights are local
-
-    @abstractmethod
-    def logprobs(
-        self, rows: Rows, reference: bool = False, temperature: float | None = None, part: RowShare | None = None
-    ) -> NDArray[np.float32]:
-        """Log-probs [T] of the targets at rows.mask."""
-
-    @abstractmethod
-    def values(self, rows: Rows, part: RowShare | None = None) -> NDArray[np.float32]:
-        """The value head's estimates [T] at rows.value_mask."""
-
-    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:  # noqa: ARG002
-        """Raises EarlError: a learner that shares its process with the sampler has no other layout."""
-        raise after or EarlError("an embedded learner has one layout; use placement.kind = 'colocated'")
-
-    def peaks(self) -> Mapping[str, float]:
-        """Not measured: the sampler uses memory of the same process."""
-        return {}
-
-    def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:  # noqa: ARG002
-        """The rows as the other methods want them; here they are local already."""
-        return rows
-
-    def turn_values(self, rows: Rows, part: RowShare | None = None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        return rows.turns[rows.value_mask], self.values(rows, part)[rows.value_mask]
-
-    def complete(
-        self,
-        rows: Rows,
-        advantages: NDArray[np.float32],
-        returns: NDArray[np.float32],
-        reference: bool,
-        part: RowShare | None = None,
-    ) -> Batch:
-        """The batch of `rows`. advantages, returns: [K], of all turns of the step; reference: add its log-probs."""
-        return complete(
-            rows, advantages, returns, self.logprobs(rows, reference=True, part=part) if reference else None
-        )
-
-    def corrected(
-        self, batch: Batch, mode: Literal["token", "sequence"], cap: float, part: RowShare | None = None
-    ) -> tuple[Batch, dict[str, float]]:
-        return corrected(batch, self.logprobs(batch, part=part), mode, cap)
-
-    def collected(self, batch: Batch) -> tuple[Batch, NDArray[np.float32]]:
-        """The whole batch, to be recorded, and its current log-probs [T]."""
-        return batch, self.logprobs(batch)
-
-
 R = TypeVar("R", bound=Rows)
 
 
@@ -137,24 +70,17 @@ class Chunk(Generic[R]):
         return spread(score(scorer, self.kinds, temperature), self.kinds, self.copies)
 
 
-def chunks(rows: R, max_tokens: int, share: int, shares: int, lockstep: bool) -> list[Chunk[R]]:
-    """The micro-batches of one of `shares` processes; equal rows are computed once. lockstep: every process gets as
-    many micro-batches as the largest share has; missing ones are silent."""
+def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
+    """The micro-batches of one of `shares` processes; equal rows are computed once."""
     first, kind = distinct(rows)
-    lengths = rows.lengths[first]
-    dealt = deal(lengths, shares)
+    own = deal(rows.lengths[first], shares)[share]
     members = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
-    cut = [chunks_by_tokens(lengths[own], max_tokens) for own in (dealt if lockstep else [dealt[share]])]
-    mine = [_chunk(rows, first, dealt[share][chosen], members) for chosen in cut[share if lockstep else 0]]
-    missing = max(map(len, cut)) - len(mine)
-    return mine + [silent(rows)] * missing if missing else mine
-
-
-def _chunk(rows: R, first: NDArray[np.int64], kinds: NDArray[np.int64], members: list[NDArray[np.int64]]) -> Chunk[R]:
-    of_kind = [members[number] for number in kinds]
-    copies = np.repeat(np.arange(len(kinds)), [len(own) for own in of_kind])
-    numbers = np.concatenate(of_kind)
-    return Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers)
+    cut = []
+    for kinds in (own[some] for some in chunks_by_tokens(rows.lengths[first[own]], max_tokens)):
+        numbers = np.concatenate([members[number] for number in kinds])
+        copies = np.repeat(np.arange(len(kinds)), [len(members[number]) for number in kinds])
+        cut.append(Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers))
+    return cut
 
 
 def silent(rows: R) -> Chunk[R]:

@@ -31,12 +31,11 @@ def bare(config: Any) -> Any:
         ).eval()
 
 
-def empty(model: Any) -> Any:
-    """A model like `model` with allocated, uninitialised weights; tied weights are tied."""
-    made = bare(model.config).to_empty(device="cpu")
-    made.tie_weights()
-    make_buffers(made, torch.device("cpu"))
-    return made
+def allocated(model: Any) -> Any:
+    """A model of the meta device with uninitialised weights; tied weights are tied."""
+    model.to_empty(device="cpu").tie_weights()
+    make_buffers(model, torch.device("cpu"))
+    return model
 
 
 def make_buffers(model: Any, device: torch.device) -> None:
@@ -89,22 +88,23 @@ class Policy:
 def shape(config: ModelConfig) -> ModelShape:
     """The shape of a recipe's model, without allocating weights. Raises EarlError when the recipe's path leads to no
     model that earl can train."""
-    if config.path is None:
-        described = _small(config, character_tokenizer())
-    elif (well_known := known_shape(config.path)) is not None:
+    if config.path is not None and (well_known := known_shape(config.path)) is not None:
         return well_known
-    else:
-        folder = folder_of(config.path, weights=False)
-        with _loading(config.path):
-            described = AutoConfig.from_pretrained(folder, **CLOSED)
+    folder = None if config.path is None else folder_of(config.path, weights=False)
     with _loading(config.path or "the recipe"):
-        return shape_of(bare(described))
+        return shape_of(bare(_described(config, folder)))
+
+
+def _described(config: ModelConfig, folder: Path | None) -> Any:
+    return AutoConfig.from_pretrained(folder, **CLOSED) if folder else _small(config, character_tokenizer())
 
 
 def shape_of(model: Any) -> ModelShape:
     """The shape of a model, with or without weights. Raises EarlError for layers that earl cannot sample from."""
     text = model.config.get_text_config()
     _check_layers(text)
+    experts_per_token = getattr(text, "num_experts_per_tok", None) or 1
+    width = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     return ModelShape(
         parameters=_numbers(model),
         layers=text.num_hidden_layers,
@@ -112,22 +112,15 @@ def shape_of(model: Any) -> ModelShape:
         heads=text.num_attention_heads,
         kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-        intermediate=_passed(text),
+        # Per token; in a mixture of experts, of the experts that a token is sent to.
+        intermediate=int((getattr(text, "moe_intermediate_size", None) or width) * experts_per_token),
         vocab=text.vocab_size,
         # Beyond a sliding window the sampler's own mask would show more than the model's.
         max_positions=min(text.max_position_embeddings, getattr(text, "sliding_window", None) or sys.maxsize),
         tied=bool(text.tie_word_embeddings),
         head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
         experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 1,
-        experts_per_token=getattr(text, "num_experts_per_tok", None) or 1,
-    )
-
-
-def _passed(text: Any) -> int:
-    """The feed-forward width per token; in a mixture of experts, of the experts that a token is sent to."""
-    width = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-    return int(
-        (getattr(text, "moe_intermediate_size", None) or width) * (getattr(text, "num_experts_per_tok", None) or 1)
+        experts_per_token=experts_per_token,
     )
 
 
@@ -178,9 +171,13 @@ def load(path: str | Path) -> Policy:
     """Load a policy from a Hugging Face folder or hub id. Raises EarlError when there is no model, no chat template, or
     a shape that earl cannot train."""
     folder = folder_of(path)
-    tokenizer, described = _described(path, folder)
-    with _loading(path):
-        needed, held = _numbers(bare(described)), _held(path, folder)
+    with _loading(path):  # the configuration first: its error for an unknown model is the clearest
+        described = AutoConfig.from_pretrained(folder, **CLOSED)
+        tokenizer = read_tokenizer(path, folder)
+        try:
+            needed, held = _numbers(bare(described)), Stored(folder).numbers
+        except EarlError as error:
+            raise EarlError(f"no model can be loaded from {str(path)!r}: {error}") from error
         if needed > held:  # before allocating memory
             raise EarlError(f"the weights in {str(path)!r} are {held} numbers of {needed}; give a whole language model")
         model, info = AutoModelForCausalLM.from_pretrained(
@@ -204,28 +201,11 @@ def load(path: str | Path) -> Policy:
 def outline(model: ModelConfig) -> Policy:
     """The policy that a recipe starts from, without weights, for callers that load only parts of them or get them
     later. Raises EarlError as `load` does."""
-    if model.path is None:
-        tokenizer = character_tokenizer()
-        config: Any = _small(model, tokenizer)
-    else:
-        tokenizer, config = _described(model.path, folder_of(model.path, weights=False))
+    folder = None if model.path is None else folder_of(model.path, weights=False)
     with _loading(model.path or "the recipe"):
-        made = bare(config)
-        _check_layers(config.get_text_config())
-    return Policy(made, tokenizer)
-
-
-def _described(path: str | Path, folder: Path) -> tuple[Any, Any]:
-    with _loading(path):
-        config = AutoConfig.from_pretrained(folder, **CLOSED)  # first: its error for an unknown model is the clearest
-    return read_tokenizer(path, folder), config
-
-
-def _held(path: str | Path, folder: Path) -> int:
-    try:
-        return Stored(folder).numbers
-    except EarlError as error:
-        raise EarlError(f"no model can be loaded from {str(path)!r}: {error}") from error
+        made = bare(_described(model, folder))
+        _check_layers(made.config.get_text_config())
+    return Policy(made, character_tokenizer() if folder is None else read_tokenizer(str(model.path), folder))
 
 
 def _numbers(model: Any) -> int:

@@ -27,12 +27,12 @@ class Sums(Protocol):
 
 
 class Ranks(Protocol):
-    """How a learner is spread over processes. Every process calls the same methods in the same order."""
+    """How a learner is spread over processes. Every process calls the same methods in the same order. A subclass
+    inherits what holds for whole tensors."""
 
     rank: int
     share: int  # which share of the rows this process computes
     shares: int
-    lockstep: bool  # whether all processes have to make the same number of forward passes
     saver: bool  # whether this process saves what all of them hold alike
     layout: Layout
 
@@ -46,29 +46,34 @@ class Ranks(Protocol):
         """The sum over all shares, in host memory."""
 
     def most(self, count: int) -> int:
-        """The largest count of any process, where forward passes are in lockstep."""
+        """The largest count of any process, where all have to make the same number of forward passes."""
+        return count
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Sum gradients and statistics over processes, and clip; returns the norm before clipping, and the sums."""
 
-    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:
+    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:  # noqa: ARG002
         """The box of the parameter `name` on this process, and the shape of the whole."""
+        return whole(tensor.shape), tuple(tensor.shape)
 
-    def keeps(self, name: str) -> bool:
+    def keeps(self, name: str) -> bool:  # noqa: ARG002
         """Whether this process saves its part; of several processes with the same part, one does."""
+        return True
 
-    def axis(self, name: str) -> int | None:
+    def axis(self, name: str) -> int | None:  # noqa: ARG002
         """The axis that tensor parallelism splits the tensor `name` along."""
+        return None
 
     def local(self, tensor: Tensor) -> Tensor:
         """The memory of this process's part."""
+        return tensor
 
-    def gathered(self, name: str, tensor: Tensor) -> Tensor:
+    def gathered(self, name: str, tensor: Tensor) -> Tensor:  # noqa: ARG002
         """The whole parameter."""
+        return tensor
 
 
-class Replicas:
-    lockstep = False
+class Replicas(Ranks):
     layout = Layout()
 
     def __init__(self, peers: Sums) -> None:
@@ -97,10 +102,6 @@ class Replicas:
     def add(self, values: Tensor) -> Tensor:
         return self._peers.add(values)
 
-    def most(self, count: int) -> int:
-        """The process's own count: replicas synchronise only in the gradient sum."""
-        return count
-
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Statistics travel with the first gradients; a single process copies none."""
         if self.shares == 1:
@@ -120,21 +121,6 @@ class Replicas:
                 parameter.grad = gradient.view_as(parameter)
         assert totals is not None
         return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), totals
-
-    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:  # noqa: ARG002
-        return whole(tensor.shape), tuple(tensor.shape)
-
-    def keeps(self, name: str) -> bool:  # noqa: ARG002
-        return True
-
-    def axis(self, name: str) -> int | None:  # noqa: ARG002
-        return None
-
-    def local(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-    def gathered(self, name: str, tensor: Tensor) -> Tensor:  # noqa: ARG002
-        return tensor
 
 
 def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from earl.batch import Rows, chunks_by_tokens
+from earl.batch import Rows, chunks_by_tokens, repeats
 from earl.engine.attention import spans
 from earl.engine.model import head
 from earl.engine.score import packed_states, slice_positions
@@ -31,7 +31,7 @@ def review(model: Any, rows: Rows, temperature: float) -> Review:
     for chosen in chunks_by_tokens(rows.lengths, MAX_TOKENS):
         part = rows.select(chosen)
         learned = np.flatnonzero(part.mask)
-        places = np.concatenate([np.arange(rows.offsets[row], rows.offsets[row + 1]) for row in chosen])[learned]
+        places = repeats(rows.lengths, chosen)[learned]
         tokens = torch.from_numpy(part.tokens).long()[None]
         rows_of_part = spans(tuple(part.lengths.tolist()), tokens.device)
         states = packed_states(model, tokens, rows_of_part)[torch.from_numpy(learned) - 1]

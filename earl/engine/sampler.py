@@ -80,11 +80,12 @@ def check(probe: Probe, measured: Sequence[float], tolerance: float, version: in
         )
 
 
-class Sampler(Protocol):
-    """Token ids in, token ids and log-probs out."""
+class Sampler:
+    """Token ids in, token ids and log-probs out. A subclass inherits methods that do nothing here."""
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order."""
+        raise NotImplementedError
 
     def release(self, sessions: Sequence[int]) -> None:
         """Forget cached state of these episodes."""
@@ -94,12 +95,20 @@ class Sampler(Protocol):
 
         probe: for samplers that check themselves after loading; absent: they compute it from `weights`.
         """
+        raise NotImplementedError
 
     def sleep(self) -> None:
         """Free the device's memory, where it is separate."""
 
     def wake(self) -> None:
         """Take it back."""
+
+    def close(self) -> None:
+        """Free all memory now; the sampler is unusable afterwards."""
+
+    def most_waves(self) -> int | None:
+        """The most batches of one call since this was last asked; None without a limit on memory."""
+        return None
 
 
 @runtime_checkable
@@ -108,19 +117,3 @@ class InBoxes(Protocol):
 
     def part(self, name: str, box: Box) -> Tensor:
         """The part of the tensor `name` in a box."""
-
-
-@runtime_checkable
-class InWaves(Protocol):
-    """A sampler whose prompts wait for each other when memory is short."""
-
-    def most_waves(self) -> int | None:
-        """The most batches of one call since this was last asked; None without a limit."""
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """A sampler that holds memory in this process."""
-
-    def close(self) -> None:
-        """Free the memory now; the sampler is unusable afterwards."""

@@ -17,10 +17,13 @@ from earl.parallel.memory import ModelShape
 # at once. On GPUs, where earl's own does not run, it is vLLM.
 
 
-def choose(parameters: int, episodes: int) -> str:
-    """`local` or `vllm`, for a model size and a number of concurrent episodes."""
-    del parameters, episodes  # in no measured case do they change the choice
+def choose() -> str:
+    """`local` or `vllm`, whichever is the faster one on this machine."""
     return "vllm" if torch.cuda.is_available() else "local"
+
+
+def engine_of(config: Config) -> str:
+    return choose() if config.sampler.engine == "auto" else config.sampler.engine
 
 
 def make_sampler(config: Config, policy: Policy, band: Band | None = None) -> Sampler:
@@ -28,21 +31,14 @@ def make_sampler(config: Config, policy: Policy, band: Band | None = None) -> Sa
     completes single prompts if environments are slow or remote, or rollout overlaps with learning. band: the
     processes of a split copy. Raises EarlError when [sampler] asks for an engine that is missing, or that cannot run
     here."""
-    shape = shape_of(policy.model)
-    if engine_of(config, shape) == "local":
-        local = _local(config, policy, band)
-        place = config.placement
-        return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
-    from earl.engine.vllm.sampler import VllmSampler
+    shape, temperature, room = shape_of(policy.model), config.rollout.temperature, config.sampler.cache_bytes
+    if engine_of(config) == "vllm":
+        from earl.engine.vllm.sampler import VllmSampler
 
-    return VllmSampler(policy, config.sampler, config.rollout.temperature, longest_context(config, shape))
-
-
-def _local(config: Config, policy: Policy, band: Band | None) -> LocalSampler:
-    room = config.sampler.cache_bytes
-    if band is not None:
-        return SplitSampler(policy, band, config.rollout.temperature, room)
-    return LocalSampler(policy, config.rollout.temperature, room)
+        return VllmSampler(policy, config.sampler, temperature, longest_context(config, shape))
+    local = SplitSampler(policy, band, temperature, room) if band else LocalSampler(policy, temperature, room)
+    place = config.placement
+    return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
 
 
 def split_of(sampler: Sampler) -> SplitSampler | None:
@@ -50,15 +46,10 @@ def split_of(sampler: Sampler) -> SplitSampler | None:
     return within if isinstance(within, SplitSampler) else None
 
 
-def engine_of(config: Config, shape: ModelShape) -> str:
-    asked = config.sampler.engine
-    return choose(shape.parameters, config.rollout.episodes) if asked == "auto" else asked
-
-
-def processes_of(config: Config, shape: ModelShape) -> int:
+def processes_of(config: Config) -> int:
     """Processes of one copy of the sampler, each on a device; 1 for vLLM, which has its own worker processes. Raises
     EarlError when earl's own sampler cannot be split under this placement."""
-    if engine_of(config, shape) == "vllm":
+    if engine_of(config) == "vllm":
         return 1
     check_alone(config, config.sampler.tp)
     return config.sampler.tp

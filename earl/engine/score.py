@@ -226,8 +226,9 @@ def score(scorer: Scorer, rows: Rows, temperature: float) -> Scores:
 
 def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
     """The scores of `chosen` rows, repetitions included, from the scores of all `rows`."""
-    learned = torch.from_numpy(repeats(np.add.reduceat(rows.mask, rows.offsets[:-1], dtype=np.int64), chosen))
-    turns = torch.from_numpy(repeats(np.add.reduceat(rows.value_mask, rows.offsets[:-1], dtype=np.int64), chosen))
+    learned, turns = (
+        torch.from_numpy(repeats(rows.per_row(marked), chosen)) for marked in (rows.mask, rows.value_mask)
+    )
     values = scores.values[turns.to(scores.values.device)] if len(scores.values) else scores.values
     learned = learned.to(scores.logprobs.device)
     return Scores(scores.logprobs[learned], scores.entropy[learned], values)

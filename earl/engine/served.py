@@ -5,17 +5,17 @@ text        any server: the conversation is sent as messages, and a token is a c
 """
 
 import http.client
-import io
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from socket import socket
+from socket import SHUT_RDWR, socket
+from threading import Timer
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -64,15 +64,12 @@ class Client:
                 f"needs one, goes into the environment variable {KEY})"
             )
 
-    def get(self, path: str, take: Callable[[Any], R]) -> R:
-        """What `take` reads from the answer at a path; it raises ValueError to have the request repeated."""
-        return self._ask(path, None, take, LIST_BYTES)
-
-    def post(self, path: str, body: Mapping[str, Any], take: Callable[[Any], R], limit_bytes: int) -> R:
-        """As `get`, for a request with a body and an answer of at most `limit_bytes`."""
-        return self._ask(path, json.dumps(body).encode(), take, limit_bytes)
-
-    def _ask(self, path: str, data: bytes | None, take: Callable[[Any], R], limit: int) -> R:
+    def ask(
+        self, path: str, take: Callable[[Any], R], body: Mapping[str, Any] | None = None, limit_bytes: int = LIST_BYTES
+    ) -> R:
+        """What `take` reads from the answer at a path, of at most `limit_bytes`; it raises ValueError to have the
+        request repeated. body: is posted."""
+        data = None if body is None else json.dumps(body).encode()
         end = time.monotonic() + self.total_seconds
         pause, number, reason, kind = FIRST_PAUSE_SECONDS, 0, "", EarlError
         while number < TRIES and (left := end - time.monotonic()) > 0:
@@ -83,8 +80,8 @@ class Client:
                 pause *= 2
             number += 1
             try:
-                body = self._exchange(path, data, limit, min(end, time.monotonic() + self.timeout_seconds))
-                return take(json.loads(body))
+                answer = self._exchange(path, data, limit_bytes, min(end, time.monotonic() + self.timeout_seconds))
+                return take(json.loads(answer))
             except _Passing as error:
                 reason, kind = str(error), EarlError
             except EarlError:
@@ -103,18 +100,27 @@ class Client:
         parts = urlsplit(self.url)
         assert parts.hostname is not None
         connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = connect(parts.hostname, parts.port, timeout=_left(end))
-        connection.response_class = partial(_Response, end=end)  # type: ignore[assignment]
-        try:
-            method = "GET" if data is None else "POST"
-            connection.request(method, f"{parts.path.rstrip('/')}/{path}", data, _headers())
-            with connection.getresponse() as answer:
-                body = answer.read(limit + 1)
-                if 200 <= answer.status < 300:
-                    return _whole(answer, body, limit)
-                reason = _without_key(f"{answer.status} {_said(answer, body)}")[:REASON_CHARACTERS]
-        finally:
-            connection.close()
+        connection = connect(parts.hostname, parts.port, timeout=max(0.001, end - time.monotonic()))
+        with closing(connection):
+            connection.connect()
+            # Ends the reply at the deadline, however slowly its bytes come: a timeout holds for one read only.
+            timer = Timer(end - time.monotonic(), _end, [connection.sock])
+            timer.start()
+            try:
+                connection.request(
+                    "GET" if data is None else "POST", f"{parts.path.rstrip('/')}/{path}", data, _headers()
+                )
+                with connection.getresponse() as answer:
+                    body = answer.read(limit + 1)
+            except (OSError, http.client.HTTPException):
+                _check_time(end)
+                raise
+            finally:
+                timer.cancel()
+        _check_time(end)
+        if 200 <= answer.status < 300:
+            return _whole(answer, body, limit)
+        reason = _without_key(f"{answer.status} {_said(answer, body)}")[:REASON_CHARACTERS]
         if answer.status in PASSING:
             raise _Passing(reason)
         raise EarlError(f"the server at {self.url} refuses {path}: {reason}; {_cure(answer.status)}")
@@ -124,37 +130,14 @@ class _Passing(Exception):
     """A status worth a retry."""
 
 
-class _Response(http.client.HTTPResponse):
-    """A response that has to be complete before a deadline of the monotonic clock."""
-
-    def __init__(self, sock: socket, *arguments: Any, end: float, **keywords: Any) -> None:
-        super().__init__(sock, *arguments, **keywords)
-        self._kept, self.fp = self.fp, io.BufferedReader(_Timed(sock, end))  # the first one holds the socket open
-
-    def close(self) -> None:
-        super().close()
-        self._kept.close()
+def _end(sock: socket) -> None:
+    with suppress(OSError):  # the server was faster
+        sock.shutdown(SHUT_RDWR)
 
 
-class _Timed(io.RawIOBase):
-    """Reads a socket up to a deadline of the monotonic clock, however slowly the bytes come."""
-
-    def __init__(self, sock: socket, end: float) -> None:
-        self._sock, self._end = sock, end
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(_left(self._end))
-        return self._sock.recv_into(buffer)
-
-
-def _left(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
+def _check_time(end: float) -> None:
+    if time.monotonic() >= end:
         raise TimeoutError("timed out")
-    return left
 
 
 def _whole(answer: http.client.HTTPResponse, body: bytes, limit: int) -> bytes:
@@ -246,7 +229,7 @@ class ServedSampler:
             logprobs = _logprobs(choice.get("logprobs"), len(tokens))
             return Completion(tokens, logprobs, [0] * len(tokens), tokens[-1] == stop)
 
-        return self._client.post("completions", asked | self._sampling(prompt), take, _limit(prompt))
+        return self._asked("completions", prompt, asked, take)
 
     def _by_text(self, prompt: Prompt) -> Completion:
         """Messages in, text out; characters outside of CHARACTERS become question marks."""
@@ -266,10 +249,14 @@ class ServedSampler:
             tokens = (tokens or self.tokenizer("?")["input_ids"])[: prompt.max_tokens]
             return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), tokens[-1] == self.tokenizer.eos_token_id)
 
-        return self._client.post("chat/completions", body | self._sampling(prompt), take, _limit(prompt))
+        return self._asked("chat/completions", prompt, body, take)
 
-    def _sampling(self, prompt: Prompt) -> dict[str, Any]:
-        return {"model": self._model, "temperature": 0.0 if prompt.greedy else 1.0, "seed": prompt.seed % (1 << 31)}
+    def _asked(
+        self, path: str, prompt: Prompt, body: Mapping[str, Any], take: Callable[[Any], Completion]
+    ) -> Completion:
+        how = {"temperature": 0.0 if prompt.greedy else 1.0, "seed": prompt.seed % (1 << 31)}
+        limit = REPLY_BYTES + TOKEN_BYTES * prompt.max_tokens
+        return self._client.ask(path, take, {"model": self._model, **how, **body}, limit)
 
 
 def served(url: str, name: str, model: str | None) -> ServedSampler:
@@ -291,7 +278,7 @@ def messages(text: str) -> list[dict[str, str]]:
 
 
 def _only_model(client: Client) -> str:
-    names = client.get("models", _names)
+    names = client.ask("models", _names)
     if len(names) != 1:
         shown = ", ".join(name[:99] for name in names[:5])
         raise EarlError(f"the server at {client.url} serves {len(names)} models ({shown}); name one with --model")
@@ -336,7 +323,3 @@ def _logprobs(value: Any, length: int) -> list[float]:
     if len(told) != length or any(type(p) not in (int, float) or not -MOST < p < ROUNDING for p in told):
         raise ValueError(f"its log-probs are not {length} finite numbers of at most 0")
     return [min(0.0, float(p)) for p in told]
-
-
-def _limit(prompt: Prompt) -> int:
-    return REPLY_BYTES + TOKEN_BYTES * prompt.max_tokens

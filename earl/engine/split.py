@@ -7,12 +7,11 @@ call and compute the same batches with their part of every layer. Only the first
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
-from earl.engine.local import TOLERANCE, LocalSampler
-from earl.engine.model import Policy, bare, head, hidden_states, make_buffers, tensors_once
-from earl.engine.sampler import InBoxes, Probe, check
+from earl.engine.local import LocalSampler
+from earl.engine.model import Policy, bare, tensors_once
+from earl.engine.sampler import InBoxes
 from earl.engine.sharding.tensor_parallel import split
 from earl.engine.sharding.tp_group import Band
 from earl.parallel.layout import Box
@@ -61,17 +60,11 @@ class SplitSampler(LocalSampler):
         super().release(released)
         return super().generate(prompts)
 
-    def _copied(self, policy: Policy) -> Any:
-        model, layout = bare(policy.model.config), self._band.layout
+    def _described(self, config: Any) -> Any:
+        model, layout = bare(config), self._band.layout
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         axes = split(model, self.tp, self._band.rank, self._band.group).axes
         self._boxes = {name: layout.box(shape, axes.get(name), self._band.rank) for name, shape in shapes.items()}
-        model.to_empty(device="cpu").tie_weights()
-        make_buffers(model, torch.device("cpu"))
-        given = policy.model.state_dict()
-        for name, own in tensors_once(model).items():
-            if self._filled:
-                own.copy_(given[name][self._boxes[name].slices])
         return model
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
@@ -79,18 +72,11 @@ class SplitSampler(LocalSampler):
         box = self._boxes[name]
         return weights.part(name, box) if isinstance(weights, InBoxes) else weights[name][box.slices]
 
-    @torch.inference_mode()
-    def _check(self, probe: Probe) -> None:
-        """All compute the probe's log-probs under their weights; the first one compares."""
-        tokens = torch.tensor([probe.tokens])
-        own: Tensor = head(self._model)(hidden_states(self._model, tokens, use_cache=False))[0, :-1]
-        logits = self._band.gathered(own.float(), self._words)
-        if logits is not None:
-            logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
-            check(probe, logprobs.tolist(), TOLERANCE, self._version)
+    def _whole(self, logits: Tensor) -> Tensor | None:
+        return self._band.gathered(logits, self._words)
 
     def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
-        whole = self._band.gathered(logits, self._words)
+        whole = self._whole(logits)
         chosen = None if whole is None else super()._choose(whole, seeds, greedy, counter)
         return self._band.agreed(chosen, len(logits))
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
 
 
-class Kept:
+class TrainState:
     """A scorer's tensors and their optimizer. Every process holds its part of them (`Ranks.box`). Files record each
     part's place, so that a checkpoint can be read under any layout."""
 
@@ -72,7 +72,7 @@ class Kept:
     def weights(self) -> dict[str, Tensor]:
         """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
         They are gathered one by one: other processes never hold more than one whole tensor."""
-        return {name: tensor for name, tensor in self._whole(self._scorer.model) if self._ranks.saver}
+        return {name: tensor for name, tensor in self._whole(self._scorer.model.state_dict()) if self._ranks.saver}
 
     def held(self) -> HeldTensors:
         """This process's boxes of the weights; only tensors with adapters are gathered, one at a time."""
@@ -90,13 +90,14 @@ class Kept:
         return HeldTensors(parts, axes, self._ranks.layout)
 
     def snapshot(self) -> Snapshot:
-        models = {"": self._copied(self._scorer, adapted=True)}
+        models = {"": self._copied(self._scorer)}
         if self._config.lora_rank:
             models[REFERENCE] = self._copied(self._scorer, adapted=False)
         elif self.frozen is not None:
-            models[REFERENCE] = self._copied(self.frozen, adapted=True)
+            models[REFERENCE] = self._copied(self.frozen)
         written = models if self._ranks.saver else {}
-        return Snapshot(self._ranks.rank, dict(self._parts()), written, self._scorer.model, self._tokenizer)
+        parts = {name: replace(part, numbers=copied(part.numbers)) for name, part in self._own_parts()}
+        return Snapshot(self._ranks.rank, parts, written, self._scorer.model, self._tokenizer)
 
     def restore(self, folder: Path) -> None:
         """Read this process's part of snapshots that were written under any layout."""
@@ -107,15 +108,22 @@ class Kept:
     def carried(self) -> Iterator[tuple[str, TensorPart]]:
         """This process's parts of all that `take` needs: its own memory, without parts that another process gives."""
         for name, parameter in self._named.items():
-            yield from self._given(_stored_name(name), name, parameter)
-        for name, parameter in self.trained.items():
-            state = self.optimizer.state.get(parameter, {})
-            for key in MOMENTS if state else ():
-                yield from self._given(f"{key}/{name}", name, state[key])
-            if self._ranks.saver and state:
-                yield f"{STEP}/{name}", TensorPart(state[STEP], whole(()), ())
+            if not _own(name):
+                yield from self._given(plain(name), name, parameter)
+        yield from self._own_parts()
         for name, parameter in self._frozen_named.items():
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
+
+    def _own_parts(self) -> Iterator[tuple[str, TensorPart]]:
+        """Of value head, adapters and optimizer state."""
+        for name, parameter in self.trained.items():
+            if _own(name):
+                yield from self._given(name, name, parameter)
+            if state := self.optimizer.state.get(parameter):
+                for key in MOMENTS:
+                    yield from self._given(f"{key}/{name}", name, state[key])
+                if self._ranks.saver:
+                    yield f"{STEP}/{name}", TensorPart(state[STEP], whole(()), ())
 
     def take(self, carried: TensorSource) -> None:
         kept = any(name.startswith(f"{REFERENCE}/") for name in carried.shapes)
@@ -128,23 +136,29 @@ class Kept:
 
     def _take(self, base: TensorSource, state: TensorSource, reference: TensorSource | None, prefix: str) -> None:
         for name, parameter in self._named.items():
-            self._fill(name, parameter, state if _own(name) else base, _stored_name(name))
+            self._fill(name, parameter, *((state, name) if _own(name) else (base, plain(name))))
         self.optimizer.state.clear()
         for name, parameter in self.trained.items():
             if f"{STEP}/{name}" in state.shapes:
-                self.optimizer.state[parameter] = self._moments(name, parameter, state)
+                moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}
+                for key, moment in moments.items():
+                    self._fill(name, moment, state, f"{key}/{name}")
+                step = state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device)
+                self.optimizer.state[parameter] = {STEP: step, **moments}
         if reference is not None:
             self.reference()
             for name, parameter in self._frozen_named.items():
                 self._fill(name, parameter, reference, prefix + name)
 
-    def move(self, device: torch.device) -> None:
+    def move(self, hosted: bool) -> None:
+        """Move all tensors to host memory, or back to the device; a no-op on a CPU."""
+        device = torch.device("cpu") if hosted else self._scorer.device
         self._scorer.to(device)
         if not self._config.offload:
             self._move_moments(device)
             if self.frozen is not None:
                 self.frozen.to(device)
-        if device.type == "cpu" and torch.cuda.is_available():
+        if hosted and torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def _move_moments(self, device: torch.device) -> None:
@@ -152,35 +166,16 @@ class Kept:
             for key in MOMENTS:
                 state[key] = state[key].to(device)
 
-    def _moments(self, name: str, parameter: nn.Parameter, state: TensorSource) -> dict[str, Tensor]:
-        moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}
-        for key, moment in moments.items():
-            self._fill(name, moment, state, f"{key}/{name}")
-        return {STEP: state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device), **moments}
-
     def _fill(self, name: str, tensor: Tensor, stored: TensorSource, stored_name: str) -> None:
         box, _ = self._ranks.box(name, tensor)
         if box.numbers:
             self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
 
-    def _parts(self) -> Iterator[tuple[str, TensorPart]]:
-        """Copies of this process's parts of value head, adapters and moments, if it is the one that saves them."""
-        for name, parameter in self.trained.items():
-            box, shape = self._ranks.box(name, parameter)
-            state = self.optimizer.state.get(parameter, {})
-            if self._ranks.keeps(name) and box.numbers:
-                if _own(name):
-                    yield name, TensorPart(copied(self._ranks.local(parameter.detach())), box, shape)
-                for key in MOMENTS if state else ():
-                    yield f"{key}/{name}", TensorPart(copied(self._ranks.local(state[key])), box, shape)
-            if self._ranks.saver and state:
-                yield f"{STEP}/{name}", TensorPart(copied(state[STEP]), whole(()), ())
-
-    def _whole(self, model: Any) -> Iterator[tuple[str, Tensor]]:
-        tensors = model.state_dict()
+    def _whole(self, tensors: Mapping[str, Tensor], adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """A model's whole tensors, adapters merged or left out; gathered by all processes together."""
         for name in tensors:
             if not is_factor(name):
-                yield plain(name), self._merged(name, tensors, adapted=True)
+                yield plain(name), self._merged(name, tensors, adapted)
 
     def _merged(self, name: str, tensors: Mapping[str, Tensor], adapted: bool) -> Tensor:
         weight = self._ranks.gathered(name, tensors[name].detach())
@@ -189,22 +184,12 @@ class Kept:
             return merged(weight, first, second, self._config)
         return weight
 
-    def _copied(self, scorer: Scorer, adapted: bool) -> dict[str, Tensor]:
-        """A model's whole tensors, tied ones once, adapters merged or left out; empty on processes that do not save."""
-        tensors = tensors_once(scorer.model)
-        copies = {}
-        for name in tensors:
-            if not is_factor(name):
-                tensor = self._merged(name, tensors, adapted)  # collective call
-                if self._ranks.saver:
-                    copies[plain(name)] = copied(tensor)
-        return copies
+    def _copied(self, scorer: Scorer, adapted: bool = True) -> dict[str, Tensor]:
+        """Copies of tied tensors once; none on processes that do not save."""
+        found = self._whole(tensors_once(scorer.model), adapted)
+        return {name: copied(tensor) for name, tensor in found if self._ranks.saver}
 
 
 def _own(name: str) -> bool:
     """Whether a tensor is the learner's own, and not part of the exported model."""
     return is_factor(name) or name.startswith("value_head.")
-
-
-def _stored_name(name: str) -> str:
-    return name if _own(name) else plain(name)

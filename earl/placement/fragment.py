@@ -16,7 +16,7 @@ from earl.agents.chat import Chat
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.sampler import InWaves, Probe, Sampler
+from earl.engine.sampler import Probe, Sampler
 from earl.evaluate import Match
 from earl.group import Group
 from earl.matches import MatchResult
@@ -96,7 +96,7 @@ def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
 
 def _waves(sampler: Sampler) -> dict[str, float]:
     """The most batches of one turn since this was last asked, as a metric."""
-    waves = sampler.most_waves() if isinstance(sampler, InWaves) else None
+    waves = sampler.most_waves()
     return {} if waves is None else {"sampler/waves": float(waves)}
 
 

@@ -226,7 +226,7 @@ class StepPipeline:
         took. They load and probe the weights of `version` again. Raises EarlError where the split is impossible;
         nothing changes then."""
         began = time.perf_counter()
-        check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config, self.shape) == "vllm")
+        check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config) == "vllm")
         self.players.relayout(copies, tp)
         self.sync(version)
         return time.perf_counter() - began

@@ -192,7 +192,7 @@ def test_a_redirect_does_not_take_the_key_along(server, status, host):
     thief = Raw()
     server.scripts = [reply(b"", f"Location: http://{host}:{thief.port}/v1/models", status=status)]
     with pytest.raises(EarlError, match=rf"refuses models: {status[:3]} it redirects to '.*{thief.port}.*not followed"):
-        Client(server.url).get("models", dict)
+        Client(server.url).ask("models", dict)
     assert (len(server.seen), thief.seen) == (1, [])
     thief.socket.close()
 
@@ -201,7 +201,7 @@ def test_a_redirect_does_not_take_the_key_along(server, status, host):
 def test_no_redirect_is_followed_wherever_it_leads(server, where):
     server.scripts = [reply(b"", f"Location: {where}", status="302 Found"), GOOD]
     with pytest.raises(EarlError, match="it redirects to"):
-        Client(server.url).get("models", dict)
+        Client(server.url).ask("models", dict)
     assert len(server.seen) == 1
 
 
@@ -232,7 +232,7 @@ def test_what_drips_ends_at_the_deadline(server, script):
     server.scripts = [script]
     began = time.monotonic()
     with pytest.raises(EarlError, match=r"gave no answer to models in [1-3] tries, the last: timed out"):
-        Client(server.url, timeout_seconds=0.4, total_seconds=1.0).get("models", dict)
+        Client(server.url, timeout_seconds=0.4, total_seconds=1.0).ask("models", dict)
     assert time.monotonic() - began < 10
 
 
@@ -254,7 +254,7 @@ def test_all_tries_together_have_a_deadline(server, monkeypatch):
     server.scripts = [reply({}, status="503 Busy")]
     began = time.monotonic()
     with pytest.raises(EarlError, match="gave no answer to models in 1 tries, the last: 503"):
-        Client(server.url, total_seconds=0.5).get("models", dict)
+        Client(server.url, total_seconds=0.5).ask("models", dict)
     assert time.monotonic() - began < 20
 
 
@@ -271,7 +271,7 @@ def test_no_proxy_of_the_environment_sees_the_key(server, monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     server.scripts = [reply({"data": []})]
-    assert Client(server.url).get("models", dict) == {"data": []}
+    assert Client(server.url).ask("models", dict) == {"data": []}
     assert (len(server.seen), proxy.seen) == (1, [])
     proxy.socket.close()
 
@@ -282,7 +282,7 @@ def test_no_proxy_of_the_environment_sees_the_key(server, monkeypatch):
 def test_a_key_that_no_header_can_hold_is_refused_and_not_told(server, monkeypatch, key):
     monkeypatch.setenv(KEY, key)
     with pytest.raises(EarlError, match=f"the key in {KEY} holds characters") as refused:
-        Client(server.url).get("models", dict)
+        Client(server.url).ask("models", dict)
     assert SECRET not in str(refused.value)
     assert not server.seen
 
@@ -371,9 +371,9 @@ def test_an_unknown_certificate_is_refused(tmp_path, monkeypatch):
     server.scripts = [reply({"data": []})]
     url = server.url.replace("http", "https")
     with pytest.raises(EarlError, match="CERTIFICATE_VERIFY_FAILED"):
-        Client(url).get("models", dict)
+        Client(url).ask("models", dict)
     assert server.seen == []
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
     with pytest.raises(EarlError, match=r"CERTIFICATE|IP address mismatch|Hostname mismatch"):
-        Client(url).get("models", dict)
+        Client(url).ask("models", dict)
     server.socket.close()

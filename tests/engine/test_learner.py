@@ -83,7 +83,7 @@ def gradients(model):
 def learned_gradients(learner, *arguments):
     """Those that the step of an update saw, and the update's statistics; after it there are none."""
     seen = []
-    learner._optimizer.register_step_pre_hook(lambda *_: seen.append(gradients(learner.scorer).clone()))
+    learner.state.optimizer.register_step_pre_hook(lambda *_: seen.append(gradients(learner.scorer).clone()))
     stats = learner.update(*arguments)
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
     return seen[-1], stats
@@ -301,7 +301,7 @@ def test_an_update_that_is_not_finite_leaves_the_learner_to_the_bit_as_it_was(sm
             stats = learner.update(bad, learns, MOVING)
             assert stats == {SKIPPED: MOVING.minibatches * MOVING.epochs}
         learner.update(batch, learns, MOVING)
-        assert learner.steps == 2 * MOVING.minibatches * MOVING.epochs
+        assert learner.state.steps == 2 * MOVING.minibatches * MOVING.epochs
         states.append(state_of(learner, tmp_path / str(between)))
     assert states[0] == states[1]
 
@@ -314,7 +314,7 @@ def test_a_minibatch_that_is_not_finite_is_skipped_alone(small, batch, name):
     policy = small()
     learner = learner_of(policy, values=name == "ppo")
     stats = learner.update(replace(batch, advantages=advantages, returns=returns), algorithm(name), MOVING)
-    assert (stats[SKIPPED], learner.steps) == (2, 4)  # of 3 minibatches x 2 epochs, those with the last row
+    assert (stats[SKIPPED], learner.state.steps) == (2, 4)  # of 3 minibatches x 2 epochs, those with the last row
     assert np.isfinite([*stats.values()]).all()
     assert weights(policy).isfinite().all()
 
@@ -374,7 +374,7 @@ def test_numbers_that_are_not_finite_are_not_saved(small, batch, tmp_path, where
         if where == "weights":
             next(learner.scorer.parameters())[0, 0] = np.nan
         else:
-            next(iter(learner._optimizer.state.values()))["exp_avg"][0] = np.inf
+            next(iter(learner.state.optimizer.state.values()))["exp_avg"][0] = np.inf
     with pytest.raises(EarlError, match=r"holds numbers that are NaN or infinite; .* is not saved"):
         learner.snapshot()(tmp_path / "never")
     assert not (tmp_path / "never").exists()

@@ -159,7 +159,7 @@ def test_the_value_loss_is_the_mean_square_over_turns(small, rows):
     still = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
     slopes = []  # as the step sees them; after it there are none
     bias = learner.scorer.value_head.bias
-    learner._optimizer.register_step_pre_hook(lambda *_: slopes.append(bias.grad.item()))
+    learner.state.optimizer.register_step_pre_hook(lambda *_: slopes.append(bias.grad.item()))
     stats = learner.update(with_returns(rows, returns), algorithm("ppo"), still)
     assert stats["value_loss"] == pytest.approx(np.mean(returns**2), rel=1e-5)
     # The head begins at zero: d/db of 0.5 · mean((0 - R)²) is 0.5 · 2 · mean(-R); clipping scales it with all the rest.

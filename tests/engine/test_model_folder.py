@@ -13,6 +13,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from earl.config import ModelConfig
@@ -432,10 +433,15 @@ def test_an_export_takes_no_file_that_a_link_leads_to(folder, tmp_path):
     assert not (tmp_path / "exported").exists()
 
 
-def test_an_export_of_an_index_without_a_size_is_a_clear_error(folder, tmp_path):
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "model.safetensors"}}))
-    with pytest.raises(EarlError, match="says no total_size"):
-        export(folder, tmp_path / "exported")
+def test_an_exported_index_says_the_size_of_what_was_written(folder, tmp_path):
+    places = {"weight_map": {"x": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(places | {"metadata": "none"}))
+    export(folder, tmp_path / "exported", "bfloat16")
+    index = json.loads((tmp_path / "exported/model.safetensors.index.json").read_text())
+    whole, half = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "exported"))
+    # 2 bytes a number in place of 4
+    assert index == places | {"metadata": {"total_size": sum(tensor.nbytes for tensor in whole.values()) // 2}}
+    assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])

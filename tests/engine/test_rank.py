@@ -51,8 +51,8 @@ def test_everything_that_was_moved_away_comes_back(mesh, tiny):
     # On a CPU host memory is where it is already: the calls must not disturb anything.
     learner, other = (sharded_learner(tiny(algorithm={"name": "ppo"}), mesh) for _ in range(2))
     trained(learner, range(2))
-    learner.offload()
-    learner.reload()
+    learner.state.move(hosted=True)
+    learner.state.move(hosted=False)
     trained(other, range(2))
     assert np.array_equal(trained(learner, range(2, 4)), trained(other, range(2, 4)))
 

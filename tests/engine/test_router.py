@@ -1,4 +1,4 @@
-"""Several samplers as one: affinity, load, versions that agree."""
+"""Several samplers as one: affinity, load."""
 
 import asyncio
 
@@ -6,80 +6,92 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.engine.router import ReplicaRoutes, Router, VersionsDiffer
+from earl.engine.router import Router
 from earl.rollout.prompt import Completion, Prompt
 
 
 class Replica:
-    """Answers with its own name; takes weights unless it is told not to."""
+    """Answers with its own name."""
 
     def __init__(self, name):
-        self.name, self.version, self.seen, self.released, self.takes = name, 0, [], [], True
-
-    def generate(self, prompts):
-        self.seen += [prompt.session for prompt in prompts]
-        return [Completion([prompt.session, self.name], [0.0, 0.0], [self.version] * 2, True) for prompt in prompts]
+        self.name, self.version, self.seen, self.released = name, 0, [], []
 
     async def complete(self, prompt):
+        self.seen.append(prompt.session)
         await asyncio.sleep(0)
-        return self.generate([prompt])[0]
+        return Completion([prompt.session, self.name], [0.0, 0.0], [self.version] * 2, True)
 
     def release(self, sessions):
         self.released += sessions
 
     def load(self, weights, version, probe=None):
-        self.version = version if self.takes else self.version
-
-    def sleep(self):
-        self.name = None
-
-    def wake(self):
-        self.name = 0
+        self.version = version
 
 
 def prompt(session, tokens=8):
     return Prompt(session, [1, 2], seed=0, max_tokens=tokens)
 
 
+def entered(router, replicas, session, tokens):
+    """Where a prompt waits now, and its unfinished call."""
+    before = [len(replica.seen) for replica in replicas]
+    asked = router.complete(prompt(session, tokens))
+    asked.send(None)
+    return next(n for n, replica in enumerate(replicas) if len(replica.seen) > before[n]), asked
+
+
+def left(asked):
+    with pytest.raises(StopIteration):
+        asked.send(None)
+
+
 events = st.lists(st.tuples(st.sampled_from(["enter", "leave", "release"]), st.integers(0, 12), st.integers(1, 50)))
 
 
-@given(replicas=st.integers(1, 5), happened=events)
-def test_an_episode_stays_and_a_new_one_goes_where_least_waits(replicas, happened):
-    routes, at, open_prompts = ReplicaRoutes(replicas), {}, []
+@given(count=st.integers(1, 5), happened=events)
+def test_an_episode_stays_and_a_new_one_goes_where_least_waits(count, happened):
+    replicas = [Replica(number) for number in range(count)]
+    router, at, waiting, open_prompts = Router(replicas), {}, [0] * count, []
     for what, session, tokens in happened:
-        before = list(routes.waiting)
         if what == "enter":
-            place = routes.enter(session, tokens)
-            if session in at:
-                assert place == at[session]
-            else:
-                assert before[place] == min(before)
+            place, asked = entered(router, replicas, session, tokens)
+            assert place == at[session] if session in at else waiting[place] == min(waiting)
             at[session] = place
-            open_prompts.append((place, tokens))
+            waiting[place] += tokens
+            open_prompts.append((asked, place, tokens))
         elif what == "leave" and open_prompts:
-            routes.leave(*open_prompts.pop(0))
+            asked, place, tokens = open_prompts.pop(0)
+            left(asked)
+            waiting[place] -= tokens
         elif what == "release":
-            assert routes.release(session) == at.pop(session, None)
-        for replica in range(replicas):
-            assert routes.waiting[replica] == sum(n for place, n in open_prompts if place == replica)
+            router.release([session])
+            place = at.pop(session, None)
+            assert [replica.name for replica in replicas if session in replica.released] == [place] * (
+                place is not None
+            )
+            for replica in replicas:
+                replica.released.clear()
 
 
-@given(replicas=st.integers(1, 5), sessions=st.integers(0, 40))
-def test_new_episodes_that_are_alike_are_spread_evenly(replicas, sessions):
-    routes = ReplicaRoutes(replicas)
-    places = [routes.enter(session, 8) for session in range(sessions)]
-    counts = [places.count(replica) for replica in range(replicas)]
+@given(count=st.integers(1, 5), sessions=st.integers(0, 40))
+def test_new_episodes_that_are_alike_are_spread_evenly(count, sessions):
+    replicas = [Replica(number) for number in range(count)]
+    router = Router(replicas)
+    asked = [entered(router, replicas, session, 8) for session in range(sessions)]
+    counts = [sum(place == replica for place, _ in asked) for replica in range(count)]
     assert max(counts) - min(counts) <= 1
+    for _, open_prompt in asked:
+        left(open_prompt)
 
 
 def test_idle_replicas_take_turns_too():
     # Nothing waits anywhere, as between two lockstep batches: episodes that are open count then.
-    routes = ReplicaRoutes(3)
-    places = []
+    replicas = [Replica(number) for number in range(3)]
+    router, places = Router(replicas), []
     for session in range(6):
-        places.append(routes.enter(session, 8))
-        routes.leave(places[-1], 8)
+        place, asked = entered(router, replicas, session, 8)
+        places.append(place)
+        left(asked)
     assert places == [0, 1, 2, 0, 1, 2]
 
 
@@ -96,23 +108,6 @@ def test_completions_come_in_order_from_where_the_episode_is():
         return await asyncio.gather(*(router.complete(prompt(session)) for session in (0, 3, 2)))
 
     assert [reply.tokens for reply in asyncio.run(together())] == [[0, 0], [3, 1], [2, 0]]
-
-
-def test_samplers_whose_versions_differ_are_refused():
-    replicas = [Replica(0), Replica(1)]
-    router = Router(replicas)
-    router.load({}, 3)
-    assert router.version == 3
-    replicas[1].takes = False
-    with pytest.raises(VersionsDiffer, match="versions 4, 3"):
-        router.load({}, 4)
-    with pytest.raises(VersionsDiffer):
-        router.generate([prompt(0)])
-    with pytest.raises(VersionsDiffer):
-        asyncio.run(router.complete(prompt(0)))
-    replicas[1].takes = True
-    router.load({}, 4)
-    assert router.generate([prompt(0)])[0].versions == [4, 4]
 
 
 def test_a_sampler_that_fails_to_load_is_heard_of():

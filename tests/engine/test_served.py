@@ -70,14 +70,14 @@ def said(text, reason="stop"):
 
 def test_what_passes_is_asked_again(server):
     server.answers = [(503, {}), (429, {}), (200, b"not json"), (200, {"data": [{"id": "only"}]})]
-    assert Client(server.url).get("models", dict) == {"data": [{"id": "only"}]}
+    assert Client(server.url).ask("models", dict) == {"data": [{"id": "only"}]}
     assert len(server.seen) == 4
 
 
 def test_a_server_that_stays_broken_is_given_up(server):
     server.answers = [(500, {"error": "no memory"})]
     with pytest.raises(EarlError, match=r"no answer to models in 5 tries, the last: 500 .*no memory"):
-        Client(server.url).get("models", dict)
+        Client(server.url).ask("models", dict)
     assert len(server.seen) == 5
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_hangs_is_given_up(server, monkeypatch):
     monkeypatch.setattr(client_module, "TRIES", 2)
     server.answers = [0.5]
     with pytest.raises(EarlError, match=r"in 2 tries, the last: timed out"):
-        Client(server.url, timeout_seconds=0.1).get("models", dict)
+        Client(server.url, timeout_seconds=0.1).ask("models", dict)
 
 
 def test_a_refusal_is_said_at_once_and_never_tells_the_key(server, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_refusal_is_said_at_once_and_never_tells_the_key(server, monkeypatch):
     with pytest.raises(
         EarlError, match=rf"refuses models: 401 .*\*\*\*.* set the environment variable {KEY}"
     ) as refused:
-        Client(server.url).get("models", dict)
+        Client(server.url).ask("models", dict)
     assert "secret-123" not in str(refused.value)
     assert [key for _, _, key in server.seen] == ["Bearer secret-123"]
 
@@ -111,7 +111,7 @@ def test_nobody_there(monkeypatch):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     with pytest.raises(EarlError, match="refused; check that it runs"):
-        Client(f"http://127.0.0.1:{port}/v1").get("models", dict)
+        Client(f"http://127.0.0.1:{port}/v1").ask("models", dict)
 
 
 def test_text_goes_as_messages_and_comes_back_as_characters(server, characters):

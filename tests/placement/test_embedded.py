@@ -80,7 +80,7 @@ def test_a_prepared_batch_holds_every_sampled_token(placement, name):
 def test_without_kl_no_reference_is_kept(placement):
     placed = placement()
     prepared(placed, placed.rollout(1))
-    assert not placed.learner.has_reference
+    assert placed.learner.state.frozen is None
 
 
 def test_episodes_that_the_environment_ended_are_not_learned_from(placement):

@@ -1,5 +1,6 @@
 """Environments in processes of their own: the numbers are those of an embedded run, whoever is lost on the way."""
 
+import asyncio
 import os
 import signal
 
@@ -54,7 +55,7 @@ def test_a_lost_sampler_is_asked_again_and_for_no_session_twice():
     sampler = RemoteSampler(actors, 1, first_session=100)
     sampler.load({}, 3)
     prompts = [Prompt(session, [session, 7 + session], seed=0, max_tokens=1) for session in range(3)]
-    assert [completion.tokens for completion in sampler.generate(prompts)] == [[7], [8], [9]]
+    assert [completion.tokens for completion in asyncio.run(sampler._decode(prompts))] == [[7], [8], [9]]
     first, second = actors[1].asked
     assert first == [100, 101, 102] and not {*first} & {*second}
     assert not actors[0].asked
@@ -64,7 +65,7 @@ def test_replies_by_other_weights_than_were_given_do_not_pass():
     sampler = RemoteSampler([Actor(version=2)], 0, first_session=0)
     sampler.load({}, 3)
     with pytest.raises(VersionsDiffer, match=r"sampler 0 answers with weights of version 2 .* version 3"):
-        sampler.generate([Prompt(0, [1], seed=0, max_tokens=1)])
+        asyncio.run(sampler.complete(Prompt(0, [1], seed=0, max_tokens=1)))
 
 
 @pytest.fixture(scope="module")

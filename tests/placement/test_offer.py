@@ -74,7 +74,7 @@ def test_a_learner_alone_holds_all_of_its_weights_with_adapters_merged(lora_rank
         for name, parameter in learner.scorer.model.named_parameters():
             if "lora_" in name:
                 parameter.fill_(0.1)
-    weights, own = learner.weights(), learner.held()
+    weights, own = learner.weights(), learner.state.held()
     once = [*tensors_once(make(MODEL, seed=3).model)]
     assert [*own.parts] == once
     assert all(torch.equal(own.parts[name].numbers, weights[name]) for name in once)

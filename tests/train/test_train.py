@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from earl.engine.train_state import Kept
+from earl.engine.train_state import TrainState
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
@@ -179,7 +179,7 @@ def test_a_run_that_learns_nothing_three_times_in_a_row_stops_with_a_cause(tiny,
 
 def test_a_checkpoint_that_is_not_finite_is_refused_and_the_earlier_ones_stay(tiny, new_run, carry_on, monkeypatch):
     config = tiny(run={"steps": 6, "checkpoint_every": 1})
-    step = Kept.step
+    step = TrainState.step
 
     def overflows(kept):
         step(kept)
@@ -187,7 +187,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused_and_the_earlier_ones_stay(ti
             with torch.no_grad():
                 next(iter(kept.trained.values()))[0] = float("inf")
 
-    monkeypatch.setattr(Kept, "step", overflows)
+    monkeypatch.setattr(TrainState, "step", overflows)
     folder = new_run(config)
     with pytest.raises(EarlError, match=r"holds numbers that are NaN or infinite; .* earlier checkpoints stay"):
         carry_on(folder, config)
@@ -195,5 +195,5 @@ def test_a_checkpoint_that_is_not_finite_is_refused_and_the_earlier_ones_stay(ti
     assert len(kept) >= 2
     for number in kept:
         checkpoint.load(folder.checkpoints / f"step-{number:06d}")
-    monkeypatch.setattr(Kept, "step", step)
+    monkeypatch.setattr(TrainState, "step", step)
     assert carry_on(folder, config).finished

@@ -60,21 +60,36 @@ def join(
     device: str = "cpu",
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Mesh:
-    """Join `layout.size` processes: gloo between CPUs, NCCL between GPUs (untested on GPUs). store: on rank 0, an
-    already opened store; None: opened now. device: "cpu", or a CUDA device such as "cuda:0"."""
+    """Join `layout.size` processes as a grid; see `join_group`."""
     where = torch.device(device)
-    if where.type == "cuda":
-        torch.cuda.set_device(where)
+    store = join_group(rank, layout.size, place, store, where, timeout_seconds)
+    dp, tp, cp = layout.dp, layout.tp, layout.cp
+    grid = init_device_mesh(where.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
+    # FSDP2 shards over one mesh axis; over two, it would replicate along the first.
+    shards = (
+        grid["dp"] if cp == 1 else init_device_mesh(where.type, (dp * cp, tp), mesh_dim_names=("dp_cp", "tp"))["dp_cp"]
+    )
+    return Mesh(layout, rank, where, grid, shards, store)
+
+
+def join_group(
+    rank: int, size: int, place: Rendezvous, store: Sealed | None, device: torch.device, timeout_seconds: float
+) -> Sealed:
+    """Join `size` processes: gloo between CPUs, NCCL between GPUs (untested on GPUs). store: on rank 0, an already
+    opened store; None: opened now. device: a CPU, or a CUDA device such as "cuda:0"."""
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.set_device(device)
     store = (store or opened(place, timeout_seconds)) if rank == 0 else reached(place, timeout_seconds)
     distributed.init_process_group(
-        "nccl" if where.type == "cuda" else "gloo",
-        store=store.plain if where.type == "cuda" else store,
+        "nccl" if cuda else "gloo",
+        store=store.plain if cuda else store,
         rank=rank,
-        world_size=layout.size,
+        world_size=size,
         timeout=timedelta(seconds=timeout_seconds),
-        device_id=where if where.type == "cuda" else None,
+        device_id=device if cuda else None,
     )
-    return mesh_of(layout, where, store)
+    return store
 
 
 @contextmanager
@@ -83,14 +98,3 @@ def joined_mesh(rank: int, layout: Layout, address: str, port: int, device: str 
         yield join(rank, layout, Rendezvous(address, port, secret="known to all"), device=device)
     finally:
         distributed.destroy_process_group()
-
-
-def mesh_of(layout: Layout, device: torch.device, store: Sealed) -> Mesh:
-    assert distributed.get_world_size() == layout.size
-    dp, tp, cp = layout.dp, layout.tp, layout.cp
-    grid = init_device_mesh(device.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
-    # FSDP2 shards over one mesh axis; over two, it would replicate along the first.
-    shards = (
-        grid["dp"] if cp == 1 else init_device_mesh(device.type, (dp * cp, tp), mesh_dim_names=("dp_cp", "tp"))["dp_cp"]
-    )
-    return Mesh(layout, distributed.get_rank(), device, grid, shards, store)

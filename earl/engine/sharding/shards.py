@@ -33,8 +33,6 @@ class Shards:
     """This process's part of a learner; implements `Ranks`. stored: source of the weights, read slice by slice; None:
     the policy's model holds them."""
 
-    lockstep = True
-
     def __init__(self, mesh: Mesh, stored: TensorSource | None = None) -> None:
         self.mesh, self.layout, self._stored = mesh, mesh.layout, stored
         self.share, self.shares = mesh.dp_rank, mesh.layout.dp

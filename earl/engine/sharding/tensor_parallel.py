@@ -8,6 +8,7 @@ tensors, not DTensors: two exchanges per block suffice, and every part is a box 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,17 +19,6 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 
 # The two exchanges of tensor parallelism (Megatron-LM, arXiv 1909.08053, section 3), each the other's gradient.
-
-
-class _Copied(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return states.view_as(states)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _sum(gradients[0], ctx.group), None
 
 
 class _Summed(torch.autograd.Function):
@@ -49,10 +39,10 @@ def _sum(states: Tensor, group: ProcessGroup) -> Tensor:
 
 def copied(states: Tensor, group: ProcessGroup | None) -> Tensor:
     """Identity in the forward pass; gradients are summed over the group."""
-    if group is None:
-        return states
-    result: Tensor = _Copied.apply(states, group)  # type: ignore[no-untyped-call]
-    return result
+    if group is not None and states.requires_grad:
+        states = states.view_as(states)  # a hook on the tensor itself would sum the gradients of other uses too
+        states.register_hook(partial(_sum, group=group))  # type: ignore[no-untyped-call]
+    return states
 
 
 def summed(states: Tensor, group: ProcessGroup | None) -> Tensor:

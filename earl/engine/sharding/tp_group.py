@@ -6,13 +6,13 @@ Each computes the logits of its part of the vocabulary; the first gathers them, 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed, opened, reached
+from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
+from earl.engine.sharding.mesh import join_group
 from earl.parallel.layout import Layout
 
 
@@ -31,16 +31,8 @@ class Band:
         self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
     ) -> None:
         self.rank, self.layout = meeting.rank, Layout(1, meeting.size)
-        if not self.leads:
-            store = reached(meeting.place, timeout_seconds)
-        self._store = store or opened(meeting.place, timeout_seconds)
-        distributed.init_process_group(
-            "gloo",
-            store=self._store,
-            rank=self.rank,
-            world_size=meeting.size,
-            timeout=timedelta(seconds=timeout_seconds),
-        )
+        cpu = torch.device("cpu")
+        self._store = join_group(self.rank, meeting.size, meeting.place, store, cpu, timeout_seconds)
 
     @property
     def leads(self) -> bool:

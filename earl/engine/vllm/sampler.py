@@ -18,8 +18,8 @@ from torch import Tensor
 
 from earl.config import SamplerConfig
 from earl.engine.model import Policy
-from earl.engine.sampler import Probe, check
-from earl.engine.vllm.device import EngineDevice, device, require_vllm
+from earl.engine.sampler import Probe, Sampler, check
+from earl.engine.vllm.device import Cpu, Gpu, device, require_vllm
 from earl.errors import EarlError, boundary
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
@@ -174,7 +174,7 @@ QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_I
 """No telemetry; an engine's processes, all on one host, use loopback. The user's environment overrides this."""
 
 
-class VllmSampler:
+class VllmSampler(Sampler):
     """Samples with its own engine, initially with the policy's weights, if it has any. max_tokens: of the longest
     context. Raises EarlError when vLLM is missing, or cannot run this model on this machine."""
 
@@ -185,8 +185,7 @@ class VllmSampler:
         self._device.check(policy.model.config, config)
         build = partial(_engine, policy.model, config, self._device, max_tokens)
         self._loop = EngineLoop(build, sorted(policy.stop_ids), temperature)
-        self.close = weakref.finalize(self, self._loop.close)
-        """Ends the engine and its processes; also called when this object or Python ends."""
+        self._close = weakref.finalize(self, self._loop.close)  # also called when this object or Python ends
         if not any(parameter.is_meta for parameter in policy.model.parameters()):
             self.load(policy.model.state_dict(), version=0)
 
@@ -196,9 +195,6 @@ class VllmSampler:
     async def complete(self, prompt: Prompt) -> Completion:
         [reply] = self._loop.submit([prompt])
         return await asyncio.wrap_future(reply)
-
-    def release(self, sessions: Sequence[int]) -> None:
-        """A no-op: the prefix cache evicts unused entries by itself."""
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights, and drop everything computed with the old ones; unfinished replies continue. probe: if
@@ -212,6 +208,9 @@ class VllmSampler:
             self._loop.version = version
 
         self._loop.exclusively(take)
+
+    def close(self) -> None:
+        self._close()
 
     def sleep(self) -> None:
         self._loop.exclusively(self._device.sleep)
@@ -228,7 +227,7 @@ class VllmSampler:
         return self._loop.cached_tokens
 
 
-def _engine(model: Any, config: SamplerConfig, where: EngineDevice, max_tokens: int) -> Any:
+def _engine(model: Any, config: SamplerConfig, where: Cpu | Gpu, max_tokens: int) -> Any:
     """An engine for the model's shape, with dummy weights."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine

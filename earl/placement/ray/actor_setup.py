@@ -52,7 +52,7 @@ def sharded_learner(
     values = algorithm(config.algorithm.name).needs_values
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)
     if carried is not None:
-        learner.take_over(carried)
+        learner.state.take(carried)
     return learner
 
 

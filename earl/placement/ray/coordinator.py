@@ -98,7 +98,7 @@ class Coordinator(Events):
         if self._policy.environments:
             samplers = Team(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
-        if engine_of(self._config, shape(self._config.model)) == "vllm":
+        if engine_of(self._config) == "vllm":
             pooled = self._devices.gpus and self._policy.turns
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, pooled)
         return RolloutWorkers(self._workers, self._set_up_worker, self, self._devices.split)

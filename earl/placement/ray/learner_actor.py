@@ -39,12 +39,12 @@ class WeightServer(Alive):
         """References to this rank's part of the weights by bucket, their manifest, and a probe. Without references
         (None), readers draw the weights bucket by bucket while the rank waits. readers: processes that load them.
         checksums: whether these verify what they load."""
-        held = self._learner.held()
+        held = self._learner.state.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
         probe, known = Probe(tokens, logprobs[1:].tolist(), self._coarse), described(held)
         if self._drawn:
-            self._stock = BucketStore(self._learner.held, self._rank, known, readers, checksums)
+            self._stock = BucketStore(self._learner.state.held, self._rank, known, readers, checksums)
             self._lockstep = BucketBarrier(readers)
             return None, known, probe
         return offer(held, self._rank, checksums=checksums), known, probe
@@ -105,7 +105,7 @@ class LearnerActor(ExchangeMember, WeightServer):
 
     def leave(self) -> Given:
         """Leave the other ranks, and give this rank's part of the learner's state; needs no other rank."""
-        given = give(self._learner.carried(), self._learner.steps - self._sound)
+        given = give(self._learner.state.carried(), self._learner.state.steps - self._sound)
         for held in ("_learner", "_stock", "_lockstep", "_rows", "_part", "_batch", "_corrected"):
             self.__dict__.pop(held, None)
         if distributed.is_initialized():
@@ -141,7 +141,7 @@ class LearnerActor(ExchangeMember, WeightServer):
     @bounded("preparation")
     def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
         """Make the batch of its rows, with advantages and returns of all turns [K]."""
-        self._sound = self._learner.steps
+        self._sound = self._learner.state.steps
         self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
 
     @losing_others
@@ -181,10 +181,10 @@ class LearnerActor(ExchangeMember, WeightServer):
         self._learner.restore(Path(folder))
 
     def rest(self) -> None:
-        self._learner.offload()
+        self._learner.state.move(hosted=True)
 
     def wake(self) -> None:
-        self._learner.reload()
+        self._learner.state.move(hosted=False)
 
 
 def _nothing(plan: TransferPlan, process: int) -> list[Shard]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from earl.engine.heap import PIECE_BYTES, give_back_pieces
+from earl.engine.heap import give_back
 from earl.errors import OutOfMemory
 
 SAID = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
@@ -39,7 +39,7 @@ class Budget:
         self._cuda = torch.cuda.is_available()
         self._most = None if self._cuda else most
         if self._most is not None:
-            give_back_pieces(PIECE_BYTES)
+            give_back()
         _trim()
         self._resident = _status("RssAnon")
         self._peaks: dict[str, int] = {}

@@ -9,7 +9,6 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from earl.config import Config
-from earl.engine.model import shape
 from earl.engine.samplers import processes_of
 from earl.errors import EarlError
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner
@@ -44,7 +43,7 @@ class Devices:
         self._policy, self._slots, self._group, self.gpus = policy, slots, group, gpus
         kind = ContinuousActor if config.placement.max_staleness else RolloutActor
         self._kind = SamplerActor if policy.environments else kind
-        self.split = processes_of(config, shape(config.model))
+        self.split = processes_of(config)
         self._engine_tp = policy.rollout.devices // self.split  # devices of one process, now
 
     def resplit(self, copies: int, tp: int) -> None:

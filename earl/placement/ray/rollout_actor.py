@@ -14,7 +14,7 @@ from earl.dispatch.transports import objects
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.model import Policy, tokenizer_of
 from earl.engine.router import Router, VersionsDiffer
-from earl.engine.sampler import Closes, Probe
+from earl.engine.sampler import Probe
 from earl.engine.samplers import make_sampler, split_of
 from earl.engine.sharding.tp_group import Meeting
 from earl.engine.split import SplitSampler
@@ -142,8 +142,7 @@ class RolloutActor(EpisodePlayer):
         """Free the sampler, before memory for another one is needed."""
         self._split = None
         if hasattr(self, "_fragment"):
-            if isinstance(self._fragment.sampler, Closes):
-                self._fragment.sampler.close()
+            self._fragment.sampler.close()
             del self._fragment
 
     @losing_others
@@ -239,9 +238,6 @@ class RemoteSampler:
         self._actors, self._number, self._first_session = actors, number, first_session
         self.version = 0
 
-    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return asyncio.run(self._decode(prompts))
-
     async def complete(self, prompt: Prompt) -> Completion:
         [completion] = await self._decode([prompt])
         return completion
@@ -253,12 +249,6 @@ class RemoteSampler:
         """Set the expected version; the sampler's own process has loaded and checked the weights."""
         del weights, probe
         self.version = version
-
-    def sleep(self) -> None:
-        """A no-op."""
-
-    def wake(self) -> None:
-        """A no-op."""
 
     async def _decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
         while True:

@@ -22,7 +22,7 @@ def ours(seat, variant, layout, port):
     with joined_mesh(seat.process, layout, seat.address, port) as mesh:
         learner = _learner(VARIANTS[variant], Shards(mesh))
         trained(learner, range(1))
-        held, whole = learner.held(), learner.weights()
+        held, whole = learner.state.held(), learner.weights()
         parts = {name: (part.numbers.numpy().copy(), part.box, part.shape) for name, part in held.parts.items()}
         return parts, {name: tensor.numpy().copy() for name, tensor in whole.items()}
 
