@@ -567,9 +567,7 @@ def ways(workers: int, ranks: int, repeats: int, as_json: bool) -> None:
     \b
     tokens         of each worker
     bytes          that ranks lack
-    objects, peers, auto   seconds of a dispatch by each way
-    auto_takes     the way that is taken once both were tried
-    auto_loss      what it loses against the faster one
+    objects, peers   seconds of a dispatch by each way
     """
     from earl.benchmarks.transport_paths import run
 
