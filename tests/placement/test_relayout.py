@@ -10,8 +10,7 @@ from earl.benchmarks.placements import RECIPE, differences, numbers, trained
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.ray.async_workers import AheadWorkers
-from earl.placement.ray.rollout_workers import Environments
+from earl.placement.ray.rollout_workers import AheadWorkers, Environments
 from earl.placement.rollout_backend import PeerPlayers
 from earl.recipe import build, dump, override
 from earl.runs.folder import create, lock

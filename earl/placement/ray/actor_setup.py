@@ -26,6 +26,7 @@ from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.sharding.tp_group import Band, Meeting
 from earl.engine.source import folder_of
+from earl.engine.split import SplitSampler
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
@@ -136,6 +137,8 @@ BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"
 class Alive:
     _budget: Budget | None = None
     _lines: "Lines | None" = None  # connections to the processes that it computes with
+    _split: SplitSampler | None = None
+    """Its part of the sampler, where a copy is split over several actors."""
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def ping(self) -> None:
@@ -154,21 +157,6 @@ class Alive:
             distributed.distributed_c10d._abort_process_group()
         elif self._lines:
             self._lines.cut()
-
-
-def bounded(stage: str) -> Callable[[Method], Method]:
-    """Run a method within the actor's memory budget."""
-
-    def decorate(method: Method) -> Method:
-        @wraps(method)
-        def called(self: Alive, *arguments: Any) -> Any:
-            assert self._budget is not None, "it was set up"
-            with self._budget.stage(stage):
-                return _severing(self, method, arguments)
-
-        return cast(Method, called)
-
-    return decorate
 
 
 def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -200,15 +188,17 @@ def losing_others(method: Method) -> Method:
     return cast(Method, called)
 
 
-def together(stage: str) -> Callable[[Method], Method]:
-    """A call of all actors of a sampler copy: the first runs it, the others follow until it is done."""
+def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
+    """Run a method within the actor's memory budget. Where a sampler copy is split, all its actors are called: the
+    first runs the method, the others follow until it is done; alone: each runs its own."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)
-        def called(self: Any, *arguments: Any) -> Any:
+        def called(self: Alive, *arguments: Any) -> Any:
             work = partial(_severing, self, method, arguments)
-            with self._budget.stage(stage):
-                return self._split.together(work) if self._split else work()
+            assert self._budget is not None, "it was set up"
+            with self._budget.stage(name):
+                return self._split.together(work) if self._split and not alone else work()
 
         return losing_others(cast(Method, called))
 

@@ -17,7 +17,7 @@ from earl.engine.sampler import Probe
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, method
 from earl.placement.ray.exchange_member import EpisodeTable, Moved
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.row_exchange import RowDispatcher
@@ -52,14 +52,14 @@ class LearnerGroup:
         if after and after.stuck:
             raise WorkerLost(f"{after}, and others wait for it")
         self._keeper.turn(self._crew)
-        given: list[Given] = ask_all(self._crew, "leaving", lambda actor, _: actor.leave.remote())
+        given: list[Given] = ask_all(self._crew, "leaving", method("leave"))
         steps = {own.steps for own in given}
         if len(steps) > 1 or (after and after.stage == "update" and steps != {0}):
             raise WorkerLost(f"{after}, in the middle of what it had begun to learn")
         self._keeper.rejoin(config, given)
 
     def peaks(self) -> dict[str, float]:
-        return most(ask_all(self._crew, "peaks", lambda actor, _: actor.peaks.remote()))
+        return most(ask_all(self._crew, "peaks", method("peaks")))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> Taken:
         self.costs = self._dispatcher.send(rows, seed, minibatches, self._take)
@@ -116,18 +116,18 @@ class LearnerGroup:
 
     def _save(self, folder: Path) -> None:
         name = str(folder.resolve())
-        ask_all(self._crew, "saving", lambda actor, _: actor.save.remote(name))
+        ask_all(self._crew, "saving", method("save", name))
 
     def restore(self, folder: Path) -> None:
         self._parts("restoring", "restore", str(folder.resolve()))
 
-    def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+    def _parts(self, stage: str, name: str, *arguments: Any) -> list[Any]:
         """The results of all ranks, one per group with the same rows."""
-        return self._all(stage, method, *arguments)[:: self._dispatcher.layout.tp]
+        return self._all(stage, name, *arguments)[:: self._dispatcher.layout.tp]
 
-    def _all(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+    def _all(self, stage: str, name: str, *arguments: Any) -> list[Any]:
         self._keeper.turn(self._crew)
-        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))
+        return ask_all(self._crew, stage, method(name, *arguments))
 
 
 def rows_of(config: Config) -> Layout:

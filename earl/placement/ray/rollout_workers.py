@@ -1,26 +1,31 @@
 """Rollout workers of a cluster: lost ones are replaced, get the same state as the others, and repeat their share."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.sharding.tp_group import Meeting
 from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary
 from earl.matches import MatchResult
-from earl.placement.async_rollout import Ticket
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member
+from earl.placement import async_rollout
+from earl.placement.async_rollout import Ahead, Ticket
+from earl.placement.peers import WorkerLost
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
 from earl.placement.ray.exchange_member import LEARNED, TAUGHT, EpisodeTable
 from earl.placement.rollout_backend import in_order, most, share
 from earl.rollout.invented import Invention
-from earl.rollout.tasks import Draw
+from earl.rollout.tasks import Draw, draw
 from earl.runs.storage import void
-from earl.runs.trajectories import from_bytes, matches_from_bytes
+from earl.runs.trajectories import from_bytes, matches_from_bytes, to_bytes
 from earl.trajectory import Task
 
 Setup = Callable[[Any, int, Meeting | None], Any]
@@ -56,7 +61,8 @@ class Team:
         return self._crew.members[:: self.tp]
 
     def load(self, weights: Any, version: int) -> None:
-        call = partial(_load, given=(weights, version))
+        offered, probe = weights
+        call = method("load", offered, probe, version)
         self._told["weights"] = call
         for damaged in self._each("weights", call).values():
             for said in damaged or ():
@@ -162,7 +168,7 @@ class Team:
         self._unready |= {*numbers}
         left = {*numbers} - self._replace("start", self._crew.introduce())
         if self.tp > 1:
-            answers = self._crew.ask("start", _address, sorted(n for n in left if n % self.tp == 0))
+            answers = self._crew.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
             self._meetings |= answers.results
             left -= self._replace("start", answers.lost)
         for step in (self._set_up, *map(self._by_copy, self._told.values())):
@@ -176,15 +182,6 @@ class Team:
         return self._setup(actor, number, Meeting(number - first, self.tp, self._meetings[first]))
 
 
-def _load(actor: Any, _: int, given: tuple[Any, int]) -> Any:
-    (weights, probe), version = given
-    return actor.load.remote(weights, probe, version)
-
-
-def _address(actor: Any, _: int) -> Any:
-    return actor.address.remote()
-
-
 class RolloutWorkers(Team):
     """Rollout fragments in separate processes. An episode's draws follow from its seed, not from the worker."""
 
@@ -194,10 +191,7 @@ class RolloutWorkers(Team):
 
     def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
         """The groups of a step, in order. Tokens stay with the workers; a lost worker's groups are played again."""
-        size, tasks, seed = self.copies, draw.tasks, draw.seed
-        played = self._hold(
-            "rollout", lambda actor, number: actor.play.remote(draw.step, share(tasks, number, size), seed)
-        )
+        played = self._hold("rollout", self._dealt("play", draw.tasks, draw.step, draw.seed))
         holders = {ticket: worker for worker, (groups, _) in enumerate(played) for ticket in groups}
         self._holders = dict(sorted(holders.items()))
         outlines = {ticket: group for groups, _ in played for ticket, group in groups.items()}
@@ -205,7 +199,7 @@ class RolloutWorkers(Team):
         return [outlines[ticket] for ticket in self._holders]
 
     def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
-        counted = partial(_table, step=next(iter(self._holders)).step)
+        counted = method("table", next(iter(self._holders)).step)
         tables = self._all("rows", counted)
         self._told["rows"] = counted  # replacements play and pack again, until the rows are sent
         return EpisodeTable.joined(tables, LEARNED)
@@ -225,22 +219,15 @@ class RolloutWorkers(Team):
         return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> EpisodeTable:
-        size = self.copies
-        tables = self._hold(
-            "demonstrations", lambda actor, number: actor.demonstrate.remote(share(tasks, number, size), seed, limit)
-        )
+        tables = self._hold("demonstrations", self._dealt("demonstrate", tasks, seed, limit))
         return EpisodeTable.joined(tables, TAUGHT)
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
-        size = self.copies
-        self._all("rollout", lambda actor, n: actor.sample.remote(invention, [*share(range(count), n, size)], seed))
+        self._all("rollout", self._dealt("sample", range(count), invention, seed))
 
     def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
         """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
-        size = self.copies
-        tables = self._hold(
-            "rows", lambda actor, number: actor.invent.remote(invention, [*share(range(count), number, size)], seed)
-        )
+        tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
         return EpisodeTable.joined(tables, LEARNED)
 
     def relayout(self, copies: int, tp: int) -> float:
@@ -257,6 +244,11 @@ class RolloutWorkers(Team):
         self._learned()
         super().load(weights, version)
 
+    def _dealt(self, name: str, items: Sequence[Any], *arguments: Any) -> Call:
+        """A call of a method with every copy's share of some items, by number."""
+        size = self.copies
+        return lambda actor, copy: getattr(actor, name).remote(share(items, copy, size), *arguments)
+
     def _hold(self, stage: str, call: Call) -> list[Any]:
         """Call all, and also replacements until the step is learned from."""
         self._learned()
@@ -270,17 +262,14 @@ class RolloutWorkers(Team):
         self._told.pop("rows", None)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        size = self.copies
-        parts = self._all(
-            "evaluation", lambda actor, number: actor.evaluate.remote([*share(matches, number, size).values()])
-        )
+        parts = self._all("evaluation", self._dealt("evaluate", matches))
         return in_order(result for part in parts for result in matches_from_bytes(part))
 
     def limit(self, tokens: int) -> None:
-        self._tell("limit", partial(_limit, tokens=tokens))
+        self._tell("limit", method("limit", tokens))
 
     def peaks(self) -> dict[str, float]:
-        return most(self._crew.ask("peaks", _peaks, range(len(self._crew))).results.values())
+        return most(self._crew.ask("peaks", method("peaks"), range(len(self._crew))).results.values())
 
     def snapshot(self) -> Callable[[Path], None]:
         """Nothing is played ahead."""
@@ -311,7 +300,7 @@ class Environments(RolloutWorkers):
         self._learned()
         self._samplers.load(weights, version)
         self._introduce()
-        self._tell("weights", lambda actor, _: actor.load.remote(version))
+        self._tell("weights", method("load", version))
 
     def forget(self) -> None:
         self._samplers.forget()
@@ -338,13 +327,138 @@ class Environments(RolloutWorkers):
             actor.meet.remote(self._samplers.actors)  # result ignored: losses are noticed elsewhere
 
 
-def _peaks(actor: Any, _: int) -> Any:
-    return actor.peaks.remote()
+# Engines that split a copy by themselves, as vLLM does: another split needs another engine. 4 engines x tp 1 end, then
+# 2 engines x tp 2 start, load weights, and are probed.
 
 
-def _table(actor: Any, _: int, step: int) -> Any:
-    return actor.table.remote(step)
+class EngineWorkers(RolloutWorkers):
+    """Rollout fragments, each with an engine that holds a copy of the model. change: called with copies and devices per
+    copy before their actors start. Raises EarlError where impossible."""
+
+    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, change: Callable[[int, int], None]) -> None:
+        self._change = change
+        super().__init__(crew, setup, keeper)
+
+    def relayout(self, copies: int, tp: int) -> float:
+        """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
+        began = time.perf_counter()
+        self._learned()
+        self._change(copies, tp)
+        self._told.pop("weights", None)
+        self._keeper.turn(self._crew)
+        if copies != len(self._crew):
+            self._crew.replace_all(copies)
+            self._ready(range(copies))
+        return time.perf_counter() - began
 
 
-def _limit(actor: Any, _: int, tokens: int) -> Any:
-    return actor.limit.remote(tokens)
+# Asynchronous rollout: groups of later steps are played while the learner learns. `load` starts the groups that may
+# start now and deals them to workers; `play` waits for the step's groups.
+
+ASK_SECONDS = 1.0
+"""How long a worker may wait for a step's groups before it answers with those that have ended."""
+
+
+class AheadWorkers(RolloutWorkers):
+    """Rollout workers whose episodes go on while the learner learns; `Ahead` decides when they start."""
+
+    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, config: Config) -> None:
+        self._config = config
+        first, rollout, staleness = config.warm_start.steps + 1, config.rollout, config.placement.max_staleness
+        self._ahead = Ahead(first, config.total_steps, rollout.prompts, rollout.group_size, staleness)
+        self._limit: int | None = None
+        super().__init__(crew, setup, keeper)
+
+    def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
+        ends = time.monotonic() + self._config.placement.stage_seconds
+        while (groups := self._ahead.take(draw.step)) is None:
+            missing = [ticket for ticket in self._ahead.playing if ticket.step == draw.step]
+            self._collect(draw.step, ASK_SECONDS)
+            if time.monotonic() > ends:
+                late = {worker for ticket, worker in self._ahead.playing.items() if ticket in missing}
+                self._replace(
+                    "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
+                )
+                ends = time.monotonic() + self._config.placement.stage_seconds
+        self._holders = self._ahead.taken
+        return groups
+
+    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
+        """Raises EarlError."""
+        raise EarlError(
+            "rollout that runs ahead of the learner has no step boundary at which its samplers could be split anew; "
+            "set placement.max_staleness to 0"
+        )
+
+    def limit(self, tokens: int) -> None:
+        self._limit = tokens
+        super().limit(tokens)
+
+    def load(self, weights: Any, version: int) -> None:
+        """Load these weights, and start the groups that may be played with them."""
+        super().load(weights, version)
+        assert self._limit is not None, "the limit is set before the first weights"
+        starting = self._ahead.advance(version, self._limit)
+        busy = Counter(self._ahead.playing.values())
+        dealt: dict[Ticket, int] = {}
+        for ticket in starting:
+            dealt[ticket] = number = min(range(len(self._crew)), key=lambda worker: busy[worker])
+            busy[number] += 1
+        self._start(dealt)
+
+    def snapshot(self) -> Callable[[Path], None]:
+        """Save the groups that wait for the learner; those still playing start again from their seeds."""
+        self._collect(0, 0.0)
+        found = self._fetch(self._ahead.ended)
+        ended = {ticket: found[ticket] for ticket in self._ahead.ended}
+        return partial(async_rollout.save, limits=dict(self._ahead.limits), ended=ended)
+
+    def restore(self, folder: Path) -> None:
+        limits, saved = async_rollout.load(folder)
+        self._ahead.restore(limits)
+        self._all("abandon", method("abandon"))
+        ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
+        dealt = {number: share(sorted(ended), number, len(self._crew)) for number in range(len(self._crew))}
+        own = {number: [*tickets.values()] for number, tickets in dealt.items()}
+        held = self._all(
+            "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
+        )
+        for number, groups in enumerate(held):
+            for ticket, group in groups.items():
+                self._ahead.begin(ticket, number)
+                self._ahead.end(ticket, number, group)
+
+    def _collect(self, step: int, seconds: float) -> None:
+        answers = self._crew.ask("rollout", method("ended", step, seconds), range(len(self._crew)))
+        for number, groups in answers.results.items():
+            for ticket, group in groups.items():
+                self._ahead.end(ticket, number, group)
+        self._replace("rollout", answers.lost)
+
+    def _ready(self, numbers: Sequence[int]) -> None:
+        """Make workers ready. Groups that their predecessors were playing or held start again."""
+        gone = {ticket: number for number in numbers for ticket in self._ahead.lost(number)}
+        super()._ready(numbers)
+        taken = gone.keys() & self._ahead.taken.keys()
+        self._start({ticket: number for ticket, number in gone.items() if ticket not in taken})
+        if taken:
+            raise WorkerLost(f"what was played for step {min(taken).step} is gone with the worker that had it")
+
+    def _start(self, dealt: Mapping[Ticket, int]) -> None:
+        shares: dict[int, list[Ticket]] = {}
+        for ticket, number in sorted(dealt.items()):
+            self._ahead.begin(ticket, number)
+            shares.setdefault(number, []).append(ticket)
+        orders = {number: [self._order(step, own) for step, own in _by_step(share)] for number, share in shares.items()}
+        if orders:
+            answers = self._crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
+            self._replace("start", answers.lost)
+
+    def _order(self, step: int, tickets: Iterable[Ticket]) -> tuple[Any, ...]:
+        drawn = draw(self._config, step)
+        tasks = {ticket.number: drawn.tasks[ticket.number] for ticket in tickets}
+        return step, tasks, drawn.seed, self._ahead.limits[step]
+
+
+def _by_step(tickets: Iterable[Ticket]) -> Iterable[tuple[int, Iterable[Ticket]]]:
+    return groupby(sorted(tickets), key=lambda ticket: ticket.step)
