@@ -1,4 +1,4 @@
-"""The transports of rows in a run, measured with a run's actors: by objects and by peers.
+"""The transports of rows in a run, measured with a run's actors: by objects, by peers, and by `auto`.
 
 workers with random rows ─▶ RowDispatcher ─▶ learner ranks        every transport in turn
 """
@@ -14,6 +14,7 @@ from earl.batch import Rows, offsets_of
 from earl.benchmarks.rollout import interval
 from earl.config import Config, PlacementConfig
 from earl.dispatch.rows import Work
+from earl.dispatch.transports.choice import TRIALS
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup
@@ -30,8 +31,8 @@ from earl.placement.ray.row_exchange import RowDispatcher
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
-WAYS: tuple[Literal["objects", "peers"], ...] = ("objects", "peers")
-WARM = 3  # dispatches before the measured ones
+WARM = 2 * TRIALS
+"""Dispatches before the measured ones, in which `auto` tries both transports."""
 
 
 class MadeUpWorker(EpisodePlayer):
@@ -92,9 +93,11 @@ class Bench:
         assert not self._ranks.introduce(), "ranks answer"
         ray.get([member.actor.ready.remote() for member in self._ranks.members])
         players = RolloutWorkers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
-        self._learners = {way: self._learner(way, players, keeper) for way in WAYS}
+        self._learners = {way: self._learner(way, players, keeper) for way in ("objects", "peers", "auto")}
 
-    def _learner(self, way: Literal["objects", "peers"], players: RolloutWorkers, keeper: Quiet) -> LearnerGroup:
+    def _learner(
+        self, way: Literal["objects", "peers", "auto"], players: RolloutWorkers, keeper: Quiet
+    ) -> LearnerGroup:
         settings = PlacementConfig(transport=way)
         dispatcher = RowDispatcher(players, self._ranks, Layout(len(self._ranks)), Work(), settings, keeper)
         return LearnerGroup(self._ranks, keeper, dispatcher)
@@ -103,13 +106,23 @@ class Bench:
         filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
         seconds: dict[str, list[float]] = {way: [] for way in self._learners}
+        picked: list[float] = []
         for _ in range(WARM + repeats):
             for way, learner in self._learners.items():
                 began = time.perf_counter()
                 learner.take(table, seed=7, minibatches=1)
                 seconds[way].append(time.perf_counter() - began)
+            picked.append(self._learners["auto"].costs["dispatch/peers"])
         told = {way: interval(own[WARM:]) for way, own in seconds.items()}
-        return {"tokens": tokens, "bytes": self._learners["peers"].costs["dispatch/bytes"], **told}
+        fastest = min(told["objects"]["median"], told["peers"]["median"])
+        chosen = "peers" if np.mean(picked[WARM:]) > 0.5 else "objects"
+        return {
+            "tokens": tokens,
+            "bytes": self._learners["auto"].costs["dispatch/bytes"],
+            **told,
+            "auto_takes": chosen,
+            "auto_loss": told[chosen]["median"] / fastest - 1,
+        }
 
 
 def _actor(kind: type) -> Any:

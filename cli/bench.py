@@ -567,7 +567,9 @@ def ways(workers: int, ranks: int, repeats: int, as_json: bool) -> None:
     \b
     tokens         of each worker
     bytes          that ranks lack
-    objects, peers   seconds of a dispatch by each way
+    objects, peers, auto   seconds of a dispatch by each way
+    auto_takes     the way that is taken once both were tried
+    auto_loss      what it loses against the faster one
     """
     from earl.benchmarks.transport_paths import run
 

@@ -249,7 +249,7 @@ class PlacementConfig(Section):
     """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
     transport: Literal["auto", "objects", "peers"] = "auto"
     """How rows get to where they are learned from. `objects`: by Ray's object store. `peers`: from process to process,
-    in one group that lasts. `auto`: by peers, and by objects what did not arrive."""
+    in one group that lasts. `auto`: by the one that is expected to take less time, and then by what both took."""
     checksums: bool = False
     """Whether rows and weights are checked when they arrive; what is damaged is sent again."""
     memory_gib: float | None = Field(None, gt=0)

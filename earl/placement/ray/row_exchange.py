@@ -4,6 +4,7 @@ Workers count their rows; the driver balances them and makes a manifest. Rows th
 (workers offer, ranks take) or by peers: workers and ranks exchange directly in one group.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ import ray
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
 from earl.dispatch.transports.base import Corrupted
+from earl.dispatch.transports.choice import Pace
 from earl.dispatch.transports.objects import references_for
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -124,6 +126,7 @@ class RowDispatcher:
         self.layout, self._work = layout, work
         self._settings, self._keeper = settings, keeper
         self._circle = ExchangeGroup(workers, ranks, MESSAGE_HEARTBEATS * settings.heartbeat_seconds)
+        self._pace = Pace("objects", "peers")
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int, take: Take) -> Mapping[str, float]:
         """Send all rows of a step; returns the costs by metric name.
@@ -160,15 +163,31 @@ class RowDispatcher:
         return given(described, tuple(hosts[: len(self._ranks)]), tuple(hosts[len(self._ranks) :]))
 
     def _sent(self, manifest: Manifest, take: Take, attempt: int) -> Mapping[str, float]:
-        """Send the rows; with `auto` by peers, and by objects what did not arrive."""
+        way = self._way(attempt)
         known = ray.put(manifest)
-        peers = self._settings.transport == "peers" or (self._settings.transport == "auto" and not attempt)
-        if peers:
+        began = time.perf_counter()
+        moved = self._by_peers(known) if way == "peers" else self._by_objects(manifest, known, take)
+        if self._settings.transport == "auto" and not attempt:
+            self._took(way, time.perf_counter() - began)
+        return {**moved.metrics, "dispatch/peers": float(way == "peers")}
+
+    def _way(self, attempt: int) -> str:
+        way: str = self._settings.transport
+        if way == "auto":
+            way = "objects" if attempt else self._pace.pick()
+        if way == "peers":
             self._circle.join()
-            moved = self._circle.exchange(known, self._settings.checksums)
-        else:
-            moved = self._by_objects(manifest, known, take)
-        return {**moved.metrics, "dispatch/peers": float(peers)}
+        return way
+
+    def _took(self, way: str, seconds: float) -> None:
+        before = self._pace.chosen
+        self._pace.took(way, seconds)
+        if self._pace.chosen != before:
+            told = ", ".join(f"by {way} {took * 1e3:.1f} ms" for way, took in self._pace.medians.items())
+            self._keeper.note("dispatch", f"rows go by {self._pace.chosen}: {told} in the median")
+
+    def _by_peers(self, known: Any) -> Moved:
+        return self._circle.exchange(known, self._settings.checksums)
 
     def _by_objects(self, manifest: Manifest, known: Any, take: Take) -> Moved:
         offered = self._workers.offer(known, self._settings.checksums)
