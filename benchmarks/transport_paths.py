@@ -71,9 +71,6 @@ class Quiet:
         """Raise, since no actor is replaced here."""
         raise RuntimeError(message)
 
-    def mended(self, message: str) -> None:
-        """Do nothing: no actor is replaced."""
-
     def note(self, kind: str, message: str) -> None:
         """Do nothing: events are not recorded."""
 

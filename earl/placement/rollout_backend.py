@@ -2,14 +2,14 @@
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.batch import Rows, offsets_of
+from earl.batch import Rows
 from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.group import Group, PlayedGroups
@@ -38,19 +38,12 @@ def rows_from_bytes(data: bytes) -> tuple[Rows, NDArray[np.int64]]:
 
 def joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
     """Rows of all processes in the order of their episodes; the result does not depend on the number of processes."""
-    parts = [rows for rows, _ in shares]
     order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
-    columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(Rows)
-        if field.name not in ("offsets", "turns")
-    }
-    turns, first = [], 0
-    for part in parts:
-        turns.append(np.where(part.turns >= 0, part.turns + first, -1).astype(np.int32))
-        first += int(part.turns.max(initial=-1)) + 1
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns).select(order)
+    parts, first = [], 0
+    for rows, _ in shares:
+        parts.append(replace(rows, turns=np.where(rows.turns >= 0, rows.turns + first, -1).astype(np.int32)))
+        first += rows.num_turns
+    return Rows.joined(parts).select(order)
 
 
 Item = TypeVar("Item")

@@ -144,7 +144,7 @@ class Place:
     def failed(self, message):
         pass
 
-    def mended(self, message):
+    def note(self, kind, message):
         pass
 
     def notes(self):

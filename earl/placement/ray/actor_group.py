@@ -38,6 +38,7 @@ class Member:
     actor: Any
     process: int = 0
     node: str = ""
+    devices: Sequence[str] = ()  # the GPUs that Ray assigned
     pulse: Heartbeat = field(default_factory=Heartbeat)  # for `watch`; every call has its own heartbeats
 
 
@@ -190,7 +191,8 @@ class ActorGroup:
         for question in done:
             answers.take(question, questions[question], self._name)
         for number, found in answers.results.items():
-            self.members[number].process, self.members[number].node = found
+            member = self.members[number]
+            member.process, member.node, member.devices = found
         return answers.lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
 
     def ask(self, stage: str, call: Call, numbers: Iterable[int], bound: bool = False) -> CallResults:
@@ -284,9 +286,6 @@ class ActorOwner(Protocol):
 
     def failed(self, message: str) -> None:
         """A process was lost. Raises EarlError when there were too many losses."""
-
-    def mended(self, message: str) -> None:
-        """A lost process was replaced."""
 
     def note(self, kind: str, message: str) -> None:
         """Record an event of the run."""

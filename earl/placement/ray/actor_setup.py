@@ -18,7 +18,7 @@ from torch import distributed
 from earl.algorithms.registry import algorithm
 from earl.config import Config
 from earl.dispatch.transports.base import Late, ProcessLost
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.model import Policy, make, outline
@@ -137,6 +137,7 @@ BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"
 class Alive:
     _budget: Budget | None = None
     _lines: "Lines | None" = None  # connections to the processes that it computes with
+    _meets: Sealed | None = None  # their rendezvous store, on the first one
     _split: SplitSampler | None = None
     """Its part of the sampler, where a copy is split over several actors."""
 
@@ -145,8 +146,14 @@ class Alive:
         """Heartbeat, answered while the actor computes."""
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
-    def whereabouts(self) -> tuple[int, str]:
-        return os.getpid(), ray.get_runtime_context().get_node_id()
+    def whereabouts(self) -> tuple[int, str, list[str]]:
+        """Process, node, and the GPUs that Ray assigned, as CUDA names them."""
+        return os.getpid(), ray.get_runtime_context().get_node_id(), [str(number) for number in ray.get_gpu_ids()]
+
+    def address(self) -> Rendezvous:
+        """Open the rendezvous of the processes it computes with: this node's address, a free port, and a secret."""
+        self._meets = opened(fresh(ray.util.get_node_ip_address()))
+        return self._meets.place
 
     def peaks(self) -> dict[str, int]:
         return self._budget.peaks() if self._budget else {}
@@ -216,44 +223,25 @@ class Lines:
         self._own = {number: name for number, name in _sockets().items() if self._known.get(number) != name}
 
     def cut(self) -> None:
-        """Shut down the connections that still exist: a process that waits at the other end notices at once."""
-        for number, name in _sockets().items():
-            if self._own.get(number) == name:
-                _shut(number, name)
-
-
-def _shut(number: int, name: str) -> None:
-    """Shut a socket down, unless it was closed meanwhile: gloo's threads may close theirs at any time."""
-    try:
-        copy = os.dup(number)
-    except OSError:
-        return
-    if str((OWN_FILES / str(copy)).readlink()) != name:
-        os.close(copy)
-        return
-    with socket.socket(fileno=copy) as line:
-        if _has_peer(line):
-            with suppress(OSError):  # the other end has just left
-                line.shutdown(socket.SHUT_RDWR)
-
-
-def _has_peer(line: socket.socket) -> bool:
-    """Whether a socket is connected: shutting down a listening one would make gloo end the process."""
-    try:
-        line.getpeername()
-    except OSError:
-        return False
-    return True
+        """Shut down the connections that still exist: a process that waits at the other end notices at once. gloo's
+        threads may close theirs at any time."""
+        now = _sockets()
+        for number in (number for number, name in self._own.items() if now.get(number) == name):
+            with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
+                if _name(line.fileno()) == self._own[number]:
+                    line.getpeername()  # fails if it listens: shutting it down would make gloo end the process
+                    line.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> dict[int, str]:
     """This process's sockets by descriptor; names are never reused."""
     found = {}
-    for line in OWN_FILES.iterdir():
-        try:
-            name = str(line.readlink())
-        except OSError:
-            continue  # closed meanwhile
-        if name.startswith("socket:"):
-            found[int(line.name)] = name
+    for number in [int(line.name) for line in OWN_FILES.iterdir()]:
+        with suppress(OSError):  # closed meanwhile
+            if (name := _name(number)).startswith("socket:"):
+                found[number] = name
     return found
+
+
+def _name(descriptor: int) -> str:
+    return str((OWN_FILES / str(descriptor)).readlink())

@@ -117,9 +117,6 @@ class Events:
     def note(self, kind: str, message: str) -> None:
         self._notes.append((kind, message))
 
-    def mended(self, message: str) -> None:
-        self.note("recovered", message)
-
     def failed(self, message: str) -> None:
         self._failures += 1
         if self._failures > self._most:
@@ -141,7 +138,6 @@ class Coordinator(Events):
         self._saved: Path | None = None
         self._lives = 0
         self._awake: ActorGroup | None = None
-        self._shown: list[list[str]] = []
         self._team: RolloutWorkers | None = None
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
         ranks, workers = len(slots.ranks), len(slots.workers) * devices.split
@@ -194,7 +190,7 @@ class Coordinator(Events):
             self._team.forget()
         self._ranks.replace_all()
         self._start_ranks()
-        self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
+        self.note("recovered", f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
 
     def close(self) -> None:
         self._environments.end_all()
@@ -221,13 +217,12 @@ class Coordinator(Events):
         if lost := self._ranks.introduce():
             return "; ".join(lost.values())
         try:
-            meeting = ask_all(self._ranks, "start", lambda actor, rank: actor.address.remote(rank))[0]
+            [meeting] = ask_all(self._ranks, "start", method("address"), [0])
             ask_all(
                 self._ranks,
                 "start",
                 lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting, given),
             )
-            self._shown = ask_all(self._ranks, "start", method("devices"))
         except WorkerLost as error:
             return str(error)
         return ""
@@ -248,7 +243,7 @@ class Coordinator(Events):
         self._awake = crew
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        devices = self._devices.shared(number, self._shown)
+        devices = self._devices.shared(number, [rank.devices for rank in self._ranks.members])
         return actor.setup.remote(self._recipe, self._source, devices, meeting)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:

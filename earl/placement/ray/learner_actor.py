@@ -15,7 +15,7 @@ from earl.batch import Batch
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.rows import Shard, empty
 from earl.dispatch.transports import objects
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
+from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.learner import Learner, Update
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
 from earl.placement.ray.actor_setup import Alive, Lines, begun, joined, losing_others, sharded_learner, stage
@@ -68,17 +68,6 @@ class WeightServer(Alive):
 
 
 class LearnerActor(ExchangeMember, WeightServer):
-    _meets: Sealed | None = None  # the ranks' rendezvous store, on the first rank
-
-    def address(self, rank: int) -> Rendezvous | None:
-        """The ranks' rendezvous, opened by the first rank: this node's address, a free port, and a secret."""
-        self._meets = None if rank else opened(fresh(ray.util.get_node_ip_address()))
-        return self._meets.place if self._meets else None
-
-    def devices(self) -> list[str]:
-        """The GPUs that Ray assigned to this rank, as CUDA names them."""
-        return [str(number) for number in ray.get_gpu_ids()]
-
     @losing_others
     def setup(
         self,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.model import Policy, tokenizer_of
 from earl.engine.router import Router, VersionsDiffer
 from earl.engine.sampler import Closes, Probe
@@ -108,12 +107,6 @@ class RolloutActor(EpisodePlayer):
 
     _kind: type[RolloutFragment] = RolloutFragment
     _policy: Policy | None = None  # without weights; the learner sends them
-    _meets: Sealed | None = None
-    """The rendezvous store of its sampler copy, on the first process."""
-
-    def address(self) -> Rendezvous:
-        self._meets = opened(fresh(ray.util.get_node_ip_address()))
-        return self._meets.place
 
     @losing_others
     def setup(

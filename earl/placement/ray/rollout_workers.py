@@ -159,7 +159,7 @@ class Team:
             self._crew.replace(number)
         self._ready(sorted(numbers))
         for why in first.values():
-            self._keeper.mended(f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
+            self._keeper.note("recovered", f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
         return numbers
 
     def _ready(self, numbers: Sequence[int]) -> None:
