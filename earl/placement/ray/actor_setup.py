@@ -228,7 +228,7 @@ class Lines:
         now = _sockets()
         for number in (number for number, name in self._own.items() if now.get(number) == name):
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
-                if _name(line.fileno()) == self._own[number]:
+                if str((OWN_FILES / str(line.fileno())).readlink()) == self._own[number]:
                     line.getpeername()  # fails if it listens: shutting it down would make gloo end the process
                     line.shutdown(socket.SHUT_RDWR)
 
@@ -236,12 +236,8 @@ class Lines:
 def _sockets() -> dict[int, str]:
     """This process's sockets by descriptor; names are never reused."""
     found = {}
-    for number in [int(line.name) for line in OWN_FILES.iterdir()]:
+    for line in OWN_FILES.iterdir():
         with suppress(OSError):  # closed meanwhile
-            if (name := _name(number)).startswith("socket:"):
-                found[number] = name
+            if (name := str(line.readlink())).startswith("socket:"):
+                found[int(line.name)] = name
     return found
-
-
-def _name(descriptor: int) -> str:
-    return str((OWN_FILES / str(descriptor)).readlink())

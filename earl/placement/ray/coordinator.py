@@ -103,36 +103,14 @@ def _actor(kind: type, **options: Any) -> Any:
     return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
 
 
-class Events:
-    """Events of a run, and the number of failures. most: failures that a run may continue from."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._failures = most, 0
-        self._notes: list[tuple[str, str]] = []
-
-    def notes(self) -> list[tuple[str, str]]:
-        notes, self._notes = self._notes, []
-        return notes
-
-    def note(self, kind: str, message: str) -> None:
-        self._notes.append((kind, message))
-
-    def failed(self, message: str) -> None:
-        self._failures += 1
-        if self._failures > self._most:
-            raise EarlError(
-                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
-                f"{self._most}: see to the machines, then continue with --resume"
-            )
-
-
-class Coordinator(Events):
+class Coordinator:
     """The actors of a run: a `Backend`, and the `ActorOwner` of their groups."""
 
     def __init__(
         self, config: Config, policy: PlacementSpec, slots: Slots, devices: Devices, asked: Asked | None = None
     ) -> None:
-        super().__init__(config.placement.max_recoveries)
+        self._notes: list[tuple[str, str]] = []
+        self._failures = 0
         self._config, self._policy, self._devices = config, policy, devices
         self._recipe = config.model_dump()
         self._saved: Path | None = None
@@ -146,6 +124,21 @@ class Coordinator(Events):
         self._workers = ActorGroup(name, workers, devices.worker, *bounds, asked=asked)
         self._workers.meanwhile = self._see_to_ranks
         self._environments = ActorGroup("environment", policy.processors, devices.environment, *bounds, asked=asked)
+
+    def notes(self) -> list[tuple[str, str]]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def note(self, kind: str, message: str) -> None:
+        self._notes.append((kind, message))
+
+    def failed(self, message: str) -> None:
+        self._failures += 1
+        if self._failures > (most := self._config.placement.max_recoveries):
+            raise EarlError(
+                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
+                f"{most}: see to the machines, then continue with --resume"
+            )
 
     def open(self, saved: Path | None) -> StepPipeline:
         """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""

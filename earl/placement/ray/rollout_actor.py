@@ -36,7 +36,7 @@ from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
 from earl.recipe import build
 from earl.rollout.drivers import Streams
-from earl.rollout.invented import Invention
+from earl.rollout.invented import Invention, rows_of
 from earl.rollout.prompt import Completion, Prompt
 from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
@@ -71,7 +71,7 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("rows")
     def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
-        return self._holdings.pack(*self._fragment.invent(invention, [*numbers], seed))
+        return self._holdings.pack(rows_of(invention, [*numbers], seed), [*numbers])
 
     @stage("rows")
     def table(self, step: int) -> RowTable:

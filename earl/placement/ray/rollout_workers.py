@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,10 +21,9 @@ from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
 from earl.placement.ray.exchange_member import LEARNED, TAUGHT, EpisodeTable
-from earl.placement.rollout_backend import in_order, most, share
+from earl.placement.rollout_backend import Players, in_order, most, share
 from earl.rollout.invented import Invention
 from earl.rollout.tasks import Draw, draw
-from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes, matches_from_bytes, to_bytes
 from earl.trajectory import Task
 
@@ -36,20 +35,20 @@ class Team:
     others follow. setup: makes an actor ready, given its number and the meeting of its copy."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, tp: int = 1) -> None:
-        self._crew, self._setup, self._keeper = crew, setup, keeper
+        self.crew, self._setup, self._keeper = crew, setup, keeper
         self._told: dict[str, Call] = {}
         self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
-        self._crew.group = tp
+        self.crew.group = tp
         self._ready(range(len(crew)))
 
     @property
     def tp(self) -> int:
-        return self._crew.group
+        return self.crew.group
 
     @property
     def copies(self) -> int:
-        return len(self._crew) // self.tp
+        return len(self.crew) // self.tp
 
     @property
     def actors(self) -> list[Any]:
@@ -58,7 +57,7 @@ class Team:
     @property
     def members(self) -> Sequence[Member]:
         """The first member of each copy; changes when actors are replaced."""
-        return self._crew.members[:: self.tp]
+        return self.crew.members[:: self.tp]
 
     def load(self, weights: Any, version: int) -> None:
         offered, probe = weights
@@ -72,53 +71,36 @@ class Team:
         """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Returns
         the seconds it took. Raises EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
         began = time.perf_counter()
-        if copies * tp != len(self._crew):
+        if copies * tp != len(self.crew):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp} are {copies * tp} processes, and there are "
-                f"{len(self._crew)}; choose a split of these"
+                f"{len(self.crew)}; choose a split of these"
             )
-        for first in range(0, len(self._crew), tp):
-            if len({member.node for member in self._crew.members[first : first + tp]}) > 1:
+        for first in range(0, len(self.crew), tp):
+            if len({member.node for member in self.crew.members[first : first + tp]}) > 1:
                 raise EarlError(
                     f"sampler.tp {tp}: a copy of the sampler lies on one host, and processes {first} to "
                     f"{first + tp - 1} lie on several; choose a smaller one"
                 )
         self._told.pop("weights", None)
-        self._keeper.turn(self._crew)
-        self._crew.group = tp
-        self._ready(range(len(self._crew)))
+        self._keeper.turn(self.crew)
+        self.crew.group = tp
+        self._ready(range(len(self.crew)))
         return time.perf_counter() - began
 
     def forget(self) -> None:
         """Do not give the lost learner's weights to replacements any more, until the next `load`."""
         self._told.pop("weights", None)
 
-    def mend(self, stage: str, lost: Mapping[int, str]) -> None:
-        """Replace actors that were lost in a call made by others."""
-        self._replace(stage, lost)
-
-    def watch(self) -> None:
-        self._replace("rollout", self._crew.watch())
-
     @property
-    def loading(self) -> Sequence[Member]:
-        """The first member of each copy that loads weights."""
-        return self.members
-
-    @property
-    def readers(self) -> int:
-        """The number of processes that load weights, each its own part."""
-        return len(self._crew)
-
-    @property
-    def crew(self) -> ActorGroup:
-        """The actor group of all its processes, for calls by others."""
-        return self._crew
+    def loading(self) -> "Team":
+        """The actors that load weights, each its own part."""
+        return self
 
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers of `members` in the actor group."""
-        return range(0, len(self._crew), self.tp)
+        return range(0, len(self.crew), self.tp)
 
     def _tell(self, stage: str, call: Call) -> None:
         """Call all actors, and later also their replacements."""
@@ -133,30 +115,30 @@ class Team:
     def _each(self, stage: str, call: Call, turn: bool = True) -> Mapping[int, Any]:
         """Every process's result, by number; arguments as in `_all`."""
         if turn:
-            self._keeper.turn(self._crew)
+            self._keeper.turn(self.crew)
         if self._unready:
             self._ready(sorted(self._unready))
         results: dict[int, Any] = {}
-        while missing := [number for number in range(len(self._crew)) if number not in results]:
-            answers = self._crew.ask(stage, self._by_copy(call), missing)
-            replaced = self._replace(stage, answers.lost)
+        while missing := [number for number in range(len(self.crew)) if number not in results]:
+            answers = self.crew.ask(stage, self._by_copy(call), missing)
+            replaced = self.replace(stage, answers.lost)
             results |= {number: own for number, own in answers.results.items() if number not in replaced}
         return results
 
     def _by_copy(self, call: Call) -> Call:
         return lambda actor, number: call(actor, number // self.tp)
 
-    def _replace(self, stage: str, lost: Mapping[int, str]) -> set[int]:
+    def replace(self, stage: str, lost: Mapping[int, str]) -> set[int]:
         """Replace lost actors and their copies' others, restoring the common state; returns all their numbers."""
         if not lost:
             return set()
         began = time.perf_counter()
         first = {number - number % self.tp: why for number, why in reversed([*lost.items()])}  # of each copy
-        numbers = {mate for number in first for mate in self._crew.mates(number)}
+        numbers = {mate for number in first for mate in self.crew.mates(number)}
         for why in first.values():
             self._keeper.failed(f"{why} during {stage}")
         for number in sorted(numbers):
-            self._crew.replace(number)
+            self.crew.replace(number)
         self._ready(sorted(numbers))
         for why in first.values():
             self._keeper.note("recovered", f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
@@ -166,23 +148,23 @@ class Team:
         """Bring members, all of some copies, to the state of the others. If this is interrupted, since it depends on
         other processes, it is repeated before their next call."""
         self._unready |= {*numbers}
-        left = {*numbers} - self._replace("start", self._crew.introduce())
+        left = {*numbers} - self.replace("start", self.crew.introduce())
         if self.tp > 1:
-            answers = self._crew.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
+            answers = self.crew.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
             self._meetings |= answers.results
-            left -= self._replace("start", answers.lost)
+            left -= self.replace("start", answers.lost)
         for step in (self._set_up, *map(self._by_copy, self._told.values())):
-            left -= self._replace("start", self._crew.ask("start", step, sorted(left)).lost)
+            left -= self.replace("start", self.crew.ask("start", step, sorted(left)).lost)
         self._unready -= {*numbers}
 
     def _set_up(self, actor: Any, number: int) -> Any:
         if self.tp == 1:
             return self._setup(actor, number, None)
-        first = self._crew.mates(number).start
+        first = self.crew.mates(number).start
         return self._setup(actor, number, Meeting(number - first, self.tp, self._meetings[first]))
 
 
-class RolloutWorkers(Team):
+class RolloutWorkers(Team, Players):
     """Rollout fragments in separate processes. An episode's draws follow from its seed, not from the worker."""
 
     costs: Mapping[str, float] = MappingProxyType({})
@@ -269,14 +251,7 @@ class RolloutWorkers(Team):
         self._tell("limit", method("limit", tokens))
 
     def peaks(self) -> dict[str, float]:
-        return most(self._crew.ask("peaks", method("peaks"), range(len(self._crew))).results.values())
-
-    def snapshot(self) -> Callable[[Path], None]:
-        """Nothing is played ahead."""
-        return void
-
-    def restore(self, folder: Path) -> None:
-        """Nothing is played ahead."""
+        return most(self.crew.ask("peaks", method("peaks"), range(len(self.crew))).results.values())
 
 
 class Environments(RolloutWorkers):
@@ -289,12 +264,8 @@ class Environments(RolloutWorkers):
         super().__init__(crew, setup, keeper)
 
     @property
-    def loading(self) -> Sequence[Member]:
-        return self._samplers.members
-
-    @property
-    def readers(self) -> int:
-        return self._samplers.readers
+    def loading(self) -> Team:
+        return self._samplers
 
     def load(self, weights: Any, version: int) -> None:
         self._learned()
@@ -316,7 +287,7 @@ class Environments(RolloutWorkers):
     def _see_to_samplers(self) -> None:
         known = self._samplers.actors
         try:
-            self._samplers.watch()
+            self._samplers.replace("rollout", self._samplers.crew.watch())
         finally:  # waiting for a lost sampler would never end
             if self._samplers.actors != known:
                 self._introduce()
@@ -345,9 +316,9 @@ class EngineWorkers(RolloutWorkers):
         self._learned()
         self._change(copies, tp)
         self._told.pop("weights", None)
-        self._keeper.turn(self._crew)
-        if copies != len(self._crew):
-            self._crew.replace_all(copies)
+        self._keeper.turn(self.crew)
+        if copies != len(self.crew):
+            self.crew.replace_all(copies)
             self._ready(range(copies))
         return time.perf_counter() - began
 
@@ -376,7 +347,7 @@ class AheadWorkers(RolloutWorkers):
             self._collect(draw.step, ASK_SECONDS)
             if time.monotonic() > ends:
                 late = {worker for ticket, worker in self._ahead.playing.items() if ticket in missing}
-                self._replace(
+                self.replace(
                     "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
                 )
                 ends = time.monotonic() + self._config.placement.stage_seconds
@@ -402,7 +373,7 @@ class AheadWorkers(RolloutWorkers):
         busy = Counter(self._ahead.playing.values())
         dealt: dict[Ticket, int] = {}
         for ticket in starting:
-            dealt[ticket] = number = min(range(len(self._crew)), key=lambda worker: busy[worker])
+            dealt[ticket] = number = min(range(len(self.crew)), key=lambda worker: busy[worker])
             busy[number] += 1
         self._start(dealt)
 
@@ -418,7 +389,7 @@ class AheadWorkers(RolloutWorkers):
         self._ahead.restore(limits)
         self._all("abandon", method("abandon"))
         ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
-        dealt = {number: share(sorted(ended), number, len(self._crew)) for number in range(len(self._crew))}
+        dealt = {number: share(sorted(ended), number, len(self.crew)) for number in range(len(self.crew))}
         own = {number: [*tickets.values()] for number, tickets in dealt.items()}
         held = self._all(
             "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
@@ -429,11 +400,11 @@ class AheadWorkers(RolloutWorkers):
                 self._ahead.end(ticket, number, group)
 
     def _collect(self, step: int, seconds: float) -> None:
-        answers = self._crew.ask("rollout", method("ended", step, seconds), range(len(self._crew)))
+        answers = self.crew.ask("rollout", method("ended", step, seconds), range(len(self.crew)))
         for number, groups in answers.results.items():
             for ticket, group in groups.items():
                 self._ahead.end(ticket, number, group)
-        self._replace("rollout", answers.lost)
+        self.replace("rollout", answers.lost)
 
     def _ready(self, numbers: Sequence[int]) -> None:
         """Make workers ready. Groups that their predecessors were playing or held start again."""
@@ -445,20 +416,16 @@ class AheadWorkers(RolloutWorkers):
             raise WorkerLost(f"what was played for step {min(taken).step} is gone with the worker that had it")
 
     def _start(self, dealt: Mapping[Ticket, int]) -> None:
-        shares: dict[int, list[Ticket]] = {}
-        for ticket, number in sorted(dealt.items()):
-            self._ahead.begin(ticket, number)
-            shares.setdefault(number, []).append(ticket)
-        orders = {number: [self._order(step, own) for step, own in _by_step(share)] for number, share in shares.items()}
+        """Let workers start groups, in orders by step."""
+        orders: dict[int, list[Any]] = {}
+        by_worker = sorted((number, ticket) for ticket, number in dealt.items())
+        for (number, step), tickets in groupby(by_worker, key=lambda own: (own[0], own[1].step)):
+            drawn = draw(self._config, step)
+            tasks: dict[int, Task] = {}
+            for _, ticket in tickets:
+                self._ahead.begin(ticket, number)
+                tasks[ticket.number] = drawn.tasks[ticket.number]
+            orders.setdefault(number, []).append((step, tasks, drawn.seed, self._ahead.limits[step]))
         if orders:
-            answers = self._crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
-            self._replace("start", answers.lost)
-
-    def _order(self, step: int, tickets: Iterable[Ticket]) -> tuple[Any, ...]:
-        drawn = draw(self._config, step)
-        tasks = {ticket.number: drawn.tasks[ticket.number] for ticket in tickets}
-        return step, tasks, drawn.seed, self._ahead.limits[step]
-
-
-def _by_step(tickets: Iterable[Ticket]) -> Iterable[tuple[int, Iterable[Ticket]]]:
-    return groupby(sorted(tickets), key=lambda ticket: ticket.step)
+            answers = self.crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
+            self.replace("start", answers.lost)

@@ -84,7 +84,7 @@ class ExchangeGroup:
         if ranks.lost:
             raise WorkerLost(f"{'; '.join(ranks.lost.values())} during {STAGE}")
         if workers.lost:
-            self._workers.mend(STAGE, workers.lost)
+            self._workers.replace(STAGE, workers.lost)
             raise ExchangeFailed(f"{'; '.join(workers.lost.values())} during {STAGE}")
         said: list[CallResult] = [crew.results[number] for crew in (ranks, workers) for number in sorted(crew.results)]
         if faults := sorted({own.fault for own in said if own.fault}):
@@ -150,7 +150,8 @@ class RowDispatcher:
 
     @property
     def readers(self) -> int:
-        return self._workers.readers
+        """The number of processes that load weights."""
+        return len(self._workers.loading.crew)
 
     @property
     def checksums(self) -> bool:
@@ -158,7 +159,7 @@ class RowDispatcher:
 
     def given(self, described: WeightManifest) -> Mapping[str, float]:
         """Costs of the weight sync to all samplers; see `weight_sync.given`."""
-        nodes = [member.node for member in (*self._ranks.members, *self._workers.loading)]
+        nodes = [member.node for member in (*self._ranks.members, *self._workers.loading.members)]
         hosts = np.unique(nodes, return_inverse=True)[1].tolist()
         return given(described, tuple(hosts[: len(self._ranks)]), tuple(hosts[len(self._ranks) :]))
 
