@@ -51,6 +51,13 @@ class Rows:
         columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "offsets"}
         return type(self)(offsets=offsets_of(self.lengths[rows]), **columns)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all parts, end to end; turns are not renumbered."""
+        names = [f.name for f in fields(cls) if f.name != "offsets"]
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(offsets=offsets_of(np.concatenate([part.lengths for part in parts])), **columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch(Rows):

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the guard runs this file alone
@@ -33,7 +33,7 @@ FORCED = (
 
 @dataclass(slots=True)
 class StopRequest:
-    raised: bool = field(default=False)
+    raised: bool = False
 
 
 @contextmanager

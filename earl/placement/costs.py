@@ -30,7 +30,8 @@ def candidates(config: Config, shape: ModelShape) -> dict[Stage, Sequence[Choice
         for recompute in ([True] if learner.recompute else [False, True])
     ]
     rollout = [Choice("rollout", Layout(devices // tp, tp)) for tp in splits(shape, devices) if devices % tp == 0]
-    return {"update": _first(update, now(config, "update")), "rollout": _first(rollout, now(config, "rollout"))}
+    own: dict[Stage, list[Choice]] = {"update": update, "rollout": rollout}
+    return {stage: [*dict.fromkeys((now(config, stage), *choices))] for stage, choices in own.items()}
 
 
 def now(config: Config, stage: Stage) -> Choice:
@@ -45,16 +46,8 @@ def chosen(config: Config, choice: Choice) -> Config:
     layout = choice.layout
     if choice.stage == "rollout":
         return config.changed(placement={"samplers": layout.dp}, sampler={"tp": layout.tp})
-    learner = {
-        "micro_batch_tokens": choice.micro_batch_tokens,
-        "recompute": choice.recompute,
-        "offload": choice.offload,
-    }
+    learner = {name: getattr(choice, name) for name in ("micro_batch_tokens", "recompute", "offload")}
     return config.changed(placement={"dp": layout.dp, "tp": layout.tp}, learner=learner)
-
-
-def _first(choices: Sequence[Choice], first: Choice) -> list[Choice]:
-    return [first, *(choice for choice in choices if choice != first)]
 
 
 FLOPS = 2e10
@@ -89,12 +82,8 @@ class PlacedCosts:
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
         """Predicted seconds of a stage, for contexts with this mean number of tokens."""
-        work = (
-            self._rollout(choice, tokens, sequences)
-            if choice.stage == "rollout"
-            else self._update(choice, tokens, sequences)
-        )
-        return (STAGE_SECONDS + work) * dict(self.scale).get(choice.stage, 1.0)
+        work = self._rollout if choice.stage == "rollout" else self._update
+        return (STAGE_SECONDS + work(choice, tokens, sequences)) * dict(self.scale).get(choice.stage, 1.0)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         """Why a layout does not fit; empty when it fits."""

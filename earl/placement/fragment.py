@@ -22,7 +22,7 @@ from earl.group import Group
 from earl.matches import MatchResult
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Rules
-from earl.rollout.invented import Invention, rows_of, sample
+from earl.rollout.invented import Invention, sample
 from earl.rollout.pack import num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.rollout.teacher import demonstrate
@@ -75,10 +75,6 @@ class RolloutFragment:
 
     def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
         sample(invention, self.sampler, numbers, self.config.rollout.group_size, seed)
-
-    def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> tuple[Rows, NDArray[np.int64]]:
-        """Rows of synthetic episodes, and the number of each, [N]."""
-        return rows_of(invention, numbers, seed), np.array(numbers, np.int64)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         return [evaluate.evaluate(self.world, Greedy(self.sampler), match) for match in matches]

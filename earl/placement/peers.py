@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -105,24 +106,19 @@ def joined(rank: int, size: int, rendezvous: Path, lost: Callable[[], bool] = la
 
 def _meet(join: Callable[[], ProcessGroupGloo], lost: Callable[[], bool]) -> ProcessGroupGloo:
     """Call `join` in a thread, which is abandoned if it would wait for a process that has ended."""
-    joined: list[ProcessGroupGloo] = []
-    errors: list[RuntimeError] = []
+    joined: Future[ProcessGroupGloo] = Future()
 
     def attempt() -> None:
         try:
-            joined.append(join())
+            joined.set_result(join())
         except RuntimeError as error:
-            errors.append(error)
+            joined.set_exception(error)
 
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(timeout=0.05)
-        if thread.is_alive() and lost():
+    threading.Thread(target=attempt, daemon=True).start()
+    while not wait([joined], timeout=0.05).done:
+        if lost():
             raise RuntimeError("it ended before it had joined")
-    if errors:
-        raise errors[0]
-    return joined[0]
+    return joined.result()
 
 
 def end_with_parent() -> None:

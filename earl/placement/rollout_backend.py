@@ -2,21 +2,21 @@
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.batch import Rows, offsets_of
+from earl.batch import Rows
 from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
-from earl.rollout.invented import Invention
+from earl.rollout.invented import Invention, rows_of
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
 from earl.runs.storage import void
@@ -38,19 +38,12 @@ def rows_from_bytes(data: bytes) -> tuple[Rows, NDArray[np.int64]]:
 
 def joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
     """Rows of all processes in the order of their episodes; the result does not depend on the number of processes."""
-    parts = [rows for rows, _ in shares]
     order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
-    columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(Rows)
-        if field.name not in ("offsets", "turns")
-    }
-    turns, first = [], 0
-    for part in parts:
-        turns.append(np.where(part.turns >= 0, part.turns + first, -1).astype(np.int32))
-        first += int(part.turns.max(initial=-1)) + 1
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Rows(offsets=offsets_of(lengths), turns=np.concatenate(turns), **columns).select(order)
+    parts, first = [], 0
+    for rows, _ in shares:
+        parts.append(replace(rows, turns=np.where(rows.turns >= 0, rows.turns + first, -1).astype(np.int32)))
+        first += rows.num_turns
+    return Rows.joined(parts).select(order)
 
 
 Item = TypeVar("Item")
@@ -103,19 +96,23 @@ class Players(Protocol):
         """
 
     def peaks(self) -> Mapping[str, float]:
-        """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured."""
+        """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured, as
+        where the learner uses memory of the same processes."""
+        return {}
 
     def load(self, weights: Any, version: int) -> None:
         """Load the `weights` of a learner of the same placement."""
 
     def snapshot(self) -> Callable[[Path], None]:
-        """Copy the groups played ahead for later steps; the result writes them into a folder."""
+        """Copy the groups played ahead for later steps; the result writes them into a folder. Here there are none."""
+        return void
 
     def restore(self, folder: Path) -> None:
-        """Continue from a snapshot; all other groups are dropped."""
+        """Continue from a snapshot; all other groups are dropped. Here there are none."""
+        del folder
 
 
-class PeerPlayers:
+class PeerPlayers(Players):
     """One fragment in each of the processes of an embedded run; every process gets all groups."""
 
     def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
@@ -143,17 +140,13 @@ class PeerPlayers:
         self._peers.gather(b"")
 
     def invent(self, invention: Invention, count: int, seed: int) -> Rows:
-        return self.fragment.invent(invention, range(count), seed)[0]
+        return rows_of(invention, range(count), seed)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         results = self.fragment.evaluate([*self._share(matches).values()])
         return in_order(
             result for data in self._peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)
         )
-
-    def peaks(self) -> Mapping[str, float]:
-        """Not measured: the learner uses memory of the same processes."""
-        return {}
 
     def limit(self, tokens: int) -> None:
         self.fragment.limit(tokens)
@@ -167,13 +160,6 @@ class PeerPlayers:
 
     def load(self, weights: Any, version: int) -> None:
         self.fragment.load(weights, version)
-
-    def snapshot(self) -> Callable[[Path], None]:
-        """Nothing is played ahead."""
-        return void
-
-    def restore(self, folder: Path) -> None:
-        """Nothing is played ahead."""
 
     def _share(self, items: Sequence[Item]) -> dict[int, Item]:
         return share(items, self._peers.rank, self._peers.size)

@@ -3,7 +3,7 @@
 import pytest
 
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import take
+from earl.placement.ray.actor_group import CallResults
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,9 @@ class Member:
 
 
 def taken(reference):
-    results, lost = {}, {}
-    take(reference, 1, "rollout worker 1", results, lost, [])
-    return results, lost
+    answers = CallResults()
+    answers.take(reference, 1, "rollout worker 1")
+    return answers.results, answers.lost
 
 
 @pytest.mark.slow

@@ -4,6 +4,5 @@ earl/train.py ─▶ StepPipeline ─┬─▶ LearnerGroup ═══▶ Learner
                                └─▶ RolloutWorkers ═▶ RolloutActor × samplers   one rollout fragment each
 
 A sampler may be split over sampler.tp actors. With separate environments, samplers are SamplerActors, and every
-EnvironmentActor calls all of them. `resources` assigns fragments to devices, `coordinator` starts the actors, and
-`actor_group` supervises them.
+EnvironmentActor calls all of them. `coordinator` starts the actors on their devices, `actor_group` supervises them.
 """

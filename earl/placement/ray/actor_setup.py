@@ -18,7 +18,7 @@ from torch import distributed
 from earl.algorithms.registry import algorithm
 from earl.config import Config
 from earl.dispatch.transports.base import Late, ProcessLost
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.model import Policy, make, outline
@@ -26,6 +26,7 @@ from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.sharding.tp_group import Band, Meeting
 from earl.engine.source import folder_of
+from earl.engine.split import SplitSampler
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
@@ -136,14 +137,23 @@ BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"
 class Alive:
     _budget: Budget | None = None
     _lines: "Lines | None" = None  # connections to the processes that it computes with
+    _meets: Sealed | None = None  # their rendezvous store, on the first one
+    _split: SplitSampler | None = None
+    """Its part of the sampler, where a copy is split over several actors."""
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def ping(self) -> None:
         """Heartbeat, answered while the actor computes."""
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
-    def whereabouts(self) -> tuple[int, str]:
-        return os.getpid(), ray.get_runtime_context().get_node_id()
+    def whereabouts(self) -> tuple[int, str, list[str]]:
+        """Process, node, and the GPUs that Ray assigned, as CUDA names them."""
+        return os.getpid(), ray.get_runtime_context().get_node_id(), [str(number) for number in ray.get_gpu_ids()]
+
+    def address(self) -> Rendezvous:
+        """Open the rendezvous of the processes it computes with: this node's address, a free port, and a secret."""
+        self._meets = opened(fresh(ray.util.get_node_ip_address()))
+        return self._meets.place
 
     def peaks(self) -> dict[str, int]:
         return self._budget.peaks() if self._budget else {}
@@ -154,21 +164,6 @@ class Alive:
             distributed.distributed_c10d._abort_process_group()
         elif self._lines:
             self._lines.cut()
-
-
-def bounded(stage: str) -> Callable[[Method], Method]:
-    """Run a method within the actor's memory budget."""
-
-    def decorate(method: Method) -> Method:
-        @wraps(method)
-        def called(self: Alive, *arguments: Any) -> Any:
-            assert self._budget is not None, "it was set up"
-            with self._budget.stage(stage):
-                return _severing(self, method, arguments)
-
-        return cast(Method, called)
-
-    return decorate
 
 
 def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -200,15 +195,17 @@ def losing_others(method: Method) -> Method:
     return cast(Method, called)
 
 
-def together(stage: str) -> Callable[[Method], Method]:
-    """A call of all actors of a sampler copy: the first runs it, the others follow until it is done."""
+def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
+    """Run a method within the actor's memory budget. Where a sampler copy is split, all its actors are called: the
+    first runs the method, the others follow until it is done; alone: each runs its own."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)
-        def called(self: Any, *arguments: Any) -> Any:
+        def called(self: Alive, *arguments: Any) -> Any:
             work = partial(_severing, self, method, arguments)
-            with self._budget.stage(stage):
-                return self._split.together(work) if self._split else work()
+            assert self._budget is not None, "it was set up"
+            with self._budget.stage(name):
+                return self._split.together(work) if self._split and not alone else work()
 
         return losing_others(cast(Method, called))
 
@@ -226,44 +223,21 @@ class Lines:
         self._own = {number: name for number, name in _sockets().items() if self._known.get(number) != name}
 
     def cut(self) -> None:
-        """Shut down the connections that still exist: a process that waits at the other end notices at once."""
-        for number, name in _sockets().items():
-            if self._own.get(number) == name:
-                _shut(number, name)
-
-
-def _shut(number: int, name: str) -> None:
-    """Shut a socket down, unless it was closed meanwhile: gloo's threads may close theirs at any time."""
-    try:
-        copy = os.dup(number)
-    except OSError:
-        return
-    if str((OWN_FILES / str(copy)).readlink()) != name:
-        os.close(copy)
-        return
-    with socket.socket(fileno=copy) as line:
-        if _has_peer(line):
-            with suppress(OSError):  # the other end has just left
-                line.shutdown(socket.SHUT_RDWR)
-
-
-def _has_peer(line: socket.socket) -> bool:
-    """Whether a socket is connected: shutting down a listening one would make gloo end the process."""
-    try:
-        line.getpeername()
-    except OSError:
-        return False
-    return True
+        """Shut down the connections that still exist: a process that waits at the other end notices at once. gloo's
+        threads may close theirs at any time."""
+        now = _sockets()
+        for number in (number for number, name in self._own.items() if now.get(number) == name):
+            with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
+                if str((OWN_FILES / str(line.fileno())).readlink()) == self._own[number]:
+                    line.getpeername()  # fails if it listens: shutting it down would make gloo end the process
+                    line.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> dict[int, str]:
     """This process's sockets by descriptor; names are never reused."""
     found = {}
     for line in OWN_FILES.iterdir():
-        try:
-            name = str(line.readlink())
-        except OSError:
-            continue  # closed meanwhile
-        if name.startswith("socket:"):
-            found[int(line.name)] = name
+        with suppress(OSError):  # closed meanwhile
+            if (name := str(line.readlink())).startswith("socket:"):
+                found[int(line.name)] = name
     return found

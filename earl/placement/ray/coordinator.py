@@ -1,4 +1,4 @@
-"""Coordinates a run on a Ray cluster: reserves devices, starts actors, and handles their failures."""
+"""A run on a Ray cluster: reserves its devices, starts its actors, and handles their failures."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -7,68 +7,115 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from earl.config import Config
 from earl.dispatch.rows import work_of
 from earl.engine.model import shape, tokenizer_of
-from earl.engine.samplers import engine_of
+from earl.engine.samplers import engine_of, processes_of
 from earl.engine.sharding.tp_group import Meeting
 from earl.errors import EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
-from earl.placement.ray.actor_group import ActorGroup, Asked
-from earl.placement.ray.async_workers import AheadWorkers
+from earl.placement.ray.actor_group import ActorGroup, Asked, method
 from earl.placement.ray.connection import connected
+from earl.placement.ray.learner_actor import LearnerActor
 from earl.placement.ray.learner_group import LearnerGroup, ask_all, rows_of
 from earl.placement.ray.placement_spec import PlacementSpec, Slots, policy_of, slots_of
 from earl.placement.ray.reshard import Given
-from earl.placement.ray.resources import Devices, EngineWorkers, reserved
-from earl.placement.ray.rollout_workers import Environments, RolloutWorkers, Team
+from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
+from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, Team
 from earl.placement.ray.row_exchange import RowDispatcher
 from earl.runs import checkpoint
 
+START_SECONDS = 120  # the longest that reserving devices may take
 
-class Events:
-    """Events of a run, and the number of failures. most: failures that a run may continue from."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._failures = most, 0
-        self._notes: list[tuple[str, str]] = []
+def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
+    """Reserve devices for each bundle, close to each other if possible. Raises EarlError when there are too few."""
+    device = "GPU" if gpus else "CPU"
+    group = placement_group([{device: float(size)} for size in bundles], strategy="PACK")
+    if not group.wait(START_SECONDS):
+        have = ray.cluster_resources().get(device, 0)
+        remove_placement_group(group)
+        raise EarlError(
+            f"the placement needs {sum(bundles)} {device}s in bundles of {max(bundles)}, the Ray cluster has "
+            f"{have:.0f} and they are not free together; lower placement.dp, placement.tp, "
+            "placement.cp or placement.samplers, or add nodes"
+        )
+    return group
 
-    def notes(self) -> list[tuple[str, str]]:
-        notes, self._notes = self._notes, []
-        return notes
 
-    def note(self, kind: str, message: str) -> None:
-        self._notes.append((kind, message))
+class Devices:
+    """Starts actors on the reserved bundles. gpus: whether the bundles are of GPUs; otherwise of CPU cores. `split`:
+    initial processes of one sampler copy."""
 
-    def mended(self, message: str) -> None:
-        self.note("recovered", message)
+    def __init__(self, config: Config, policy: PlacementSpec, slots: Slots, group: PlacementGroup, gpus: bool) -> None:
+        self._policy, self._slots, self._group, self.gpus = policy, slots, group, gpus
+        kind = ContinuousActor if config.placement.max_staleness else RolloutActor
+        self._kind = SamplerActor if policy.environments else kind
+        self.split = processes_of(config)
+        self._engine_tp = policy.rollout.devices // self.split  # devices of one process, now
 
-    def failed(self, message: str) -> None:
-        self._failures += 1
-        if self._failures > self._most:
+    def resplit(self, copies: int, tp: int) -> None:
+        """Start engines over `tp` devices from now on. Raises EarlError unless they use all devices of the run."""
+        rollout = self._policy.rollout
+        if copies * tp != rollout.actors * rollout.devices or (self.gpus and tp > rollout.devices):
             raise EarlError(
-                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
-                f"{self._most}: see to the machines, then continue with --resume"
+                f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
+                f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
             )
+        self._engine_tp = tp
+
+    def rank(self, number: int) -> Any:
+        return self._start(LearnerActor, self._slots.ranks[number], 1)
+
+    def worker(self, number: int) -> Any:
+        """Start a process of a sampler, with a rollout fragment unless environments are separate."""
+        devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
+        return self._start(self._kind, self._bundle(number)[0], devices)
+
+    def environment(self, _: int) -> Any:
+        return _actor(EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
+
+    def shared(self, worker: int, shown: Sequence[Sequence[str]]) -> list[str]:
+        """The GPUs that a rollout worker shares with learner ranks; empty if they do not take turns. shown: the GPUs
+        that each rank sees."""
+        bundle, first = self._bundle(worker)
+        neighbours = zip(self._slots.ranks, shown, strict=True) if self._policy.turns else ()
+        devices = [device for own, seen in neighbours if own == bundle for device in seen]
+        return devices[first : first + self._engine_tp]
+
+    def _bundle(self, worker: int) -> tuple[int, int]:
+        """The bundle of a rollout worker, and the index of its first device there."""
+        copy, first = divmod(worker * self._engine_tp, self._policy.rollout.devices)
+        return self._slots.workers[copy], first
+
+    def _start(self, kind: type, bundle: int, devices: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+        cpus, gpus = (0, devices) if self.gpus else (devices, 0)
+        return _actor(kind, num_cpus=cpus, num_gpus=gpus, scheduling_strategy=strategy)
 
 
-class Coordinator(Events):
+def _actor(kind: type, **options: Any) -> Any:
+    return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
+
+
+class Coordinator:
     """The actors of a run: a `Backend`, and the `ActorOwner` of their groups."""
 
     def __init__(
         self, config: Config, policy: PlacementSpec, slots: Slots, devices: Devices, asked: Asked | None = None
     ) -> None:
-        super().__init__(config.placement.max_recoveries)
+        self._notes: list[tuple[str, str]] = []
+        self._failures = 0
         self._config, self._policy, self._devices = config, policy, devices
         self._recipe = config.model_dump()
         self._saved: Path | None = None
         self._lives = 0
         self._awake: ActorGroup | None = None
-        self._shown: list[list[str]] = []
         self._team: RolloutWorkers | None = None
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
         ranks, workers = len(slots.ranks), len(slots.workers) * devices.split
@@ -77,6 +124,21 @@ class Coordinator(Events):
         self._workers = ActorGroup(name, workers, devices.worker, *bounds, asked=asked)
         self._workers.meanwhile = self._see_to_ranks
         self._environments = ActorGroup("environment", policy.processors, devices.environment, *bounds, asked=asked)
+
+    def notes(self) -> list[tuple[str, str]]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def note(self, kind: str, message: str) -> None:
+        self._notes.append((kind, message))
+
+    def failed(self, message: str) -> None:
+        self._failures += 1
+        if self._failures > (most := self._config.placement.max_recoveries):
+            raise EarlError(
+                f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
+                f"{most}: see to the machines, then continue with --resume"
+            )
 
     def open(self, saved: Path | None) -> StepPipeline:
         """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""
@@ -99,8 +161,7 @@ class Coordinator(Events):
             samplers = Team(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
         if engine_of(self._config) == "vllm":
-            pooled = self._devices.gpus and self._policy.turns
-            return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, pooled)
+            return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines)
         return RolloutWorkers(self._workers, self._set_up_worker, self, self._devices.split)
 
     def _change_engines(self, copies: int, tp: int) -> None:
@@ -122,7 +183,7 @@ class Coordinator(Events):
             self._team.forget()
         self._ranks.replace_all()
         self._start_ranks()
-        self.mended(f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
+        self.note("recovered", f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
 
     def close(self) -> None:
         self._environments.end_all()
@@ -149,13 +210,12 @@ class Coordinator(Events):
         if lost := self._ranks.introduce():
             return "; ".join(lost.values())
         try:
-            meeting = ask_all(self._ranks, "start", lambda actor, rank: actor.address.remote(rank))[0]
+            [meeting] = ask_all(self._ranks, "start", method("address"), [0])
             ask_all(
                 self._ranks,
                 "start",
                 lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting, given),
             )
-            self._shown = ask_all(self._ranks, "start", lambda actor, _: actor.devices.remote())
         except WorkerLost as error:
             return str(error)
         return ""
@@ -171,12 +231,12 @@ class Coordinator(Events):
         if not self._policy.turns or self._awake is crew:
             return
         if self._awake is not None:
-            self._awake.ask("rest", lambda actor, _: actor.rest.remote(), range(len(self._awake)))
-            crew.ask("wake", lambda actor, _: actor.wake.remote(), range(len(crew)))
+            self._awake.ask("rest", method("rest"), range(len(self._awake)))
+            crew.ask("wake", method("wake"), range(len(crew)))
         self._awake = crew
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        devices = self._devices.shared(number, self._shown)
+        devices = self._devices.shared(number, [rank.devices for rank in self._ranks.members])
         return actor.setup.remote(self._recipe, self._source, devices, meeting)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:

@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -147,8 +147,6 @@ def _node(resources: dict[str, float]) -> Node:
 def of_nodes(where: str, nodes: list[Node]) -> ClusterSpec:
     """The sum over all nodes; where they differ, the least memory and the smallest kind of GPU count."""
     with_gpus = [node for node in nodes if node.gpus]
-    kinds = [device_of(node.kind) for node in with_gpus]
-    known = [device for device in kinds if device is not None]
     memories = [node.memory_bytes for node in nodes if node.memory_bytes]
     return ClusterSpec(
         where,
@@ -157,8 +155,14 @@ def of_nodes(where: str, nodes: list[Node]) -> ClusterSpec:
         min(memories, default=None),
         sum(node.gpus for node in nodes),
         max((node.gpus for node in nodes), default=0),
-        min(known, key=lambda device: device.memory_bytes) if len(known) == len(kinds) and known else None,
+        _smallest([device_of(node.kind) for node in with_gpus]),
     )
+
+
+def _smallest(kinds: Sequence[Device | None]) -> Device | None:
+    """The kind of GPU with the least memory; None unless all are known."""
+    known = [device for device in kinds if device]
+    return min(known, key=lambda device: device.memory_bytes) if known and len(known) == len(kinds) else None
 
 
 def _device_here() -> Device | None:
@@ -169,6 +173,4 @@ def _device_here() -> Device | None:
     command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     rows = [line.rpartition(",") for line in said.stdout.splitlines() if "," in line]
-    kinds = [device_of(name, int(size) * MIB) for name, _, size in rows if size.strip().isdecimal()]
-    known = [device for device in kinds if device is not None]
-    return min(known, key=lambda device: device.memory_bytes) if len(known) == len(kinds) and known else None
+    return _smallest([device_of(name, int(size) * MIB) for name, _, size in rows if size.strip().isdecimal()])

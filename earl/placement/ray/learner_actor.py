@@ -15,10 +15,10 @@ from earl.batch import Batch
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.rows import Shard, empty
 from earl.dispatch.transports import objects
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
+from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.learner import Learner, Update
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
-from earl.placement.ray.actor_setup import Alive, Lines, begun, bounded, joined, losing_others, sharded_learner
+from earl.placement.ray.actor_setup import Alive, Lines, begun, joined, losing_others, sharded_learner, stage
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest, Moved
 from earl.placement.ray.reshard import Carried, Given, give
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, described, offer
@@ -33,8 +33,7 @@ class WeightServer(Alive):
     _coarse: bool  # whether it computes in bfloat16
     _drawn: bool  # whether samplers draw weights bucket by bucket, while the learner waits
 
-    @losing_others
-    @bounded("weights")
+    @stage("weights")
     def weights(self, readers: int, checksums: bool) -> tuple[list[Any] | None, WeightManifest, Probe]:
         """References to this rank's part of the weights by bucket, their manifest, and a probe. Without references
         (None), readers draw the weights bucket by bucket while the rank waits. readers: processes that load them.
@@ -53,7 +52,7 @@ class WeightServer(Alive):
         """Whether a reader may have a bucket now; called on the first rank."""
         return self._lockstep.come(reader, bucket)
 
-    @bounded("weights")
+    @stage("weights")
     def bucket(self, number: int, again: bool = False) -> list[Any]:
         """A reference to a bucket of the current weights, repacked or not; None where this rank gives nothing."""
         return [self._stock.bucket(number, again)]
@@ -69,17 +68,6 @@ class WeightServer(Alive):
 
 
 class LearnerActor(ExchangeMember, WeightServer):
-    _meets: Sealed | None = None  # the ranks' rendezvous store, on the first rank
-
-    def address(self, rank: int) -> Rendezvous | None:
-        """The ranks' rendezvous, opened by the first rank: this node's address, a free port, and a secret."""
-        self._meets = None if rank else opened(fresh(ray.util.get_node_ip_address()))
-        return self._meets.place if self._meets else None
-
-    def devices(self) -> list[str]:
-        """The GPUs that Ray assigned to this rank, as CUDA names them."""
-        return [str(number) for number in ray.get_gpu_ids()]
-
     @losing_others
     def setup(
         self,
@@ -113,8 +101,7 @@ class LearnerActor(ExchangeMember, WeightServer):
         gc.collect()  # modules and hooks form reference cycles
         return given
 
-    @losing_others
-    @bounded("dispatch")
+    @stage("dispatch")
     def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> Moved | None:
         """Take this rank's rows of a step from the object store. The first rank returns what all were sent."""
         plan = manifest.plan()
@@ -122,7 +109,7 @@ class LearnerActor(ExchangeMember, WeightServer):
         self._rows, self._part = manifest.taken(taken["token"])
         return Moved.by(plan) if rank == 0 else None
 
-    @bounded("dispatch")
+    @stage("dispatch")
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
         """Take this rank's rows of a step by the row exchange. The first rank returns what all were sent."""
         plan = manifest.plan()
@@ -132,39 +119,33 @@ class LearnerActor(ExchangeMember, WeightServer):
         self._rows, self._part = manifest.taken(said.result["token"])
         return CallResult(result=Moved.by(plan) if process == 0 else None)
 
-    @losing_others
-    @bounded("values")
+    @stage("values")
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         return self._learner.turn_values(self._rows, self._part)
 
-    @losing_others
-    @bounded("preparation")
+    @stage("preparation")
     def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
         """Make the batch of its rows, with advantages and returns of all turns [K]."""
         self._sound = self._learner.state.steps
         self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
 
-    @losing_others
-    @bounded("scoring")
+    @stage("scoring")
     def corrected(self, mode: Literal["token", "sequence"], cap: float) -> tuple[int, dict[str, float]]:
         """Correct the importance of its batch; returns the number of trained tokens, and means over them."""
         self._corrected, stats = self._learner.corrected(self._batch, mode, cap, self._part)
         return int(self._batch.mask.sum()), stats
 
-    @losing_others
-    @bounded("update")
+    @stage("update")
     def update(self, corrected: bool, algorithm: Algorithm, update: Update) -> dict[str, float]:
         return self._learner.update(self._corrected if corrected else self._batch, algorithm, update, self._part)
 
-    @losing_others
-    @bounded("recording")
+    @stage("recording")
     def collected(self) -> tuple[NDArray[np.int64], Batch, NDArray[np.float32]]:
         """The numbers of its rows, its batch, and the current log-probs [T], to be recorded."""
         logprobs = self._learner.logprobs(self._batch, part=self._part)
         return self._part.numbers, self._batch, logprobs
 
-    @losing_others
-    @bounded("snapshot")
+    @stage("snapshot")
     def snapshot(self) -> None:
         self._write: Callable[[Path], None] | None = self._learner.snapshot()
 
@@ -175,8 +156,7 @@ class LearnerActor(ExchangeMember, WeightServer):
         self._write(Path(folder))
         self._write = None
 
-    @losing_others
-    @bounded("restoring")
+    @stage("restoring")
     def restore(self, folder: str) -> None:
         self._learner.restore(Path(folder))
 

@@ -1,7 +1,7 @@
 """The learner of a cluster, as the stages see it: every call goes to all ranks, whose results are combined."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,14 +10,14 @@ import ray
 from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
-from earl.batch import Batch, offsets_of
+from earl.batch import Batch
 from earl.config import Config
 from earl.engine.learner import Update
 from earl.engine.sampler import Probe
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, method
 from earl.placement.ray.exchange_member import EpisodeTable, Moved
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.row_exchange import RowDispatcher
@@ -52,14 +52,14 @@ class LearnerGroup:
         if after and after.stuck:
             raise WorkerLost(f"{after}, and others wait for it")
         self._keeper.turn(self._crew)
-        given: list[Given] = ask_all(self._crew, "leaving", lambda actor, _: actor.leave.remote())
+        given: list[Given] = ask_all(self._crew, "leaving", method("leave"))
         steps = {own.steps for own in given}
         if len(steps) > 1 or (after and after.stage == "update" and steps != {0}):
             raise WorkerLost(f"{after}, in the middle of what it had begun to learn")
         self._keeper.rejoin(config, given)
 
     def peaks(self) -> dict[str, float]:
-        return most(ask_all(self._crew, "peaks", lambda actor, _: actor.peaks.remote()))
+        return most(ask_all(self._crew, "peaks", method("peaks")))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> Taken:
         self.costs = self._dispatcher.send(rows, seed, minibatches, self._take)
@@ -93,7 +93,7 @@ class LearnerGroup:
 
     def collected(self, batch: Taken) -> tuple[Batch, NDArray[np.float32]]:  # noqa: ARG002
         parts = self._parts("recording", "collected")
-        whole = _joined([part for _, part, _ in parts])
+        whole = Batch.joined([part for _, part, _ in parts])
         ranked = replace(whole, reference=np.concatenate([logprobs for _, _, logprobs in parts]))
         order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
         return whole.select(order), ranked.select(order).reference
@@ -116,18 +116,18 @@ class LearnerGroup:
 
     def _save(self, folder: Path) -> None:
         name = str(folder.resolve())
-        ask_all(self._crew, "saving", lambda actor, _: actor.save.remote(name))
+        ask_all(self._crew, "saving", method("save", name))
 
     def restore(self, folder: Path) -> None:
         self._parts("restoring", "restore", str(folder.resolve()))
 
-    def _parts(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+    def _parts(self, stage: str, name: str, *arguments: Any) -> list[Any]:
         """The results of all ranks, one per group with the same rows."""
-        return self._all(stage, method, *arguments)[:: self._dispatcher.layout.tp]
+        return self._all(stage, name, *arguments)[:: self._dispatcher.layout.tp]
 
-    def _all(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+    def _all(self, stage: str, name: str, *arguments: Any) -> list[Any]:
         self._keeper.turn(self._crew)
-        return ask_all(self._crew, stage, lambda actor, _: getattr(actor, method).remote(*arguments))
+        return ask_all(self._crew, stage, method(name, *arguments))
 
 
 def rows_of(config: Config) -> Layout:
@@ -135,22 +135,16 @@ def rows_of(config: Config) -> Layout:
     return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
 
 
-def ask_all(crew: ActorGroup, stage: str, call: Call) -> list[Any]:
-    """Every rank's result. Raises WorkerLost when one gives none."""
-    answers = crew.ask(stage, call, range(len(crew)))
+def ask_all(crew: ActorGroup, stage: str, call: Call, ranks: Sequence[int] | None = None) -> list[Any]:
+    """The result of every rank, or of some. Raises WorkerLost when one gives none."""
+    numbers = range(len(crew)) if ranks is None else ranks
+    answers = crew.ask(stage, call, numbers)
     if answers.lost:
         raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
-    return [answers.results[number] for number in range(len(crew))]
+    return [answers.results[number] for number in numbers]
 
 
 def _mean(parts: Sequence[Weighted]) -> dict[str, float]:
     known = [(count, stats) for count, stats in parts if stats]
     total = sum(count for count, _ in known)
     return {name: sum(count * stats[name] for count, stats in known) / total for name in (known[0][1] if known else ())}
-
-
-def _joined(parts: Sequence[Batch]) -> Batch:
-    lengths = np.concatenate([part.lengths for part in parts])
-    names = [field.name for field in fields(Batch) if field.name != "offsets"]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Batch(offsets=offsets_of(lengths), **columns)

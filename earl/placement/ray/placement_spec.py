@@ -25,7 +25,6 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    kind: str
     learner: Fragment
     rollout: Fragment
     """Samplers and their episodes; only samplers if environments are separate."""
@@ -66,7 +65,6 @@ def policy_of(config: Config) -> PlacementSpec:
     ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
     pool = "shared" if colocated else "rollout"
     return PlacementSpec(
-        placement.kind,
         Fragment("learner", ranks, 1, "shared" if colocated else "learner", "collectives"),
         Fragment("sampler" if apart else "rollout", placement.samplers, config.sampler.tp, pool, "objects"),
         Fragment("environments", apart, 1, "environments", "objects", processors=True) if apart else None,

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.model import Policy, tokenizer_of
 from earl.engine.router import Router, VersionsDiffer
 from earl.engine.sampler import Probe
 from earl.engine.samplers import make_sampler, split_of
 from earl.engine.sharding.tp_group import Meeting
-from earl.engine.split import SplitSampler
 from earl.evaluate import Match
 from earl.group import GroupOf, TrajectorySummary
 from earl.placement.async_rollout import ContinuousFragment, Ticket
@@ -27,19 +25,18 @@ from earl.placement.ray.actor_setup import (
     Alive,
     Lines,
     begun,
-    bounded,
     joined_band,
     losing_others,
     outline_of,
     show,
-    together,
+    stage,
 )
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
 from earl.recipe import build
 from earl.rollout.drivers import Streams
-from earl.rollout.invented import Invention
+from earl.rollout.invented import Invention, rows_of
 from earl.rollout.prompt import Completion, Prompt
 from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
@@ -51,15 +48,12 @@ class EpisodePlayer(ExchangeMember, Alive):
     _fragment: RolloutFragment
     _holdings: EpisodeStore
 
-    _split: SplitSampler | None = None
-    """Its part of the sampler, where a copy is split over several actors."""
-
     def limit(self, tokens: int) -> None:
         self._fragment.limit(tokens)
 
-    @together("rollout")
+    @stage("rollout")
     def play(
-        self, step: int, tasks: Mapping[int, Task], seed: int
+        self, tasks: Mapping[int, Task], step: int, seed: int
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
         """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
         self._holdings.forget(step)
@@ -67,28 +61,28 @@ class EpisodePlayer(ExchangeMember, Alive):
         kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
         return kept, self._fragment.costs
 
-    @together("demonstrations")
+    @stage("demonstrations")
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
         return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
-    @together("rollout")
-    def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
-        self._fragment.sample(invention, numbers, seed)
+    @stage("rollout")
+    def sample(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> None:
+        self._fragment.sample(invention, [*numbers], seed)
 
-    @together("rows")
-    def invent(self, invention: Invention, numbers: Sequence[int], seed: int) -> RowTable:
-        return self._holdings.pack(*self._fragment.invent(invention, numbers, seed))
+    @stage("rows")
+    def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
+        return self._holdings.pack(rows_of(invention, [*numbers], seed), [*numbers])
 
-    @together("rows")
+    @stage("rows")
     def table(self, step: int) -> RowTable:
         return self._holdings.table(step)
 
-    @together("dispatch")
+    @stage("dispatch")
     def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
         """Put the last table's rows into the object store, once for each host that needs some; references by host."""
         return objects.offer(manifest.plan(), manifest.layout.size + worker, self._shards(manifest, worker), checksums)
 
-    @bounded("dispatch")
+    @stage("dispatch", alone=True)
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
         """Send the rows of the last table to the ranks that need them."""
         shards = self._shards(manifest, process - manifest.layout.size)
@@ -97,15 +91,15 @@ class EpisodePlayer(ExchangeMember, Alive):
     def _shards(self, manifest: Manifest, worker: int) -> list[Shard]:
         return [self._holdings.shard(manifest.numbers(worker), manifest.table.columns)]
 
-    @together("recording")
+    @stage("recording")
     def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
         """Which of these groups are here, and their tokens; see `earl.runs.trajectories.to_bytes`."""
         found = self._holdings.whole(tickets)
         return [*found], to_bytes([*found.values()], 0)
 
-    @together("evaluation")
-    def evaluate(self, matches: Sequence[Match]) -> bytes:
-        return matches_to_bytes(self._fragment.evaluate(matches))
+    @stage("evaluation")
+    def evaluate(self, matches: Mapping[int, Match]) -> bytes:
+        return matches_to_bytes(self._fragment.evaluate([*matches.values()]))
 
 
 class RolloutActor(EpisodePlayer):
@@ -113,12 +107,6 @@ class RolloutActor(EpisodePlayer):
 
     _kind: type[RolloutFragment] = RolloutFragment
     _policy: Policy | None = None  # without weights; the learner sends them
-    _meets: Sealed | None = None
-    """The rendezvous store of its sampler copy, on the first process."""
-
-    def address(self) -> Rendezvous:
-        self._meets = opened(fresh(ray.util.get_node_ip_address()))
-        return self._meets.place
 
     @losing_others
     def setup(
@@ -145,8 +133,7 @@ class RolloutActor(EpisodePlayer):
             self._fragment.sampler.close()
             del self._fragment
 
-    @losing_others
-    @bounded("weights")
+    @stage("weights", alone=True)
     def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""

@@ -1,26 +1,30 @@
 """Rollout workers of a cluster: lost ones are replaced, get the same state as the others, and repeat their share."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.sharding.tp_group import Meeting
 from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary
 from earl.matches import MatchResult
-from earl.placement.async_rollout import Ticket
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member
+from earl.placement import async_rollout
+from earl.placement.async_rollout import Ahead, Ticket
+from earl.placement.peers import WorkerLost
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
 from earl.placement.ray.exchange_member import LEARNED, TAUGHT, EpisodeTable
-from earl.placement.rollout_backend import in_order, most, share
+from earl.placement.rollout_backend import Players, in_order, most, share
 from earl.rollout.invented import Invention
-from earl.rollout.tasks import Draw
-from earl.runs.storage import void
-from earl.runs.trajectories import from_bytes, matches_from_bytes
+from earl.rollout.tasks import Draw, draw
+from earl.runs.trajectories import from_bytes, matches_from_bytes, to_bytes
 from earl.trajectory import Task
 
 Setup = Callable[[Any, int, Meeting | None], Any]
@@ -31,20 +35,20 @@ class Team:
     others follow. setup: makes an actor ready, given its number and the meeting of its copy."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, tp: int = 1) -> None:
-        self._crew, self._setup, self._keeper = crew, setup, keeper
+        self.crew, self._setup, self._keeper = crew, setup, keeper
         self._told: dict[str, Call] = {}
         self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
-        self._crew.group = tp
+        self.crew.group = tp
         self._ready(range(len(crew)))
 
     @property
     def tp(self) -> int:
-        return self._crew.group
+        return self.crew.group
 
     @property
     def copies(self) -> int:
-        return len(self._crew) // self.tp
+        return len(self.crew) // self.tp
 
     @property
     def actors(self) -> list[Any]:
@@ -53,10 +57,11 @@ class Team:
     @property
     def members(self) -> Sequence[Member]:
         """The first member of each copy; changes when actors are replaced."""
-        return self._crew.members[:: self.tp]
+        return self.crew.members[:: self.tp]
 
     def load(self, weights: Any, version: int) -> None:
-        call = partial(_load, given=(weights, version))
+        offered, probe = weights
+        call = method("load", offered, probe, version)
         self._told["weights"] = call
         for damaged in self._each("weights", call).values():
             for said in damaged or ():
@@ -66,53 +71,36 @@ class Team:
         """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Returns
         the seconds it took. Raises EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
         began = time.perf_counter()
-        if copies * tp != len(self._crew):
+        if copies * tp != len(self.crew):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp} are {copies * tp} processes, and there are "
-                f"{len(self._crew)}; choose a split of these"
+                f"{len(self.crew)}; choose a split of these"
             )
-        for first in range(0, len(self._crew), tp):
-            if len({member.node for member in self._crew.members[first : first + tp]}) > 1:
+        for first in range(0, len(self.crew), tp):
+            if len({member.node for member in self.crew.members[first : first + tp]}) > 1:
                 raise EarlError(
                     f"sampler.tp {tp}: a copy of the sampler lies on one host, and processes {first} to "
                     f"{first + tp - 1} lie on several; choose a smaller one"
                 )
         self._told.pop("weights", None)
-        self._keeper.turn(self._crew)
-        self._crew.group = tp
-        self._ready(range(len(self._crew)))
+        self._keeper.turn(self.crew)
+        self.crew.group = tp
+        self._ready(range(len(self.crew)))
         return time.perf_counter() - began
 
     def forget(self) -> None:
         """Do not give the lost learner's weights to replacements any more, until the next `load`."""
         self._told.pop("weights", None)
 
-    def mend(self, stage: str, lost: Mapping[int, str]) -> None:
-        """Replace actors that were lost in a call made by others."""
-        self._replace(stage, lost)
-
-    def watch(self) -> None:
-        self._replace("rollout", self._crew.watch())
-
     @property
-    def loading(self) -> Sequence[Member]:
-        """The first member of each copy that loads weights."""
-        return self.members
-
-    @property
-    def readers(self) -> int:
-        """The number of processes that load weights, each its own part."""
-        return len(self._crew)
-
-    @property
-    def crew(self) -> ActorGroup:
-        """The actor group of all its processes, for calls by others."""
-        return self._crew
+    def loading(self) -> "Team":
+        """The actors that load weights, each its own part."""
+        return self
 
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers of `members` in the actor group."""
-        return range(0, len(self._crew), self.tp)
+        return range(0, len(self.crew), self.tp)
 
     def _tell(self, stage: str, call: Call) -> None:
         """Call all actors, and later also their replacements."""
@@ -127,65 +115,56 @@ class Team:
     def _each(self, stage: str, call: Call, turn: bool = True) -> Mapping[int, Any]:
         """Every process's result, by number; arguments as in `_all`."""
         if turn:
-            self._keeper.turn(self._crew)
+            self._keeper.turn(self.crew)
         if self._unready:
             self._ready(sorted(self._unready))
         results: dict[int, Any] = {}
-        while missing := [number for number in range(len(self._crew)) if number not in results]:
-            answers = self._crew.ask(stage, self._by_copy(call), missing)
-            replaced = self._replace(stage, answers.lost)
+        while missing := [number for number in range(len(self.crew)) if number not in results]:
+            answers = self.crew.ask(stage, self._by_copy(call), missing)
+            replaced = self.replace(stage, answers.lost)
             results |= {number: own for number, own in answers.results.items() if number not in replaced}
         return results
 
     def _by_copy(self, call: Call) -> Call:
         return lambda actor, number: call(actor, number // self.tp)
 
-    def _replace(self, stage: str, lost: Mapping[int, str]) -> set[int]:
+    def replace(self, stage: str, lost: Mapping[int, str]) -> set[int]:
         """Replace lost actors and their copies' others, restoring the common state; returns all their numbers."""
         if not lost:
             return set()
         began = time.perf_counter()
         first = {number - number % self.tp: why for number, why in reversed([*lost.items()])}  # of each copy
-        numbers = {mate for number in first for mate in self._crew.mates(number)}
+        numbers = {mate for number in first for mate in self.crew.mates(number)}
         for why in first.values():
             self._keeper.failed(f"{why} during {stage}")
         for number in sorted(numbers):
-            self._crew.replace(number)
+            self.crew.replace(number)
         self._ready(sorted(numbers))
         for why in first.values():
-            self._keeper.mended(f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
+            self._keeper.note("recovered", f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
         return numbers
 
     def _ready(self, numbers: Sequence[int]) -> None:
         """Bring members, all of some copies, to the state of the others. If this is interrupted, since it depends on
         other processes, it is repeated before their next call."""
         self._unready |= {*numbers}
-        left = {*numbers} - self._replace("start", self._crew.introduce())
+        left = {*numbers} - self.replace("start", self.crew.introduce())
         if self.tp > 1:
-            answers = self._crew.ask("start", _address, sorted(n for n in left if n % self.tp == 0))
+            answers = self.crew.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
             self._meetings |= answers.results
-            left -= self._replace("start", answers.lost)
+            left -= self.replace("start", answers.lost)
         for step in (self._set_up, *map(self._by_copy, self._told.values())):
-            left -= self._replace("start", self._crew.ask("start", step, sorted(left)).lost)
+            left -= self.replace("start", self.crew.ask("start", step, sorted(left)).lost)
         self._unready -= {*numbers}
 
     def _set_up(self, actor: Any, number: int) -> Any:
         if self.tp == 1:
             return self._setup(actor, number, None)
-        first = self._crew.mates(number).start
+        first = self.crew.mates(number).start
         return self._setup(actor, number, Meeting(number - first, self.tp, self._meetings[first]))
 
 
-def _load(actor: Any, _: int, given: tuple[Any, int]) -> Any:
-    (weights, probe), version = given
-    return actor.load.remote(weights, probe, version)
-
-
-def _address(actor: Any, _: int) -> Any:
-    return actor.address.remote()
-
-
-class RolloutWorkers(Team):
+class RolloutWorkers(Team, Players):
     """Rollout fragments in separate processes. An episode's draws follow from its seed, not from the worker."""
 
     costs: Mapping[str, float] = MappingProxyType({})
@@ -194,10 +173,7 @@ class RolloutWorkers(Team):
 
     def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
         """The groups of a step, in order. Tokens stay with the workers; a lost worker's groups are played again."""
-        size, tasks, seed = self.copies, draw.tasks, draw.seed
-        played = self._hold(
-            "rollout", lambda actor, number: actor.play.remote(draw.step, share(tasks, number, size), seed)
-        )
+        played = self._hold("rollout", self._dealt("play", draw.tasks, draw.step, draw.seed))
         holders = {ticket: worker for worker, (groups, _) in enumerate(played) for ticket in groups}
         self._holders = dict(sorted(holders.items()))
         outlines = {ticket: group for groups, _ in played for ticket, group in groups.items()}
@@ -205,7 +181,7 @@ class RolloutWorkers(Team):
         return [outlines[ticket] for ticket in self._holders]
 
     def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
-        counted = partial(_table, step=next(iter(self._holders)).step)
+        counted = method("table", next(iter(self._holders)).step)
         tables = self._all("rows", counted)
         self._told["rows"] = counted  # replacements play and pack again, until the rows are sent
         return EpisodeTable.joined(tables, LEARNED)
@@ -225,22 +201,15 @@ class RolloutWorkers(Team):
         return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> EpisodeTable:
-        size = self.copies
-        tables = self._hold(
-            "demonstrations", lambda actor, number: actor.demonstrate.remote(share(tasks, number, size), seed, limit)
-        )
+        tables = self._hold("demonstrations", self._dealt("demonstrate", tasks, seed, limit))
         return EpisodeTable.joined(tables, TAUGHT)
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
-        size = self.copies
-        self._all("rollout", lambda actor, n: actor.sample.remote(invention, [*share(range(count), n, size)], seed))
+        self._all("rollout", self._dealt("sample", range(count), invention, seed))
 
     def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
         """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
-        size = self.copies
-        tables = self._hold(
-            "rows", lambda actor, number: actor.invent.remote(invention, [*share(range(count), number, size)], seed)
-        )
+        tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
         return EpisodeTable.joined(tables, LEARNED)
 
     def relayout(self, copies: int, tp: int) -> float:
@@ -257,6 +226,11 @@ class RolloutWorkers(Team):
         self._learned()
         super().load(weights, version)
 
+    def _dealt(self, name: str, items: Sequence[Any], *arguments: Any) -> Call:
+        """A call of a method with every copy's share of some items, by number."""
+        size = self.copies
+        return lambda actor, copy: getattr(actor, name).remote(share(items, copy, size), *arguments)
+
     def _hold(self, stage: str, call: Call) -> list[Any]:
         """Call all, and also replacements until the step is learned from."""
         self._learned()
@@ -270,24 +244,14 @@ class RolloutWorkers(Team):
         self._told.pop("rows", None)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        size = self.copies
-        parts = self._all(
-            "evaluation", lambda actor, number: actor.evaluate.remote([*share(matches, number, size).values()])
-        )
+        parts = self._all("evaluation", self._dealt("evaluate", matches))
         return in_order(result for part in parts for result in matches_from_bytes(part))
 
     def limit(self, tokens: int) -> None:
-        self._tell("limit", partial(_limit, tokens=tokens))
+        self._tell("limit", method("limit", tokens))
 
     def peaks(self) -> dict[str, float]:
-        return most(self._crew.ask("peaks", _peaks, range(len(self._crew))).results.values())
-
-    def snapshot(self) -> Callable[[Path], None]:
-        """Nothing is played ahead."""
-        return void
-
-    def restore(self, folder: Path) -> None:
-        """Nothing is played ahead."""
+        return most(self.crew.ask("peaks", method("peaks"), range(len(self.crew))).results.values())
 
 
 class Environments(RolloutWorkers):
@@ -300,18 +264,14 @@ class Environments(RolloutWorkers):
         super().__init__(crew, setup, keeper)
 
     @property
-    def loading(self) -> Sequence[Member]:
-        return self._samplers.members
-
-    @property
-    def readers(self) -> int:
-        return self._samplers.readers
+    def loading(self) -> Team:
+        return self._samplers
 
     def load(self, weights: Any, version: int) -> None:
         self._learned()
         self._samplers.load(weights, version)
         self._introduce()
-        self._tell("weights", lambda actor, _: actor.load.remote(version))
+        self._tell("weights", method("load", version))
 
     def forget(self) -> None:
         self._samplers.forget()
@@ -327,7 +287,7 @@ class Environments(RolloutWorkers):
     def _see_to_samplers(self) -> None:
         known = self._samplers.actors
         try:
-            self._samplers.watch()
+            self._samplers.replace("rollout", self._samplers.crew.watch())
         finally:  # waiting for a lost sampler would never end
             if self._samplers.actors != known:
                 self._introduce()
@@ -338,13 +298,134 @@ class Environments(RolloutWorkers):
             actor.meet.remote(self._samplers.actors)  # result ignored: losses are noticed elsewhere
 
 
-def _peaks(actor: Any, _: int) -> Any:
-    return actor.peaks.remote()
+# Engines that split a copy by themselves, as vLLM does: another split needs another engine. 4 engines x tp 1 end, then
+# 2 engines x tp 2 start, load weights, and are probed.
 
 
-def _table(actor: Any, _: int, step: int) -> Any:
-    return actor.table.remote(step)
+class EngineWorkers(RolloutWorkers):
+    """Rollout fragments, each with an engine that holds a copy of the model. change: called with copies and devices per
+    copy before their actors start. Raises EarlError where impossible."""
+
+    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, change: Callable[[int, int], None]) -> None:
+        self._change = change
+        super().__init__(crew, setup, keeper)
+
+    def relayout(self, copies: int, tp: int) -> float:
+        """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
+        began = time.perf_counter()
+        self._learned()
+        self._change(copies, tp)
+        self._told.pop("weights", None)
+        self._keeper.turn(self.crew)
+        if copies != len(self.crew):
+            self.crew.replace_all(copies)
+            self._ready(range(copies))
+        return time.perf_counter() - began
 
 
-def _limit(actor: Any, _: int, tokens: int) -> Any:
-    return actor.limit.remote(tokens)
+# Asynchronous rollout: groups of later steps are played while the learner learns. `load` starts the groups that may
+# start now and deals them to workers; `play` waits for the step's groups.
+
+ASK_SECONDS = 1.0
+"""How long a worker may wait for a step's groups before it answers with those that have ended."""
+
+
+class AheadWorkers(RolloutWorkers):
+    """Rollout workers whose episodes go on while the learner learns; `Ahead` decides when they start."""
+
+    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, config: Config) -> None:
+        self._config = config
+        first, rollout, staleness = config.warm_start.steps + 1, config.rollout, config.placement.max_staleness
+        self._ahead = Ahead(first, config.total_steps, rollout.prompts, staleness)
+        self._limit: int | None = None
+        super().__init__(crew, setup, keeper)
+
+    def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
+        ends = time.monotonic() + self._config.placement.stage_seconds
+        while (groups := self._ahead.take(draw.step)) is None:
+            missing = [ticket for ticket in self._ahead.playing if ticket.step == draw.step]
+            self._collect(draw.step, ASK_SECONDS)
+            if time.monotonic() > ends:
+                late = {worker for ticket, worker in self._ahead.playing.items() if ticket in missing}
+                self.replace(
+                    "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
+                )
+                ends = time.monotonic() + self._config.placement.stage_seconds
+        self._holders = self._ahead.taken
+        return groups
+
+    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
+        """Raises EarlError."""
+        raise EarlError(
+            "rollout that runs ahead of the learner has no step boundary at which its samplers could be split anew; "
+            "set placement.max_staleness to 0"
+        )
+
+    def limit(self, tokens: int) -> None:
+        self._limit = tokens
+        super().limit(tokens)
+
+    def load(self, weights: Any, version: int) -> None:
+        """Load these weights, and start the groups that may be played with them."""
+        super().load(weights, version)
+        assert self._limit is not None, "the limit is set before the first weights"
+        starting = self._ahead.advance(version, self._limit)
+        busy = Counter(self._ahead.playing.values())
+        dealt: dict[Ticket, int] = {}
+        for ticket in starting:
+            dealt[ticket] = number = min(range(len(self.crew)), key=lambda worker: busy[worker])
+            busy[number] += 1
+        self._start(dealt)
+
+    def snapshot(self) -> Callable[[Path], None]:
+        """Save the groups that wait for the learner; those still playing start again from their seeds."""
+        self._collect(0, 0.0)
+        found = self._fetch(self._ahead.ended)
+        ended = {ticket: found[ticket] for ticket in self._ahead.ended}
+        return partial(async_rollout.save, limits=dict(self._ahead.limits), ended=ended)
+
+    def restore(self, folder: Path) -> None:
+        limits, saved = async_rollout.load(folder)
+        self._ahead.restore(limits)
+        self._all("abandon", method("abandon"))
+        ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
+        dealt = {number: share(sorted(ended), number, len(self.crew)) for number in range(len(self.crew))}
+        own = {number: [*tickets.values()] for number, tickets in dealt.items()}
+        held = self._all(
+            "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
+        )
+        for number, groups in enumerate(held):
+            for ticket, group in groups.items():
+                self._ahead.begin(ticket, number)
+                self._ahead.end(ticket, number, group)
+
+    def _collect(self, step: int, seconds: float) -> None:
+        answers = self.crew.ask("rollout", method("ended", step, seconds), range(len(self.crew)))
+        for number, groups in answers.results.items():
+            for ticket, group in groups.items():
+                self._ahead.end(ticket, number, group)
+        self.replace("rollout", answers.lost)
+
+    def _ready(self, numbers: Sequence[int]) -> None:
+        """Make workers ready. Groups that their predecessors were playing or held start again."""
+        gone = {ticket: number for number in numbers for ticket in self._ahead.lost(number)}
+        super()._ready(numbers)
+        taken = gone.keys() & self._ahead.taken.keys()
+        self._start({ticket: number for ticket, number in gone.items() if ticket not in taken})
+        if taken:
+            raise WorkerLost(f"what was played for step {min(taken).step} is gone with the worker that had it")
+
+    def _start(self, dealt: Mapping[Ticket, int]) -> None:
+        """Let workers start groups, in orders by step."""
+        orders: dict[int, list[Any]] = {}
+        by_worker = sorted((number, ticket) for ticket, number in dealt.items())
+        for (number, step), tickets in groupby(by_worker, key=lambda own: (own[0], own[1].step)):
+            drawn = draw(self._config, step)
+            tasks: dict[int, Task] = {}
+            for _, ticket in tickets:
+                self._ahead.begin(ticket, number)
+                tasks[ticket.number] = drawn.tasks[ticket.number]
+            orders.setdefault(number, []).append((step, tasks, drawn.seed, self._ahead.limits[step]))
+        if orders:
+            answers = self.crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
+            self.replace("start", answers.lost)
