@@ -3,7 +3,6 @@
 rows.py             columns, where rows lie (spread), which consumer gets which row (balance), the rows of one process
 plan.py             which process sends which tokens to which other one: pure, from lengths alone
 execute.py          carries a plan out in one process, over any transport
-ledger.py           rows that come and go at any time, group by group
 weights.py          which process sends which part of a tensor to which other one, in which bucket
 weight_transfer.py  carries such a plan out in one process
 explain.py          where a plan's bytes go

@@ -1,6 +1,6 @@
 """Asynchronous rollout: which groups may start, which worker plays each, and which groups the learner gets.
 
-The learner updates in step s from version s - 1 to version s. The episode store has capacity for the groups of
+The learner updates in step s from version s - 1 to version s. There is capacity for the groups of
 max_staleness + 1 steps, so those of step s start as soon as version s - 1 - max_staleness exists, and none of their
 tokens is older: the bound needs no further rule. Groups are learned in the order in which they start. Since all start
 as early as possible, any other order would break the bound: taking a fast group early means that a slow one is later
@@ -17,12 +17,9 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from earl.config import Config
-from earl.dispatch.ledger import NOBODY, Consumer, Handout, Ledger
-from earl.dispatch.rows import Numbers, columns
 from earl.documents import parse_json
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
@@ -35,10 +32,8 @@ from earl.runs import trajectories
 from earl.runs.storage import read_below
 from earl.trajectory import Task
 
-EPISODE = columns(["tokens"])
-"""Columns of a row of the store: one episode, whole, at its worker."""
-LEARNER = Consumer("learner", EPISODE, np.zeros((1, 1, 1), np.int64), in_order=True)
-"""One reader: the split over learner ranks is decided later, when the rows to learn from are counted."""
+NOBODY = -1
+"""In place of the worker of a group that none has begun."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,54 +51,56 @@ class Ahead:
         first: the first step that learns from groups; the oldest weights used are those of the step before.
         last: the last such step.
         prompts: groups per step.
-        size: episodes per group.
         max_staleness: versions that rollout may run ahead of the learner; 0: they take turns.
     """
 
-    _dock: Ledger
-    _taken: Handout | None  # the groups being learned from
+    _workers: dict[Ticket, int]  # of all groups that were opened and are not learned, in order
     _outlines: dict[Ticket, GroupOf[TrajectorySummary]]  # trajectory summaries of the groups that have ended
+    _taken: list[Ticket]  # the groups being learned from
     _limits: dict[int, int]
-    _opened: range  # the steps whose groups were opened, consecutive
+    _next: int  # the step whose groups are opened next; 0: that of the next weights
 
-    def __init__(self, first: int, last: int, prompts: int, size: int, max_staleness: int) -> None:
+    def __init__(self, first: int, last: int, prompts: int, max_staleness: int) -> None:
         self._first, self._last, self._max_staleness = first, last, max_staleness
-        self._prompts, self._size, self._room = prompts, size, (max_staleness + 1) * prompts * size
+        self._prompts, self._room = prompts, (max_staleness + 1) * prompts
         self.restore({})
 
     def advance(self, version: int, limit: int) -> list[Ticket]:
         """The groups to begin now, in order. version: of the newest weights; the groups taken for it have been learned.
         limit: context tokens for newly opened steps."""
-        if self._taken is not None:
-            self._dock.done(self._taken)
-            self._taken = None
-        if version >= self._first - 1 and not self._dock.closed:
-            self._fill(version + 1, limit)
+        for ticket in self._taken:
+            del self._workers[ticket]
+        self._taken = []
+        if version >= self._first - 1:
+            self._next = self._next or version + 1
+            while self._next <= self._last and len(self._workers) < self._room:
+                self._open(self._next, limit)
         return [ticket for ticket, worker in self.playing.items() if worker == NOBODY]
 
     def begin(self, ticket: Ticket, worker: int) -> None:
-        self._dock.begin(self._group(ticket), worker)
+        assert self._workers[ticket] == NOBODY, "a group is begun once, unless it is lost"
+        self._workers[ticket] = worker
 
     def end(self, ticket: Ticket, worker: int, group: GroupOf[TrajectorySummary]) -> None:
-        rows = self._group(ticket) + np.arange(self._size)
-        assert self._dock.makers(rows[:1]) == worker, "a group is played by one worker"
-        lengths = np.array([episode.num_tokens for episode in group.trajectories])
-        self._dock.ready(rows, lengths, worker, [column.name for column in EPISODE])
+        assert self._workers[ticket] == worker and ticket not in self._outlines, "one worker plays a group, once"
         self._outlines[ticket] = group
 
     def take(self, step: int) -> list[GroupOf[TrajectorySummary]] | None:
         """The groups of the step, in order; None while one of them is still playing."""
-        handout = self._dock.take(LEARNER.name, self._prompts)
-        if handout is None:
+        tickets = [Ticket(step, number) for number in range(self._prompts)]
+        if not self._outlines.keys() >= {*tickets}:
             return None
-        self._taken = handout
-        assert {ticket.step for ticket in self.taken} == {step}, "steps are learned one after another"
+        self._taken = tickets
         del self._limits[step]
-        return [self._outlines.pop(ticket) for ticket in self.taken]
+        return [self._outlines.pop(ticket) for ticket in tickets]
 
     def lost(self, worker: int) -> list[Ticket]:
         """The unlearned groups that a lost worker was playing or held: each has to be begun again."""
-        return [*self._tickets(self._dock.lost(worker))]
+        lost = [ticket for ticket, own in self._workers.items() if own == worker]
+        for ticket in lost:
+            self._workers[ticket] = NOBODY
+            self._outlines.pop(ticket, None)
+        return lost
 
     def recent(self, ticket: Ticket, group: GroupOf[Played]) -> bool:
         """Whether no token of a group is older than its step allows; the bound of a resumed run may have changed."""
@@ -113,15 +110,16 @@ class Ahead:
     @property
     def playing(self) -> Mapping[Ticket, int]:
         """Groups that have not ended, in order, with their workers."""
-        return self._tickets(self._dock.waiting(LEARNER.name)[1])
+        over = {*self._outlines, *self._taken}
+        return {ticket: worker for ticket, worker in self._workers.items() if ticket not in over}
 
     @property
     def ended(self) -> Mapping[Ticket, int]:
-        return self._tickets(self._dock.waiting(LEARNER.name)[0])
+        return {ticket: worker for ticket, worker in self._workers.items() if ticket in self._outlines}
 
     @property
     def taken(self) -> Mapping[Ticket, int]:
-        return {} if self._taken is None else self._tickets(self._taken.groups)
+        return {ticket: self._workers[ticket] for ticket in self._taken}
 
     @property
     def limits(self) -> Mapping[int, int]:
@@ -132,35 +130,14 @@ class Ahead:
         """Reset to the steps in `limits`; everything else is dropped, as are steps beyond the capacity. Their groups
         have no workers. The caller begins and ends again those that had ended; the others start with the next
         `advance`."""
-        self._dock = Ledger(EPISODE, [LEARNER], self._room)
-        self._taken, self._outlines, self._limits, self._opened = None, {}, {}, range(0)
+        self._workers, self._outlines, self._taken, self._limits, self._next = {}, {}, [], {}, 0
         for step in sorted(limits):
-            if self._dock.free:
+            if len(self._workers) < self._room:
                 self._open(step, limits[step])
 
-    def _fill(self, step: int, limit: int) -> None:
-        """Open the groups of all steps that fit, from `step` if none is open."""
-        step = self._opened.stop if self._opened else step
-        while step <= self._last and self._dock.free:
-            self._open(step, limit)
-            step += 1
-        if step > self._last:
-            self._dock.close()
-
     def _open(self, step: int, limit: int) -> None:
-        self._opened = range(self._opened.start if self._opened else step, step + 1)
-        self._limits[step] = limit
-        for _ in range(self._prompts):
-            self._dock.open(self._size)
-
-    def _group(self, ticket: Ticket) -> int:
-        """The number of the group's first row: groups are opened in the order of their tickets."""
-        return ((ticket.step - self._opened.start) * self._prompts + ticket.number) * self._size
-
-    def _tickets(self, groups: Numbers) -> dict[Ticket, int]:
-        steps, numbers = np.divmod(groups // self._size, self._prompts)
-        tickets = map(Ticket, (steps + self._opened.start).tolist(), numbers.tolist())
-        return dict(zip(tickets, self._dock.makers(groups).tolist(), strict=True))
+        self._limits[step], self._next = limit, step + 1
+        self._workers |= {Ticket(step, number): NOBODY for number in range(self._prompts)}
 
 
 # Checkpoint of the groups that wait for the learner, in checkpoints/step-000010/ahead/: ahead.json,

@@ -11,8 +11,6 @@ from earl.placement.async_rollout import Ahead, Ticket
 from earl.trajectory import Author, Outcome, StopReason, Task
 
 LIMIT = 120
-SIZE = 2
-"""Episodes of a group."""
 WORKERS = 2
 
 
@@ -39,7 +37,7 @@ class Shape:
     max_staleness: int
 
     def schedule(self) -> Ahead:
-        return Ahead(self.first, self.last, self.prompts, SIZE, self.max_staleness)
+        return Ahead(self.first, self.last, self.prompts, self.max_staleness)
 
 
 shapes = st.builds(

@@ -33,7 +33,7 @@ class AheadWorkers(RolloutWorkers):
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, config: Config) -> None:
         self._config = config
         first, rollout, staleness = config.warm_start.steps + 1, config.rollout, config.placement.max_staleness
-        self._ahead = Ahead(first, config.total_steps, rollout.prompts, rollout.group_size, staleness)
+        self._ahead = Ahead(first, config.total_steps, rollout.prompts, staleness)
         self._limit: int | None = None
         super().__init__(crew, setup, keeper)
 
