@@ -5,7 +5,7 @@ every case ─▶ controller and direct transfer, alternating ─▶ compared wi
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
 from earl.benchmarks.rollout import interval
-from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, TransferCase, TransferMeasurement, TransferTiming, work
+from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
 from earl.dispatch.plan import Leg, TransferPlan, plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread
+from earl.dispatch.transports.choice import Pace
 from earl.dispatch.transports.objects import from_origins
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -78,10 +79,10 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
             cases = _cases(len(places), count, bits, repeats)
             if ray:
                 cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
-                measured = objects.run(cluster, places, bits / 8, cases)
+                measured = objects.run(cluster, places, cases)
             else:
                 with tempfile.TemporaryDirectory() as folder:
-                    measured = machines.run(cluster, places, work, Path(folder) / "store", bits / 8, cases)
+                    measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
             rows += [
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)
@@ -126,7 +127,7 @@ def _case(
 
 
 def row(
-    case: TransferCase, measured: Sequence[TransferMeasurement], places: Sequence[int], bits: int, shaped: bool
+    case: TransferCase, measured: Sequence[Timings], places: Sequence[int], bits: int, shaped: bool
 ) -> dict[str, Any]:
     """The result of one transfer, from the measurements of all processes. Seconds are medians; see `earl bench
     dispatch`.
@@ -137,12 +138,13 @@ def row(
     """
     made = case.plan(places)
     moved = volume(made)
-    timings = {name: [own.timings[name] for own in measured] for name in measured[0].timings}
-    seconds = {name: interval(_seconds(own)) for name, own in timings.items()}
+    timings = {name: [own[name] for own in measured] for name in measured[0]}
+    every = {name: _seconds(own) for name, own in timings.items()}
+    seconds = {name: interval(own) for name, own in every.items()}
     direct_name = next(name for name in DIRECT if name in seconds)
     centralised, direct = seconds["controller"], seconds[direct_name]
     ideal = moved.bound * 8 / bits if shaped else None
-    auto = measured[0].auto
+    auto = _chosen(every)
     return {
         "hosts": len(set(places)),
         "rate_mbit": bits / 1e6,
@@ -165,7 +167,6 @@ def row(
         "crossed_bytes": _crossed(timings[direct_name], places),
         "copies_bytes": _copies(made),
         "auto": auto,
-        "auto_reason": measured[0].auto_reason,
         "auto_loss": seconds[auto]["median"] / min(own["median"] for own in seconds.values()) - 1,
         "same": _same(timings),
     }
@@ -177,13 +178,22 @@ def _seconds(timings: Sequence[Sequence[TransferTiming]]) -> list[float]:
     ]
 
 
+def _chosen(seconds: Mapping[str, Sequence[float]]) -> str:
+    """The transport that `auto` would use after these repeats."""
+    pace = Pace(*seconds)
+    for repeat in zip(*seconds.values(), strict=False):
+        for way, took in zip(seconds, repeat, strict=True):
+            pace.took(way, took)
+    return pace.chosen or min(pace.medians, key=lambda way: pace.medians[way])
+
+
 def _crossed(timings: Sequence[Sequence[TransferTiming]], places: Sequence[int]) -> int:
     """Bytes out of all hosts, in the median repeat. All processes of a host read the same counter."""
     firsts = [timings[places.index(host)] for host in sorted(set(places))]
     return int(np.median([sum(own.left_bytes for own in repeat) for repeat in zip(*firsts, strict=True)]))
 
 
-def _driver_bytes(timings: dict[str, list[list[TransferTiming]]]) -> int | None:
+def _driver_bytes(timings: Mapping[str, Sequence[Sequence[TransferTiming]]]) -> int | None:
     """The most bytes over the driver's link in any repeat of a direct transport; None without a driver."""
     counts = [own.driver_bytes for name in timings if name in DIRECT for repeats in timings[name] for own in repeats]
     return max((count for count in counts if count is not None), default=None)
@@ -194,7 +204,7 @@ def _copies(made: TransferPlan) -> int:
     return int(made.bytes[made.hosts[direct.source] != made.hosts[direct.destination]].sum())
 
 
-def _same(timings: dict[str, list[list[TransferTiming]]]) -> bool:
+def _same(timings: Mapping[str, Sequence[Sequence[TransferTiming]]]) -> bool:
     """Whether all transports and repeats end with the same bytes, on each process."""
     by_process = zip(*timings.values(), strict=True)
     return all(len({own.checksum for repeats in ways for own in repeats}) == 1 for ways in by_process)

@@ -15,9 +15,8 @@ import numpy as np
 from earl.benchmarks.hosts import Seat
 from earl.benchmarks.transfers import (
     PATIENCE_SECONDS,
-    Chooser,
+    Timings,
     TransferCase,
-    TransferMeasurement,
     TransferTiming,
     checksum,
     filled,
@@ -25,7 +24,6 @@ from earl.benchmarks.transfers import (
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.rows import Axis, Shard
-from earl.dispatch.transports.choice import HostLink, expected_seconds
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened, reached
@@ -81,13 +79,10 @@ class HostActor:
         return (*self._seat.carried, checksum(self._result))
 
 
-def run(
-    cluster: RehearsedCluster | None, hosts: Sequence[int], bytes_per_second: float, cases: Sequence[TransferCase]
-) -> list[list[TransferMeasurement]]:
+def run(cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]) -> list[list[Timings]]:
     """As `work`, for each process, but timed by the driver; so times are the same for all processes."""
-    link = HostLink(bytes_per_second, 0.0)
     with _joined(cluster) as ray:
-        by_case = [_measured(ray, cluster, hosts, case, link) for case in cases]
+        by_case = [_measured(ray, cluster, hosts, case) for case in cases]
     return [list(own) for own in zip(*by_case, strict=True)]
 
 
@@ -111,18 +106,14 @@ def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _measured(
-    ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase, link: HostLink
-) -> list[TransferMeasurement]:
+def _measured(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
     made = case.plan(hosts)
     actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
     _meet(ray, actors)
     direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
     named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
-    results: list[dict[str, list[TransferTiming]]] = [{name: [] for name in named} for _ in hosts]
-    expected = expected_seconds(made, link)
-    chooser = Chooser({**expected, "objects": expected[direct]})
-    for repeat in range(case.repeats + 1):  # the first repeat connects all hosts
+    results: list[Timings] = [{name: [] for name in named} for _ in hosts]
+    for _ in range(case.repeats + 1):  # the first repeat connects all hosts
         for name, way in named.items():
             before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
             begun = time.monotonic()
@@ -131,12 +122,9 @@ def _measured(
             after = ray.get([actor.seen.remote() for actor in actors])
             for result, old, new in zip(results, before, after, strict=True):
                 result[name].append(TransferTiming(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through))
-        if repeat:
-            chooser.saw(results[0])
     for actor in actors:
         ray.kill(actor)
-    after_first = [{name: timings[1:] for name, timings in result.items()} for result in results]
-    return [TransferMeasurement(own, chooser.way, chooser.reason) for own in after_first]
+    return [{name: timings[1:] for name, timings in result.items()} for result in results]
 
 
 def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, case: TransferCase) -> Any:

@@ -13,14 +13,12 @@ from earl.dispatch.execute import execute
 from earl.dispatch.plan import Leg, TransferPlan, plan
 from earl.dispatch.rows import COLUMNS, Axis, Numbers, Shard, balance, columns, empty, spread
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import KEPT, HostLink, Pace, expected_seconds, waiting_seconds
 from earl.dispatch.transports.controller import gather_and_scatter
 from earl.parallel.layout import Layout
 
 LOGPROBS = ("reference",)
 EVERYTHING = tuple(name for name, column in COLUMNS.items() if column.axis == "token")
 PATIENCE_SECONDS = 300.0
-AGREEMENTS = 31
 DIRECT_REPEATS = 3
 """Direct transfers for each centralised one, which takes many times as long and varies less."""
 HEAD_START_SECONDS = 0.03
@@ -63,15 +61,6 @@ class TransferCase:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferMeasurement:
-    timings: dict[str, list["TransferTiming"]]
-    """By transport, for each repeat."""
-    auto: str
-    """The transport that `auto` would use from now on; the same in all processes, as is the reason."""
-    auto_reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class TransferTiming:
     begun: float
     """On the clock that all processes of a machine share."""
@@ -84,11 +73,13 @@ class TransferTiming:
     """Over the driver's link, both directions; None without a driver."""
 
 
+Timings = dict[str, list[TransferTiming]]
+"""By transport, for each repeat."""
 Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
 
 
-def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[TransferCase]) -> list[TransferMeasurement]:
-    """Carry out all cases in one process, with all transports in turn. bytes_per_second: of links."""
+def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
+    """Carry out all cases in one process, with all transports in turn."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
@@ -101,47 +92,19 @@ def work(seat: Seat, store: Path, bytes_per_second: float, cases: Sequence[Trans
     ways: dict[str, tuple[Way, Transport]] = {"controller": (gather_and_scatter, peers), "peers": (execute, peers)}
     if len(set(seat.hosts)) < len(seat.hosts):
         ways["shared"] = execute, Shared(peers, seat.process, hosts)
-    unknown = HostLink(bytes_per_second, 0.0)
-    _carried_out(seat, replace(cases[0], repeats=1), ways, unknown)  # establishes and warms up connections
-    link = replace(unknown, message_seconds=waiting_seconds(peers, len(hosts), AGREEMENTS))
-    return [_carried_out(seat, case, ways, link) for case in cases]
+    _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
+    return [_carried_out(seat, case, ways) for case in cases]
 
 
-def _carried_out(
-    seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]], link: HostLink
-) -> TransferMeasurement:
+def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]]) -> Timings:
     made = case.plan(seat.hosts)
     held = [filled(leg, seat.process, made.lengths) for leg in made.legs]
-    timings: dict[str, list[TransferTiming]] = {name: [] for name in ways}
-    chooser = Chooser(expected_seconds(made, link))
-    for repeat in range(case.repeats):
+    timings: Timings = {name: [] for name in ways}
+    for _ in range(case.repeats):
         for name, (way, transport) in ways.items():
             for _ in range(1 if name == "controller" else DIRECT_REPEATS):
                 timings[name].append(_timed(seat, way, transport, made, held))
-        if repeat % max(1, case.repeats // KEPT) == 0:  # spread over the whole measurement
-            chooser.saw(timings)
-    return TransferMeasurement(timings, chooser.way, chooser.reason)
-
-
-class Chooser:
-    """The transport that `auto` would choose after the measurements so far."""
-
-    def __init__(self, expected: Mapping[str, float]) -> None:
-        self._expected, self._pace = expected, Pace()
-
-    def saw(self, timings: Mapping[str, Sequence[TransferTiming]]) -> None:
-        for way, expected in self._expected.items():
-            last = timings[way][-1]
-            self._pace.took(way, expected, last.ended - last.begun)
-
-    @property
-    def way(self) -> str:
-        return self._pace.best(self._expected)
-
-    @property
-    def reason(self) -> str:
-        seconds = self._pace.seconds(self._expected)
-        return ", ".join(f"{way} {seconds[way]:.3g} s" for way in sorted(seconds, key=lambda way: seconds[way]))
+    return timings
 
 
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> TransferTiming:

@@ -14,7 +14,7 @@ from earl.batch import Rows, offsets_of
 from earl.benchmarks.rollout import interval
 from earl.config import Config, PlacementConfig
 from earl.dispatch.rows import Work
-from earl.dispatch.transports.choice import KEPT
+from earl.dispatch.transports.choice import TRIALS
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup
@@ -31,8 +31,8 @@ from earl.placement.ray.row_exchange import RowDispatcher
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
-WARM = 2 * KEPT
-"""Dispatches before the measured ones: `auto` tries both transports that often if they are equally fast."""
+WARM = 2 * TRIALS
+"""Dispatches before the measured ones, in which `auto` tries both transports."""
 
 
 class MadeUpWorker(EpisodePlayer):

@@ -7,5 +7,5 @@ shared.py       shared memory inside a host, another transport for the rest
 objects.py      Ray: references to objects, one per producer and destination host
 controller.py   gather and scatter through one process: the baseline
 rendezvous.py   the store where processes find each other
-choice.py       predicts the time of each transport, and picks the fastest measured one
+choice.py       picks the transport that took least
 """

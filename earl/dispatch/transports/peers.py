@@ -21,7 +21,6 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store, Work
 
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.base import Bytes, Late, ProcessLost
-from earl.dispatch.transports.choice import BRANCHES
 from earl.dispatch.transports.schedule import apart, steps
 from earl.errors import EarlError
 
@@ -146,6 +145,7 @@ def _last(answers: dict[int, int], first: int) -> int:
 
 PATIENCE_SECONDS = 600.0
 _DATA, _AGREEMENT = 0, 1
+_BRANCHES = 8  # fan-out of the agreement tree
 _CPU = torch.device("cpu")
 
 
@@ -197,12 +197,12 @@ class PeerTransport:
 
     def most(self, number: int) -> int:
         """Up a tree of all processes, and down again."""
-        below = range(self.process * BRANCHES + 1, min((self.process + 1) * BRANCHES + 1, len(self.hosts)))
+        below = range(self.process * _BRANCHES + 1, min((self.process + 1) * _BRANCHES + 1, len(self.hosts)))
         theirs = [(other, torch.zeros(1, dtype=torch.int64, device=self._device)) for other in below]
         self._finish(self._post(theirs, [], _AGREEMENT))
         agreed = torch.tensor([max([number, *(int(own) for _, own in theirs)])], device=self._device)
         if self.process:
-            above = (self.process - 1) // BRANCHES
+            above = (self.process - 1) // _BRANCHES
             self._finish(self._post([], [(above, agreed)], _AGREEMENT))
             self._finish(self._post([(above, agreed)], [], _AGREEMENT))
         self._finish(self._post([], [(other, agreed) for other in below], _AGREEMENT))

@@ -1,6 +1,5 @@
 """The actor's side of the row exchange (see `row_exchange.py`), and the tables from which every process plans it."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,19 +11,14 @@ from numpy.typing import NDArray
 from earl.batch import Rows, offsets_of
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import Leg, TransferPlan, plan, volume
-from earl.dispatch.rows import Numbers, Shard, Work, balance, columns, empty, spread
+from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.choice import HostLink, waiting_seconds
 from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached
 from earl.engine.micro_batches import RowShare, minibatches, order_of
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shifted
 from earl.placement.ray.memory_budget import of_memory
-
-PROBE_BYTES = 1 << 20
-"""What one process of every host sends to the next host, to measure links."""
-AGREEMENTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ class ExchangeMember:
         self._transport = self._close_group = None
 
     def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> CallResult:
-        """Join the others; the result is the measured link."""
+        """Join the others."""
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
@@ -64,7 +58,7 @@ class ExchangeMember:
             self._close_group = peers.close
             near = len(np.unique(hosts)) < len(hosts)
             self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
-            return CallResult(result=measured(peers, process, hosts))
+            return CallResult()
         except (EarlError, RuntimeError) as error:
             return CallResult(_line(error))
 
@@ -82,27 +76,6 @@ class ExchangeMember:
 
 def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
-
-
-def measured(transport: Transport, process: int, hosts: Counts) -> HostLink:
-    message = waiting_seconds(transport, len(hosts), AGREEMENTS)
-    firsts = np.unique(hosts, return_index=True)[1]
-    if len(firsts) == 1:
-        return HostLink(float("inf"), message)
-    probe = _probe(firsts, hosts.astype(np.int64))
-    held = [empty(leg.source, process, probe.lengths, leg.axis, leg.columns) for leg in probe.legs]
-    transport.most(0)
-    began = time.perf_counter()
-    execute(probe, process, held, transport)
-    return HostLink(PROBE_BYTES / (time.perf_counter() - began), message)
-
-
-def _probe(firsts: Numbers, hosts: Numbers) -> TransferPlan:
-    """One process of every host sends a row to the one of the next host."""
-    count = len(firsts)
-    lengths, rows = np.full(count, PROBE_BYTES), np.arange(count)
-    leg = Leg(columns(["mask"]), spread(Layout(count), firsts.tolist(), rows))
-    return plan(lengths, [leg], spread(Layout(count), np.roll(firsts, -1).tolist(), rows), hosts)
 
 
 LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")

@@ -7,17 +7,15 @@ Workers count their rows; the driver balances them and makes a manifest. Rows th
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import ray
-from numpy.typing import NDArray
 
 from earl.config import PlacementConfig
-from earl.dispatch.rows import Work, columns, spread
+from earl.dispatch.rows import Work
 from earl.dispatch.transports.base import Corrupted
-from earl.dispatch.transports.choice import INSIDE_BYTES_PER_SECOND, OVERHEAD, HostLink, Pace, agreement
+from earl.dispatch.transports.choice import Pace
 from earl.dispatch.transports.objects import references_for
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -40,13 +38,11 @@ class ExchangeFailed(EarlError):
 
 
 class ExchangeGroup:
-    """Learner ranks, then workers: the processes of a manifest, joined. seconds: limit of one message. `link` joins the
-    hosts; it is measured when the group is made."""
+    """Learner ranks, then workers: the processes of a manifest, joined. seconds: limit of one message."""
 
     def __init__(self, workers: RolloutWorkers, ranks: ActorGroup, seconds: float) -> None:
         self._workers, self._ranks, self._seconds = workers, ranks, seconds
         self._met: tuple[tuple[str, int], ...] = ()
-        self.link = HostLink(float("inf"), 0.0)
 
     def hosts(self) -> Counts:
         """[P], the host of each process."""
@@ -63,9 +59,8 @@ class ExchangeGroup:
         if where.lost:
             raise WorkerLost(f"{'; '.join(where.lost.values())} during {STAGE}")
         hosts, seconds = self.hosts(), self._seconds
-        links = self._together(lambda actor, process: actor.enter.remote(where.results[0], process, hosts, seconds))
+        self._together(lambda actor, process: actor.enter.remote(where.results[0], process, hosts, seconds))
         self._met = present
-        self.link = min(links, key=lambda link: link.bytes_per_second)
 
     def exchange(self, manifest: Any, checksums: bool) -> Moved:
         """Let every rank take its rows from the workers that hold them. Raises WorkerLost when a rank is gone,
@@ -107,55 +102,6 @@ class ExchangeGroup:
         return answers
 
 
-# Predicts the time of a dispatch from row counts; a plan would take the driver more memory per row than it may hold.
-
-CALL_SECONDS = 1.5e-3
-"""Of a driver's call to an actor group on one machine, with all answers: see docs/benchmarks.md."""
-OBJECT_SECONDS = 1e-3  # to put an object into Ray's store and to get it
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes and messages of one dispatch."""
-
-    busiest_bytes: float  # on the busiest link between two hosts, in one direction
-    inside_bytes: float  # exchanged within a host, at the host where this is most
-    messages: int  # the most messages that one process sends or receives
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Self:
-        table, layout, hosts = manifest.table, manifest.layout, manifest.hosts
-        workers, count = len(hosts) - layout.size, int(hosts.max()) + 1
-        pair = table.worker.astype(np.int64) * layout.dp + manifest.part
-        size = sum(column.size_bytes for column in columns(table.columns))
-        tokens = np.bincount(pair, weights=table.lengths, minlength=workers * layout.dp)
-        sent = tokens.reshape(workers, layout.dp) * size  # [workers, parts], bytes
-        once, copies = _reach(manifest, count)
-        at, into = hosts[layout.size :], sent @ once  # [workers, hosts]: bytes of a worker's rows that each host needs
-        away = into * (at[:, None] != np.arange(count))
-        busiest = max(np.bincount(at, away.sum(axis=1), count).max(), away.sum(axis=0).max())
-        inside = sent.sum(axis=0) @ copies - away.sum(axis=0)
-        some = sent > 0
-        return cls(float(busiest), float(inside.max()), int(max(some.sum(axis=1).max(), some.sum(axis=0).max())))
-
-    def expected(self, link: HostLink, processes: int) -> dict[str, float]:
-        moving = self.busiest_bytes * OVERHEAD / link.bytes_per_second + self.inside_bytes / INSIDE_BYTES_PER_SECOND
-        agreements = 2 * agreement(processes)
-        return {
-            "objects": 2 * CALL_SECONDS + self.messages * OBJECT_SECONDS + moving,
-            "peers": CALL_SECONDS + float(self.messages + agreements) * link.message_seconds + moving,
-        }
-
-
-def _reach(manifest: Manifest, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The fraction of each part's rows that each host needs, and the copies that its ranks hold together: [dp, H]."""
-    layout = manifest.layout
-    on = manifest.hosts[spread(layout, range(layout.size), np.zeros(0, np.int64)).processes]  # [dp, cp, tp]
-    there = on[..., None] == np.arange(count)  # [dp, cp, tp, H]
-    cp = there.shape[1]
-    return there.any(axis=2).sum(axis=1) / cp, there.sum(axis=(1, 2)) / cp
-
-
 Take = Callable[[Any, Sequence[Mapping[int, Any]], bool], Moved]
 TRIES = 3
 """How often a step's rows are sent at most, unless a learner rank is lost."""
@@ -180,8 +126,7 @@ class RowDispatcher:
         self.layout, self._work = layout, work
         self._settings, self._keeper = settings, keeper
         self._circle = ExchangeGroup(workers, ranks, MESSAGE_HEARTBEATS * settings.heartbeat_seconds)
-        self._pace = Pace()
-        self._settled: str | None = None
+        self._pace = Pace("objects", "peers")
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int, take: Take) -> Mapping[str, float]:
         """Send all rows of a step; returns the costs by metric name.
@@ -218,32 +163,28 @@ class RowDispatcher:
         return given(described, tuple(hosts[: len(self._ranks)]), tuple(hosts[len(self._ranks) :]))
 
     def _sent(self, manifest: Manifest, take: Take, attempt: int) -> Mapping[str, float]:
-        way, expected = self._way(manifest, attempt)
+        way = self._way(attempt)
         known = ray.put(manifest)
         began = time.perf_counter()
         moved = self._by_peers(known) if way == "peers" else self._by_objects(manifest, known, take)
-        if expected:
-            self._pace.took(way, expected[way], time.perf_counter() - began)
-            self._say(expected)
+        if self._settings.transport == "auto" and not attempt:
+            self._took(way, time.perf_counter() - began)
         return {**moved.metrics, "dispatch/peers": float(way == "peers")}
 
-    def _way(self, manifest: Manifest, attempt: int) -> tuple[str, Mapping[str, float]]:
-        """The transport, and the predicted seconds of both where there is a choice."""
-        if self._settings.transport == "objects" or (self._settings.transport == "auto" and attempt):
-            return "objects", {}
-        self._circle.join()
-        if self._settings.transport == "peers":
-            return "peers", {}
-        expected = Traffic.of(manifest).expected(self._circle.link, len(manifest.hosts))
-        return self._pace.pick(expected), expected
+    def _way(self, attempt: int) -> str:
+        way: str = self._settings.transport
+        if way == "auto":
+            way = "objects" if attempt else self._pace.pick()
+        if way == "peers":
+            self._circle.join()
+        return way
 
-    def _say(self, expected: Mapping[str, float]) -> None:
-        settled = self._pace.settled(expected)
-        if settled and settled != self._settled:
-            self._settled = settled
-            seconds = self._pace.seconds(expected)
-            told = ", ".join(f"by {way} {seconds[way] * 1e3:.1f} ms" for way in sorted(seconds))
-            self._keeper.note("dispatch", f"rows go by {settled}: {told} expected, after what both took")
+    def _took(self, way: str, seconds: float) -> None:
+        before = self._pace.chosen
+        self._pace.took(way, seconds)
+        if self._pace.chosen != before:
+            told = ", ".join(f"by {way} {took * 1e3:.1f} ms" for way, took in self._pace.medians.items())
+            self._keeper.note("dispatch", f"rows go by {self._pace.chosen}: {told} in the median")
 
     def _by_peers(self, known: Any) -> Moved:
         return self._circle.exchange(known, self._settings.checksums)
