@@ -73,7 +73,7 @@ def explain(plan: TransferPlan) -> Explanation:
         across=moved.across,
         busiest=moved.busiest,
         bound=moved.bound,
-        controller=detour(plan).across,
+        controller=detour(plan)[0],
         links=tuple(LinkLoad(host, int(moved.sent[host]), int(moved.received[host])) for host in hosts),
     )
 

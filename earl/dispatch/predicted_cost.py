@@ -27,54 +27,26 @@ from earl.parallel.memory import ModelShape
 GIGABIT = 1e9 / 8  # bytes per second
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Bytes per second, in one direction."""
-
-    across: float  # of the link that joins a host to all others
-    inside: float  # between the processes of one host, all together
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds."""
-
-    centralised: float
-    direct: float
-    bound: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Centralised over direct time; None where nothing has to be moved."""
-        return self.centralised / self.direct if self.direct else None
-
-
-@dataclass(frozen=True, slots=True)
-class Detour:
-    """Bytes through a process that gathers every row and then sends each process its own copy."""
-
-    across: int  # over its host's link, in and out
-    inside: int
-
-
-def cost(moved: Volume, centralised: Detour, links: Links) -> Cost:
-    """Seconds of a transfer by its plan, of which `moved` is the volume, and through a controller (`centralised`)."""
-    return Cost(
-        centralised=centralised.across / links.across + centralised.inside / links.inside,
-        direct=moved.busiest / links.across + int(moved.inside.max(initial=0)) / links.inside,
-        bound=moved.bound / links.across,
+def cost(moved: Volume, detour: tuple[int, int], across: float, inside: float) -> tuple[float, float, float]:
+    """Seconds of a transfer through a controller (see `detour`), by its plan, of which `moved` is the volume, and at
+    least. across, inside: bytes per second of a host's link in one direction, and between its processes together."""
+    return (
+        detour[0] / across + detour[1] / inside,
+        moved.busiest / across + int(moved.inside.max(initial=0)) / inside,
+        moved.bound / across,
     )
 
 
-def detour(plan: TransferPlan) -> Detour:
-    """The same transfer by the baseline `transports.controller`; traffic inside its host stays off the link."""
+def detour(plan: TransferPlan) -> tuple[int, int]:
+    """Bytes of the same transfer by the baseline `transports.controller`: over the link of the controller's host, in
+    and out, and inside this host."""
     across = inside = 0
     for way in ways(plan):
         source, destination = way.pieces.source, way.pieces.destination
         over = plan.hosts[source] != plan.hosts[destination]
         across += int(way.bytes[over].sum())
         inside += int(way.bytes[~over & (source != destination)].sum())
-    return Detour(across, inside)
+    return across, inside
 
 
 def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) -> tuple[float, float]:
@@ -233,10 +205,9 @@ def entry(of: DispatchJob, columns: tuple[Column, ...], rates: Sequence[float] =
     assert device is not None, "the kinds of GPUs that can be named are listed"
 
     def time(gbps: float) -> Time:
-        links = Links(gbps * GIGABIT, device.link_bandwidth)
-        took = cost(moved, centralised, links)
-        paper = volume_model(moved.total, of.learned.tp, of.cluster.hosts, links.across)
-        return Time(gbps, took.centralised, took.direct, took.bound, *paper)
+        across = gbps * GIGABIT
+        paper = volume_model(moved.total, of.learned.tp, of.cluster.hosts, across)
+        return Time(gbps, *cost(moved, centralised, across, device.link_bandwidth), *paper)
 
     return CostLine(
         context=of.context,
