@@ -38,7 +38,7 @@ class Explanation:
     @property
     def lines(self) -> list[str]:
         shares = ", ".join(
-            f"{_share(part, self.needed)} {words}"
+            f"{part / max(1, self.needed):.1%} {words}"
             for part, words in (
                 (self.kept, "lie there already"),
                 (self.inside, "come from their own host"),
@@ -80,7 +80,3 @@ def explain(plan: TransferPlan) -> Explanation:
 
 def _size(count: int) -> str:
     return f"{count / MIB:,.1f} MiB"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "0 %"

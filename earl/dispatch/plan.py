@@ -46,23 +46,16 @@ def routes(demand: Demand, hosts: Numbers) -> Routes:
     reader's own host take turns; otherwise it comes from the host with the least to send so far."""
     turns = _turns(demand)
     step = max(1, BLOCK // (demand.readers.shape[1] * max(demand.readers.shape[1], demand.holders.shape[1], 1)))
-    blocks = [
-        _marks(
-            demand.holders[begin : begin + step],
-            demand.readers[begin : begin + step],
-            hosts,
-            turns[begin : begin + step],
-        )
-        for begin in range(0, max(1, len(turns)), step)
-    ]
+    parts = [slice(begin, begin + step) for begin in range(0, max(1, len(turns)), step)]
+    blocks = [_marks(demand.holders[own], demand.readers[own], hosts, turns[own]) for own in parts]
     marks = _Marks(*(np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(_Marks)))
-    parts = (
+    made = (
         _made(ACROSS, marks.kept, demand.readers, demand.readers),
         _made(ACROSS, marks.near, marks.neighbour, demand.readers),
         _made(ACROSS, marks.first, _senders(demand, marks.first, hosts, turns), demand.readers),
         _made(INSIDE, marks.later, marks.receiver, demand.readers),
     )
-    return Routes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return Routes(*(np.concatenate(columns) for columns in zip(*made, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

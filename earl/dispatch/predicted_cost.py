@@ -233,13 +233,9 @@ def contexts(config: Config, shape: ModelShape, cluster: ClusterSpec) -> list[Di
 
 def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int) -> list[DispatchJob]:
     """The job at one context on clusters of more and fewer such hosts; its rows grow with the GPUs."""
-    each = cluster.gpus_per_host
+    each, rows = cluster.gpus_per_host, config.rollout.episodes / cluster.hosts
     hosts: Sequence[int] = sorted({cluster.hosts, *(gpus // each for gpus in GPUS if gpus % each == 0)})
     return [
-        job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, _rows(config, cluster, count))
+        job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, max(1, round(rows * count)))
         for count in hosts
     ]
-
-
-def _rows(config: Config, cluster: ClusterSpec, hosts: int) -> int:
-    return max(1, round(config.rollout.episodes * hosts / cluster.hosts))

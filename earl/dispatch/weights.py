@@ -52,7 +52,8 @@ def buckets(source: Numbers, destination: Numbers, size: Numbers, bucket_bytes: 
     count = int(max(source.max(initial=-1), destination.max(initial=-1))) + 1
     at, load = [begin] * count, [0] * count
     chosen = np.empty(len(size), np.int64)
-    for index, (one, other, add) in enumerate(_rows(source, destination, size)):
+    ways = zip(source.tolist(), destination.tolist(), size.tolist(), strict=True)
+    for index, (one, other, add) in enumerate(ways):
         bucket = max(at[one], at[other])
         if any(at[own] == bucket and load[own] + add > bucket_bytes for own in (one, other)):
             bucket += 1
@@ -62,10 +63,6 @@ def buckets(source: Numbers, destination: Numbers, size: Numbers, bucket_bytes: 
             load[own] += add
         chosen[index] = bucket
     return chosen
-
-
-def _rows(*columns: Numbers) -> Sequence[tuple[int, ...]]:
-    return [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,9 @@ class Roll:
         if self._told is None:
             with ThreadPoolExecutor(min(32, len(self._hosts))) as pool:
                 answers = dict(enumerate(pool.map(self._ask, range(len(self._hosts)))))
-            found = self._found(answers, other, waited_seconds)
-            self._told = self._told or found
-            line = json.dumps([type(self._told).__name__, str(self._told)])
-            with ThreadPoolExecutor(min(32, len(self._hosts))) as pool:
+                found = self._found(answers, other, waited_seconds)
+                self._told = self._told or found
+                line = json.dumps([type(self._told).__name__, str(self._told)])
                 list(pool.map(lambda process: self._ask(process, line), range(len(self._hosts))))
         return self._told
 
