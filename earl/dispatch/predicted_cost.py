@@ -96,13 +96,12 @@ class DispatchJob:
         given = spread(
             self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
         )
-        learning = np.arange(self.learned.size).reshape(self.learned.dp, self.learned.cp, self.learned.tp)
         parts = balance(work_of(self.shape).of(lengths), self.learned.dp, self._here(given))
         legs = [
             Leg(alike, given) for axis in ("token", "row") if (alike := tuple(c for c in columns if c.axis == axis))
         ]
         hosts = np.arange(self.cluster.gpus) // self.cluster.gpus_per_host
-        return plan(lengths, legs, Spread(learning, parts), hosts)
+        return plan(lengths, legs, spread(self.learned, range(self.learned.size), parts), hosts)
 
     def _here(self, given: Spread) -> Numbers:
         """The learner's part on one of the processes that hold each row, taken in turn; -1 where there is none."""
@@ -115,7 +114,13 @@ class DispatchJob:
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
     """The job of a recipe on a cluster, under the smallest split of the model that fits on either side. Raises
     EarlError when a disaggregated placement has only one GPU, or the job exceeds the plan limits."""
-    _check_size(cluster, rows)
+    if cluster.gpus > MOST_GPUS:
+        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
+    if rows > MOST_ROWS:
+        raise EarlError(
+            f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
+            "name more GPUs for the same episodes"
+        )
     shared = config.placement.kind != "disaggregated"
     learning, sampling = shares(cluster, shared)
     if not sampling:
@@ -130,36 +135,23 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
         return sampler_bytes(shape, tp, FLOAT_BYTES, context, 1).least <= config.sampler.memory_share * room
 
     def learns(tp: int) -> bool:
-        return fits(learner_bytes(shape, _training(config, learning // tp, tp, context)).peak, room).ok
+        """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
+        training = Training(
+            dp=learning // tp,
+            tp=tp,
+            tokens=max(context, config.learner.micro_batch_tokens),
+            float_bytes=FLOAT_BYTES,
+            recompute=True,
+            offload=config.learner.offload,
+            lora_rank=config.learner.lora_rank,
+            reference=config.algorithm.kl > 0,
+        )
+        return fits(learner_bytes(shape, training).peak, room).ok
 
     given = smallest([tp for tp in splits(shape, min(host, sampling), True) if host % tp == 0], prepares)
     wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)
     layouts = Layout(sampling // given, given), Layout(learning // wanted, wanted)
     return DispatchJob(cluster, shape, context, rows, *layouts, shared, prepares(given) and learns(wanted))
-
-
-def _check_size(cluster: ClusterSpec, rows: int) -> None:
-    if cluster.gpus > MOST_GPUS:
-        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
-    if rows > MOST_ROWS:
-        raise EarlError(
-            f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
-            "name more GPUs for the same episodes"
-        )
-
-
-def _training(config: Config, dp: int, tp: int, context: int) -> Training:
-    """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
-    return Training(
-        dp=dp,
-        tp=tp,
-        tokens=max(context, config.learner.micro_batch_tokens),
-        float_bytes=FLOAT_BYTES,
-        recompute=True,
-        offload=config.learner.offload,
-        lora_rank=config.learner.lora_rank,
-        reference=config.algorithm.kl > 0,
-    )
 
 
 # Predicted transfer times by context and by number of GPUs, in the shape of Table 1 of the EARL paper (arXiv
