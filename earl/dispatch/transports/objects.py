@@ -122,10 +122,12 @@ def take(
 def _got(plan: TransferPlan, process: int, references: Mapping[int, Reference], seconds: float) -> Mapping[int, Bytes]:
     """Messages from this host's object store, not copied; Ray fetches missing ones in parallel."""
     import ray
+    from ray.exceptions import RayError
 
-    if references:
-        ray.wait([*references.values()], num_returns=len(references), timeout=seconds)
-    return {source: _only(plan, source, process, reference) for source, reference in references.items()}
+    try:
+        return dict(zip(references, ray.get([*references.values()], timeout=seconds), strict=True))
+    except RayError:  # ask one by one, to find the one that failed
+        return {source: _only(plan, source, process, reference) for source, reference in references.items()}
 
 
 def _only(plan: TransferPlan, source: int, process: int, reference: Reference) -> Bytes:
