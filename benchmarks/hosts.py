@@ -9,7 +9,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,11 +41,9 @@ class Seat:
         return int(counters[0]), int(counters[8])
 
 
-@contextmanager
-def shaped(hosts: int, rate: str) -> Iterator[RehearsedCluster]:
+def shaped(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
     """A network of hosts, until the context ends. Raises EarlError if not permitted, or if one is in use."""
-    with laid(NAME, hosts, rate) as cluster:
-        yield cluster
+    return laid(NAME, hosts, rate)
 
 
 @contextmanager

@@ -109,7 +109,8 @@ def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
 def _measured(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
     made = case.plan(hosts)
     actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
-    _meet(ray, actors)
+    place = ray.get(actors[0].open.remote())
+    ray.get([actor.meet.remote(place) for actor in actors])
     direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
     named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
     results: list[Timings] = [{name: [] for name in named} for _ in hosts]
@@ -129,18 +130,10 @@ def _measured(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], 
 
 def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, case: TransferCase) -> Any:
     host = hosts[process]
-    seat = Seat(process, _address(cluster, host), cluster.interface if cluster else "lo", tuple(hosts))
+    address, interface = (cluster.ip(host + 1), cluster.interface) if cluster else ("127.0.0.1", "lo")
+    seat = Seat(process, address, interface, tuple(hosts))
     options: dict[str, Any] = {"num_cpus": 0, **({"resources": {f"host-{host + 1}": 0.01}} if cluster else {})}
     return ray.remote(HostActor).options(**options).remote(seat, case)
-
-
-def _address(cluster: RehearsedCluster | None, host: int) -> str:
-    return cluster.ip(host + 1) if cluster else "127.0.0.1"
-
-
-def _meet(ray: Any, actors: Sequence[Any]) -> None:
-    place = ray.get(actors[0].open.remote())
-    ray.get([actor.meet.remote(place) for actor in actors])
 
 
 def _carried(cluster: RehearsedCluster | None) -> int:
@@ -152,23 +145,19 @@ def _exchanged(ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
 
 
 def _by_objects(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
-    offered = dict(enumerate(ray.get([actor.offer.remote("direct") for actor in actors])))
-    ray.get(
-        [
-            actor.take.remote("direct", references_for(made.hosts, process, offered))
-            for process, actor in enumerate(actors)
-        ]
-    )
+    _take(ray, actors, "direct", made, ray.get([actor.offer.remote("direct") for actor in actors]))
 
 
 def _centralised(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
     gathering, scattering = ways(made)
-    offered = dict(enumerate(ray.get([actor.offer.remote("gather") for actor in actors])))
-    ray.get(actors[CONTROLLER].take.remote("gather", references_for(gathering.hosts, CONTROLLER, offered)))
-    scattered = {CONTROLLER: ray.get(actors[CONTROLLER].offer.remote("scatter"))}
+    first = actors[CONTROLLER : CONTROLLER + 1]
+    _take(ray, first, "gather", gathering, ray.get([actor.offer.remote("gather") for actor in actors]))
+    _take(ray, actors, "scatter", scattering, ray.get([first[0].offer.remote("scatter")]))
+
+
+def _take(ray: Any, actors: Sequence[Any], way: str, plan: TransferPlan, offered: Sequence[Any]) -> None:
+    """Let actors, the first of all, take what the first sources offered."""
+    by_source = dict(enumerate(offered))
     ray.get(
-        [
-            actor.take.remote("scatter", references_for(scattering.hosts, process, scattered))
-            for process, actor in enumerate(actors)
-        ]
+        [actor.take.remote(way, references_for(plan.hosts, process, by_source)) for process, actor in enumerate(actors)]
     )

@@ -20,8 +20,8 @@ from earl.benchmarks.hosts import Seat
 from earl.benchmarks.hosts import run as on_processes
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.base import Bytes, Transport
-from earl.dispatch.weight_transfer import Tensors, carry
-from earl.dispatch.weights import Copies, Weight, WeightPlan, extra_bytes, peak_bytes, plan_weights
+from earl.dispatch.weight_transfer import carry
+from earl.dispatch.weights import Copies, Weight, WeightPlan, extra_bytes, plan_weights
 from earl.parallel.layout import Layout
 from earl.seeds import derive
 
@@ -38,8 +38,6 @@ class ReshardCase:
     target: Copies
     hosts: tuple[int, ...]
     """[P], as the plan sees them; here all share one machine."""
-    swapped: bool = False
-    """Whether the learner's boxes are in host memory meanwhile."""
 
 
 CASES = (
@@ -55,11 +53,10 @@ CASES = (
         (0, 0, 1, 1, 2, 2, 2, 2),
     ),
     ReshardCase(
-        "dp 4 to two samplers on its own devices, tp 2, swapped",
+        "dp 4 to two samplers on its own devices, tp 2",
         Copies(Layout(4), LEARNER),
         Copies(Layout(tp=2), ((0, 1), (2, 3))),
         (0, 0, 0, 0),
-        swapped=True,
     ),
 )
 
@@ -101,7 +98,7 @@ def weights_of(hidden: int, layers: int, vocab: int = 16_384) -> list[Weight]:
 
 def _row(case: ReshardCase, plan: WeightPlan, repeats: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
-        told = on_processes(None, case.hosts, measure, plan, case.swapped, repeats, Path(folder) / "store")
+        told = on_processes(None, case.hosts, measure, plan, repeats, Path(folder) / "store")
     moved = plan.volume()
     across = sum(own["across"] for own in told)
     return {
@@ -114,11 +111,11 @@ def _row(case: ReshardCase, plan: WeightPlan, repeats: int) -> dict[str, Any]:
         "seconds": median(max(own["seconds"][turn] for own in told) for turn in range(repeats)),
         "extra_bytes": max(own["extra"] for own in told),
         "stated_bytes": int(extra_bytes(plan).max()),
-        "peak_bytes": max(peak_bytes(plan, process, case.swapped) for process in range(len(case.hosts))),
+        "peak_bytes": max(own["boxes"] + int(extra) for own, extra in zip(told, extra_bytes(plan), strict=True)),
     }
 
 
-def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Path) -> dict[str, Any]:
+def measure(seat: Seat, plan: WeightPlan, repeats: int, store: Path) -> dict[str, Any]:
     """One process: carry out the plan repeatedly, and check the result."""
     torch.set_num_threads(1)
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
@@ -130,10 +127,10 @@ def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Pa
     transport = Counted(peers, seat)
     seconds, extra = [], []
     for _ in range(repeats + 1):  # the first repeat warms up
-        held = Tensors(boxes(plan, seat.process, True), hosted=swapped)
+        held = boxes(plan, seat.process, True)
         expected = boxes(plan, seat.process, False)
         # Ones, since pages of zeros are allocated only when written.
-        room = Tensors({name: torch.ones_like(tensor) for name, tensor in expected.items()})
+        room = {name: torch.ones_like(tensor) for name, tensor in expected.items()}
         transport.most(0)
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # reset the peak
@@ -142,13 +139,14 @@ def measure(seat: Seat, plan: WeightPlan, swapped: bool, repeats: int, store: Pa
         seconds.append(time.perf_counter() - begin)
         extra.append(resident("VmHWM") - before)
         for name, tensor in expected.items():
-            if not torch.equal(room.tensors[name].view(torch.int16), tensor.view(torch.int16)):
+            if not torch.equal(room[name].view(torch.int16), tensor.view(torch.int16)):
                 raise ValueError(f"process {seat.process} has other numbers of {name} than it should")
     return {
         "across": transport.across // (repeats + 1),
         "inside": transport.inside // (repeats + 1),
         "seconds": seconds[1:],
-        "extra": 0 if swapped else max(extra[1:]),  # on a CPU swapped-out boxes stay in the same memory
+        "extra": max(extra[1:]),
+        "boxes": sum(tensor.nbytes for tensor in (*held.values(), *room.values())),
     }
 
 

@@ -38,7 +38,7 @@ class Explanation:
     @property
     def lines(self) -> list[str]:
         shares = ", ".join(
-            f"{_share(part, self.needed)} {words}"
+            f"{part / max(1, self.needed):.1%} {words}"
             for part, words in (
                 (self.kept, "lie there already"),
                 (self.inside, "come from their own host"),
@@ -73,14 +73,10 @@ def explain(plan: TransferPlan) -> Explanation:
         across=moved.across,
         busiest=moved.busiest,
         bound=moved.bound,
-        controller=detour(plan).across,
+        controller=detour(plan)[0],
         links=tuple(LinkLoad(host, int(moved.sent[host]), int(moved.received[host])) for host in hosts),
     )
 
 
 def _size(count: int) -> str:
     return f"{count / MIB:,.1f} MiB"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "0 %"

@@ -4,11 +4,9 @@ A process keeps what it already has. The rest goes by `routes`, which `weights.p
 same plan from the same lengths, so plans are never sent. `volume` adds up what a plan moves, and lower bounds.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from hashlib import blake2b
 from typing import Self
 
 import numpy as np
@@ -48,23 +46,16 @@ def routes(demand: Demand, hosts: Numbers) -> Routes:
     reader's own host take turns; otherwise it comes from the host with the least to send so far."""
     turns = _turns(demand)
     step = max(1, BLOCK // (demand.readers.shape[1] * max(demand.readers.shape[1], demand.holders.shape[1], 1)))
-    blocks = [
-        _marks(
-            demand.holders[begin : begin + step],
-            demand.readers[begin : begin + step],
-            hosts,
-            turns[begin : begin + step],
-        )
-        for begin in range(0, max(1, len(turns)), step)
-    ]
+    parts = [slice(begin, begin + step) for begin in range(0, max(1, len(turns)), step)]
+    blocks = [_marks(demand.holders[own], demand.readers[own], hosts, turns[own]) for own in parts]
     marks = _Marks(*(np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(_Marks)))
-    parts = (
+    made = (
         _made(ACROSS, marks.kept, demand.readers, demand.readers),
         _made(ACROSS, marks.near, marks.neighbour, demand.readers),
         _made(ACROSS, marks.first, _senders(demand, marks.first, hosts, turns), demand.readers),
         _made(INSIDE, marks.later, marks.receiver, demand.readers),
     )
-    return Routes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return Routes(*(np.concatenate(columns) for columns in zip(*made, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +89,8 @@ def least(demand: Demand, hosts: Numbers, count: int) -> Numbers:
     """Lower bound of bytes into each host, [count]: what its processes need and none of them has, once."""
     reading, holding = hosts[demand.readers], hosts[demand.holders]
     lacking = ~(reading[:, :, None] == holding[:, None, :]).any(axis=2)
-    once = (reading[:, :, None] == reading[:, None, :]).argmax(axis=2) == np.arange(reading.shape[1])
     size = np.broadcast_to(demand.size[:, None], reading.shape)
-    chosen = lacking & once
+    chosen = lacking & _first(reading)
     return np.bincount(reading[chosen], weights=size[chosen], minlength=count).astype(np.int64)
 
 
@@ -180,23 +170,9 @@ class Leg:
         assert len({column.axis for column in self.columns}) == 1, "the columns of a leg have one axis"
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """S ranges, each held whole by one rank of the producers and needed whole by one of the consumers."""
-
-    row: Numbers
-    start: Numbers
-    stop: Numbers
-    holders: Numbers  # [S, tp of the producers]
-    readers: Numbers  # [S, tp of the consumers]
-
-    @property
-    def demand(self) -> Demand:
-        return Demand(self.stop - self.start, self.holders, self.readers)
-
-
-def segments_of(lengths: Numbers, leg: Leg, target: Spread) -> Segments:
-    """Cut every row of a leg where a range of either side ends."""
+def segments_of(lengths: Numbers, leg: Leg, target: Spread) -> tuple[Numbers, Numbers, Numbers, Demand]:
+    """Row, first token and end of S ranges, cut where a range of either side ends. Each is held whole by one rank of
+    the producers and needed whole by one of the consumers."""
     source = leg.source
     if leg.axis == "row":
         lengths, source, target = np.ones_like(lengths), source.flat(), target.flat()
@@ -204,19 +180,9 @@ def segments_of(lengths: Numbers, leg: Leg, target: Spread) -> Segments:
     start = np.maximum(given[:, :-1, None], wanted[:, None, :-1])  # [N, cp of the producers, cp of the consumers]
     stop = np.minimum(given[:, 1:, None], wanted[:, None, 1:])
     row, from_rank, to_rank = np.nonzero(start < stop)
-    cuts = (start[row, from_rank, to_rank], stop[row, from_rank, to_rank])
+    begin, end = start[row, from_rank, to_rank], stop[row, from_rank, to_rank]
     holders = source.processes[source.parts[row], from_rank]
-    return Segments(row, *cuts, holders, target.processes[target.parts[row], to_rank])
-
-
-def signature(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) -> bytes:
-    """A 16-byte key, equal for two transfers only if one plan serves both; plans are cached by it."""
-    digest = blake2b(repr([leg.columns for leg in legs]).encode(), digest_size=16)
-    spreads = [target, *(leg.source for leg in legs)]
-    for array in (lengths, hosts, *(own for spread in spreads for own in (spread.processes, spread.parts))):
-        digest.update(repr((array.shape, array.dtype.str)).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
+    return row, begin, end, Demand(end - begin, holders, target.processes[target.parts[row], to_rank])
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +208,7 @@ class Pieces:
         return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TransferPlan:
     """All moves after which every process of `target` has its rows with the columns of all legs."""
 
@@ -281,30 +247,17 @@ def tabled(source: Numbers, destination: Numbers, size: Numbers, count: int) -> 
     return table.reshape(count, count).astype(np.int64)
 
 
-KEPT_PLANS = 4
-_kept: OrderedDict[bytes, TransferPlan] = OrderedDict()
-
-
 def plan(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) -> TransferPlan:
-    """Plan the transfer of rows to `target`; the last plans are cached. lengths: [N], in tokens; hosts: [P]."""
-    asked = signature(lengths, legs, target, hosts)
-    found = _kept.pop(asked, None) or _planned(lengths, legs, target, hosts)
-    _kept[asked] = found
-    if len(_kept) > KEPT_PLANS:
-        _kept.popitem(last=False)
-    return found
-
-
-def _planned(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) -> TransferPlan:
+    """Plan the transfer of rows to `target`. lengths: [N], in tokens; hosts: [P]."""
     made = [_pieces(number, lengths, leg, target, hosts) for number, leg in enumerate(legs)]
     joined = (np.concatenate([getattr(pieces, field.name) for pieces in made]) for field in fields(Pieces))
     return TransferPlan(lengths, tuple(legs), target, hosts, Pieces(*joined))
 
 
 def _pieces(number: int, lengths: Numbers, leg: Leg, target: Spread, hosts: Numbers) -> Pieces:
-    segments = segments_of(lengths, leg, target)
-    ways = routes(segments.demand, hosts)
-    columns = (segments.row[ways.at], segments.start[ways.at], segments.stop[ways.at])
+    *cuts, demand = segments_of(lengths, leg, target)
+    ways = routes(demand, hosts)
+    columns = (cut[ways.at] for cut in cuts)
     joined = Pieces(np.full(len(ways.at), number), ways.hop, ways.source, ways.destination, *columns)
     order = np.lexsort((joined.start, joined.row))
     return Pieces(*(getattr(joined, field.name)[order] for field in fields(Pieces)))
@@ -340,10 +293,11 @@ class Volume:
 
 def volume(plan: TransferPlan) -> Volume:
     pieces, count = plan.pieces, int(plan.hosts.max(initial=-1)) + 1
-    total = int((plan.lengths.sum() * _token_bytes(plan)) + len(plan.lengths) * _row_bytes(plan))
+    counts = {"token": int(plan.lengths.sum()), "row": len(plan.lengths)}
+    total = sum(leg.size_bytes * counts[leg.axis] for leg in plan.legs)
     into, out = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for leg in plan.legs:
-        demand = segments_of(plan.lengths, leg, plan.target).demand
+        *_, demand = segments_of(plan.lengths, leg, plan.target)
         into += leg.size_bytes * least(demand, plan.hosts, count)
         out += leg.size_bytes * owed(demand, plan.hosts, count)
     return tallied(pieces.source, pieces.destination, plan.bytes, plan.hosts, into, out, total)
@@ -367,11 +321,3 @@ def tallied(
         total=total,
         copies=int(size.sum()),
     )
-
-
-def _token_bytes(plan: TransferPlan) -> int:
-    return sum(leg.size_bytes for leg in plan.legs if leg.axis == "token")
-
-
-def _row_bytes(plan: TransferPlan) -> int:
-    return sum(leg.size_bytes for leg in plan.legs if leg.axis == "row")

@@ -27,54 +27,26 @@ from earl.parallel.memory import ModelShape
 GIGABIT = 1e9 / 8  # bytes per second
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Bytes per second, in one direction."""
-
-    across: float  # of the link that joins a host to all others
-    inside: float  # between the processes of one host, all together
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds."""
-
-    centralised: float
-    direct: float
-    bound: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Centralised over direct time; None where nothing has to be moved."""
-        return self.centralised / self.direct if self.direct else None
-
-
-@dataclass(frozen=True, slots=True)
-class Detour:
-    """Bytes through a process that gathers every row and then sends each process its own copy."""
-
-    across: int  # over its host's link, in and out
-    inside: int
-
-
-def cost(moved: Volume, centralised: Detour, links: Links) -> Cost:
-    """Seconds of a transfer by its plan, of which `moved` is the volume, and through a controller (`centralised`)."""
-    return Cost(
-        centralised=centralised.across / links.across + centralised.inside / links.inside,
-        direct=moved.busiest / links.across + int(moved.inside.max(initial=0)) / links.inside,
-        bound=moved.bound / links.across,
+def cost(moved: Volume, detour: tuple[int, int], across: float, inside: float) -> tuple[float, float, float]:
+    """Seconds of a transfer through a controller (see `detour`), by its plan, of which `moved` is the volume, and at
+    least. across, inside: bytes per second of a host's link in one direction, and between its processes together."""
+    return (
+        detour[0] / across + detour[1] / inside,
+        moved.busiest / across + int(moved.inside.max(initial=0)) / inside,
+        moved.bound / across,
     )
 
 
-def detour(plan: TransferPlan) -> Detour:
-    """The same transfer by the baseline `transports.controller`; traffic inside its host stays off the link."""
+def detour(plan: TransferPlan) -> tuple[int, int]:
+    """Bytes of the same transfer by the baseline `transports.controller`: over the link of the controller's host, in
+    and out, and inside this host."""
     across = inside = 0
     for way in ways(plan):
         source, destination = way.pieces.source, way.pieces.destination
         over = plan.hosts[source] != plan.hosts[destination]
         across += int(way.bytes[over].sum())
         inside += int(way.bytes[~over & (source != destination)].sum())
-    return Detour(across, inside)
+    return across, inside
 
 
 def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) -> tuple[float, float]:
@@ -124,13 +96,12 @@ class DispatchJob:
         given = spread(
             self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
         )
-        learning = np.arange(self.learned.size).reshape(self.learned.dp, self.learned.cp, self.learned.tp)
         parts = balance(work_of(self.shape).of(lengths), self.learned.dp, self._here(given))
         legs = [
             Leg(alike, given) for axis in ("token", "row") if (alike := tuple(c for c in columns if c.axis == axis))
         ]
         hosts = np.arange(self.cluster.gpus) // self.cluster.gpus_per_host
-        return plan(lengths, legs, Spread(learning, parts), hosts)
+        return plan(lengths, legs, spread(self.learned, range(self.learned.size), parts), hosts)
 
     def _here(self, given: Spread) -> Numbers:
         """The learner's part on one of the processes that hold each row, taken in turn; -1 where there is none."""
@@ -143,7 +114,13 @@ class DispatchJob:
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
     """The job of a recipe on a cluster, under the smallest split of the model that fits on either side. Raises
     EarlError when a disaggregated placement has only one GPU, or the job exceeds the plan limits."""
-    _check_size(cluster, rows)
+    if cluster.gpus > MOST_GPUS:
+        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
+    if rows > MOST_ROWS:
+        raise EarlError(
+            f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
+            "name more GPUs for the same episodes"
+        )
     shared = config.placement.kind != "disaggregated"
     learning, sampling = shares(cluster, shared)
     if not sampling:
@@ -158,36 +135,23 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
         return sampler_bytes(shape, tp, FLOAT_BYTES, context, 1).least <= config.sampler.memory_share * room
 
     def learns(tp: int) -> bool:
-        return fits(learner_bytes(shape, _training(config, learning // tp, tp, context)).peak, room).ok
+        """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
+        training = Training(
+            dp=learning // tp,
+            tp=tp,
+            tokens=max(context, config.learner.micro_batch_tokens),
+            float_bytes=FLOAT_BYTES,
+            recompute=True,
+            offload=config.learner.offload,
+            lora_rank=config.learner.lora_rank,
+            reference=config.algorithm.kl > 0,
+        )
+        return fits(learner_bytes(shape, training).peak, room).ok
 
     given = smallest([tp for tp in splits(shape, min(host, sampling), True) if host % tp == 0], prepares)
     wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)
     layouts = Layout(sampling // given, given), Layout(learning // wanted, wanted)
     return DispatchJob(cluster, shape, context, rows, *layouts, shared, prepares(given) and learns(wanted))
-
-
-def _check_size(cluster: ClusterSpec, rows: int) -> None:
-    if cluster.gpus > MOST_GPUS:
-        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
-    if rows > MOST_ROWS:
-        raise EarlError(
-            f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
-            "name more GPUs for the same episodes"
-        )
-
-
-def _training(config: Config, dp: int, tp: int, context: int) -> Training:
-    """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
-    return Training(
-        dp=dp,
-        tp=tp,
-        tokens=max(context, config.learner.micro_batch_tokens),
-        float_bytes=FLOAT_BYTES,
-        recompute=True,
-        offload=config.learner.offload,
-        lora_rank=config.learner.lora_rank,
-        reference=config.algorithm.kl > 0,
-    )
 
 
 # Predicted transfer times by context and by number of GPUs, in the shape of Table 1 of the EARL paper (arXiv
@@ -233,10 +197,9 @@ def entry(of: DispatchJob, columns: tuple[Column, ...], rates: Sequence[float] =
     assert device is not None, "the kinds of GPUs that can be named are listed"
 
     def time(gbps: float) -> Time:
-        links = Links(gbps * GIGABIT, device.link_bandwidth)
-        took = cost(moved, centralised, links)
-        paper = volume_model(moved.total, of.learned.tp, of.cluster.hosts, links.across)
-        return Time(gbps, took.centralised, took.direct, took.bound, *paper)
+        across = gbps * GIGABIT
+        paper = volume_model(moved.total, of.learned.tp, of.cluster.hosts, across)
+        return Time(gbps, *cost(moved, centralised, across, device.link_bandwidth), *paper)
 
     return CostLine(
         context=of.context,
@@ -262,13 +225,9 @@ def contexts(config: Config, shape: ModelShape, cluster: ClusterSpec) -> list[Di
 
 def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int) -> list[DispatchJob]:
     """The job at one context on clusters of more and fewer such hosts; its rows grow with the GPUs."""
-    each = cluster.gpus_per_host
+    each, rows = cluster.gpus_per_host, config.rollout.episodes / cluster.hosts
     hosts: Sequence[int] = sorted({cluster.hosts, *(gpus // each for gpus in GPUS if gpus % each == 0)})
     return [
-        job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, _rows(config, cluster, count))
+        job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, max(1, round(rows * count)))
         for count in hosts
     ]
-
-
-def _rows(config: Config, cluster: ClusterSpec, hosts: int) -> int:
-    return max(1, round(config.rollout.episodes * hosts / cluster.hosts))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from earl.batch import offsets_of
 from earl.errors import unknown
@@ -23,10 +23,6 @@ class Column:
     kind: str
     width: int = 1
     axis: Axis = "token"
-
-    @property
-    def dtype(self) -> DTypeLike:
-        return np.dtype(self.kind)
 
     @property
     def size_bytes(self) -> int:
@@ -49,11 +45,6 @@ COLUMNS = {
         Column("rewards", "float32", axis="row"),
     )
 }
-
-
-def top_k(k: int) -> tuple[Column, Column]:
-    """Columns for distillation: the `k` most likely tokens at every position, and their log-probs."""
-    return Column("topk_tokens", "int32", k), Column("topk_logprobs", "float32", k)
 
 
 def columns(names: Iterable[str]) -> tuple[Column, ...]:
@@ -132,9 +123,6 @@ class Shard:
         at = np.searchsorted(self.rows, row)
         begins: Numbers = self.offsets[at] + start - self.starts[at]
         return begins
-
-    def with_columns(self, more: Mapping[str, NDArray[np.generic]]) -> "Shard":
-        return Shard(self.rows, self.starts, self.offsets, {**self.columns, **more})
 
 
 def ranges(starts: Numbers, lengths: Numbers) -> Numbers:

@@ -2,7 +2,7 @@
 
 Pure, from shapes alone. Source is a learner's layout (dp × tp, FSDP2), target a sampler's (tp) or another learner's.
 Boxes of both sides are intersected, routed (`plan.routes`), and put into buckets. Every process computes the same plan,
-once for two layouts: weights change, their shapes do not. `peak_bytes` predicts the memory that a transfer takes.
+once for two layouts: weights change, their shapes do not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,8 @@ def buckets(source: Numbers, destination: Numbers, size: Numbers, bucket_bytes: 
     count = int(max(source.max(initial=-1), destination.max(initial=-1))) + 1
     at, load = [begin] * count, [0] * count
     chosen = np.empty(len(size), np.int64)
-    for index, (one, other, add) in enumerate(_rows(source, destination, size)):
+    ways = zip(source.tolist(), destination.tolist(), size.tolist(), strict=True)
+    for index, (one, other, add) in enumerate(ways):
         bucket = max(at[one], at[other])
         if any(at[own] == bucket and load[own] + add > bucket_bytes for own in (one, other)):
             bucket += 1
@@ -62,10 +63,6 @@ def buckets(source: Numbers, destination: Numbers, size: Numbers, bucket_bytes: 
             load[own] += add
         chosen[index] = bucket
     return chosen
-
-
-def _rows(*columns: Numbers) -> Sequence[tuple[int, ...]]:
-    return [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,40 +231,9 @@ def _lines(processes: Sequence[Sequence[int]]) -> Numbers:
     return np.array(rows, np.int64).reshape(len(rows), longest)
 
 
-# Memory of a weight transfer counts the boxes of both sides and the buffers of the current bucket: packed messages,
-# received messages, and a kept piece while it is copied. A transport's own memory does not count.
-
-
-@dataclass(frozen=True, slots=True)
-class Turnover:
-    """By bucket, the tensors for which a process allocates memory, and those that it no longer needs."""
-
-    opens: tuple[tuple[int, ...], ...]  # tensors whose first piece arrives in this bucket
-    closes: tuple[tuple[int, ...], ...]
-    """Tensors whose last piece is sent in this bucket; those of which nothing is sent, in the first one."""
-
-
-def turnover(plan: WeightPlan, process: int, moves: Sequence[Sequence[Move]]) -> Turnover:
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for bucket, own in enumerate(moves):
-        for move in own:
-            if move.destination == process:
-                first.setdefault(move.weight, bucket)
-            if move.source == process and not move.hop:
-                last[move.weight] = bucket
-    opens: list[list[int]] = [[] for _ in range(max(1, len(moves)))]
-    closes: list[list[int]] = [[] for _ in range(max(1, len(moves)))]
-    for number, weight in enumerate(plan.weights):
-        if plan.target.box(weight.shape, weight.wanted, process) is not None:
-            opens[first.get(number, 0)].append(number)
-        if plan.source.box(weight.shape, weight.given, process) is not None:
-            closes[last.get(number, 0)].append(number)
-    return Turnover(tuple(map(tuple, opens)), tuple(map(tuple, closes)))
-
-
 def extra_bytes(plan: WeightPlan) -> Numbers:
-    """The most extra memory of each process beside its boxes, [P]: never more than a bucket."""
+    """The most extra memory of each process beside its boxes, [P], not counting a transport's own: messages packed and
+    received, and pieces kept. Never more than a bucket."""
     count = len(plan.hosts)
     load = np.zeros((plan.num_buckets, count), np.int64)
     ways, size = plan.ways, plan.size
@@ -276,31 +242,3 @@ def extra_bytes(plan: WeightPlan) -> Numbers:
     np.add.at(load, (plan.bucket[other], ways.destination[other]), size[other])
     most: Numbers = load.max(axis=0, initial=0)
     return most
-
-
-def held_bytes(weights: Sequence[Weight], side: Copies, given: bool, process: int) -> list[int]:
-    boxes = [side.box(weight.shape, weight.given if given else weight.wanted, process) for weight in weights]
-    return [box.numbers * weight.number_bytes if box else 0 for box, weight in zip(boxes, weights, strict=True)]
-
-
-def peak_bytes(plan: WeightPlan, process: int, swapped: bool = False) -> int:
-    """The most device memory that a process needs at any time: boxes of both sides, and buffers. swapped: each tensor
-    of the source moves to host memory after its last piece was sent (allgather-swap); otherwise it stays. Buffers are
-    in device memory in both cases."""
-    moves = plan.of(process)
-    having = held_bytes(plan.weights, plan.source, True, process)
-    room = held_bytes(plan.weights, plan.target, False, process)
-    if not swapped:
-        return sum(having) + sum(room) + int(extra_bytes(plan)[process])
-    changes = turnover(plan, process, moves)
-    held = peak = sum(having)
-    for opens, closes, own in zip(changes.opens, changes.closes, moves or [[]], strict=True):
-        kept = {move.weight for move in own if move.source == move.destination}
-        out = sum(move.size for move in own if move.source == process and move.destination != process)
-        copied = max((move.size for move in own if move.source == move.destination), default=0)
-        coming = sum(move.size for move in own if move.source != process)
-        early = sum(room[number] for number in opens if number in kept)
-        peak = max(peak, held + early + out + copied)
-        held += sum(room[number] for number in opens) - sum(having[number] for number in closes)
-        peak = max(peak, held + out + coming)
-    return peak

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import Leg, plan
-from earl.dispatch.rows import Column, columns, empty, spread, top_k
+from earl.dispatch.rows import Column, columns, empty, spread
 from earl.parallel.layout import Layout
 
+TOP = (Column("topk_tokens", "int32", 3), Column("topk_logprobs", "float32", 3))
 LEGS = (("tokens", "mask", "logprobs"), ("reference",), ("rewards",))
 
 
@@ -34,7 +35,7 @@ def transfers(draw):
     sources = [draw(spreads(len(lengths), processes)) for _ in chosen]
     legs = [Leg(columns(names), source) for names, source in zip(chosen, sources, strict=True)]
     if draw(st.booleans()):
-        legs.append(Leg(top_k(3), draw(spreads(len(lengths), processes))))
+        legs.append(Leg(TOP, draw(spreads(len(lengths), processes))))
     target = draw(spreads(len(lengths), processes))
     return plan(np.array(lengths, np.int64), legs, target, np.array(hosts))
 
@@ -42,7 +43,7 @@ def transfers(draw):
 def content(column: Column, row: int, start: int, stop: int) -> np.ndarray:
     """What a column holds of a row: every number tells where it belongs."""
     seed = np.random.default_rng([sum(column.name.encode()), row])
-    drawn = seed.integers(0, 1 << 20, (stop, column.width)).astype(column.dtype)[start:stop]
+    drawn = seed.integers(0, 1 << 20, (stop, column.width)).astype(column.kind)[start:stop]
     return drawn if column.width > 1 else drawn[:, 0]
 
 

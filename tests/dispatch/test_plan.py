@@ -127,19 +127,3 @@ def test_a_thousand_ranks_are_planned_in_a_moment():
     assert len(made.pieces) == 16_384 * 4
     assert volume(made).across == int(lengths.sum()) * 8
     print(f"planned in {spent:.2f} s")
-
-
-def test_the_same_transfer_is_planned_once():
-    lengths, source = np.array([5, 6]), spread(Layout(2), [0, 1], [0, 1])
-    legs, target, hosts = [Leg(columns(["tokens"]), source)], spread(Layout(), [2], [0, 0]), np.arange(3)
-    first = plan(lengths, legs, target, hosts)
-    assert plan(lengths.copy(), [Leg(columns(["tokens"]), source)], target, hosts) is first
-    others = (
-        (np.array([5, 7]), legs, target, hosts),
-        (lengths, [Leg(columns(["mask"]), source)], target, hosts),
-        (lengths, [Leg(columns(["tokens"]), spread(Layout(2), [1, 0], [0, 1]))], target, hosts),
-        (lengths, legs, spread(Layout(), [1], [0, 0]), hosts),
-        (lengths, legs, target, np.array([0, 1, 1])),
-    )
-    assert all(plan(*other) is not first for other in others)
-    assert len({id(plan(*other)) for other in others}) == len(others)

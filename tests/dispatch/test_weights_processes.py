@@ -7,7 +7,7 @@ from earl.benchmarks.hosts import run
 from earl.benchmarks.weights import CASES
 from earl.benchmarks.weights import run as benchmark
 from earl.config import ModelConfig
-from earl.dispatch.weight_transfer import Tensors, carry
+from earl.dispatch.weight_transfer import carry
 from earl.dispatch.weights import Weight, plan_weights
 from earl.engine.model import make, tensors_once
 from earl.engine.sharding.tensor_parallel import split
@@ -35,20 +35,17 @@ def plan_of(case):
 
 
 def exact(seat, case, store):
-    """What one process has afterwards: whether all of it is right, and what the learner's was swapped to."""
+    """What one process has afterwards: whether all of it is right, and what the learner had."""
     from tests.dispatch.transports.test_peers import joined
 
     plan, model = plan_of(case), tensors()
     ours = {w.name: case.source.box(w.shape, w.given, seat.process) for w in plan.weights}
     wanted = {w.name: case.target.box(w.shape, w.wanted, seat.process) for w in plan.weights}
-    held = Tensors(
-        {name: model[name][box.slices] for name, box in ours.items() if box is not None}, hosted=case.swapped
-    )
-    room = Tensors(kinds={name: tensor.dtype for name, tensor in model.items()})
+    held = {name: model[name][box.slices].clone() for name, box in ours.items() if box is not None}
+    room = {name: torch.empty_like(model[name][box.slices]) for name, box in wanted.items() if box is not None}
     carry(plan, seat.process, held, room, joined(seat, store, 60.0))
-    stays = held.away if case.swapped else held.tensors
-    return all(torch.equal(room.tensors[name], model[name][box.slices]) for name, box in wanted.items() if box) and all(
-        torch.equal(stays[name], model[name][box.slices]) for name, box in ours.items() if box
+    return all(torch.equal(room[name], model[name][box.slices]) for name, box in wanted.items() if box) and all(
+        torch.equal(held[name], model[name][box.slices]) for name, box in ours.items() if box
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from earl.dispatch.weight_transfer import Tensors, carry
+from earl.dispatch.weight_transfer import carry
 from earl.dispatch.weights import Copies, Weight, plan_weights
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import Board
@@ -59,49 +59,16 @@ def held(transfer, process: int) -> dict[str, torch.Tensor]:
     return {weight.name: whole(weight)[box.slices] for weight, box in pairs if box is not None}
 
 
-class Measured(Tensors):
-    """Tensors that say how much there is at most; what both sides of a process have counts together."""
-
-    def __init__(self, *arguments, meter, **settings):
-        super().__init__(*arguments, **settings)
-        self.meter, self.own = meter, sum(tensor.nbytes for tensor in self.tensors.values())
-        meter.change(self.own)
-
-    def open(self, name, shape):
-        before = self.tensors.get(name)
-        super().open(name, shape)
-        if before is None:
-            self.meter.change(self.tensors[name].nbytes)
-
-    def close(self, name):
-        size = self.tensors[name].nbytes
-        super().close(name)
-        if name not in self.tensors:
-            self.meter.change(-size)
-
-
-class Meter:
-    """Adds up."""
-
-    def __init__(self):
-        self.now = self.peak = 0
-
-    def change(self, by):
-        self.now += by
-        self.peak = max(self.peak, self.now)
-
-
-def carried_out(transfer, hosted=False):
-    """What every process ends with: its tensors, what it put away, the most that its boxes took; and all messages."""
+def carried_out(transfer):
+    """What every process ends with: its tensors; and all messages."""
     board = Board(len(transfer.hosts))
     results = {}
 
     def run(process: int) -> None:
-        meter = Meter()
-        ours = Measured(held(transfer, process), hosted=hosted, meter=meter)
-        room = Measured(kinds={weight.name: kind(weight) for weight in transfer.weights}, meter=meter)
-        carry(transfer, process, ours, room, board.transport(process))
-        results[process] = room.tensors, ours.away, meter.peak
+        boxes = {w: transfer.target.box(w.shape, w.wanted, process) for w in transfer.weights}
+        room = {weight.name: torch.empty(box.shape, dtype=kind(weight)) for weight, box in boxes.items() if box}
+        carry(transfer, process, held(transfer, process), room, board.transport(process))
+        results[process] = room
 
     threads = [Thread(target=run, args=(process,)) for process in range(board.size)]
     for thread in threads:

@@ -20,13 +20,10 @@ SHORT = 64
 """Mean tokens per piece below which gathering by index is cheaper than copying piece by piece."""
 
 
-def size_bytes(pieces: Pieces, legs: Sequence[Leg]) -> int:
-    return sum(int(pieces.tokens[pieces.leg == number].sum()) * leg.size_bytes for number, leg in enumerate(legs))
-
-
 def pack(pieces: Pieces, legs: Sequence[Leg], source: Sequence[Shard]) -> Bytes:
     """The message with these pieces. source: the shard held for each leg."""
-    message = np.empty(size_bytes(pieces, legs), np.uint8)
+    size_bytes = np.array([leg.size_bytes for leg in legs], np.int64)
+    message = np.empty(int((pieces.tokens * size_bytes[pieces.leg]).sum()), np.uint8)
     begin = 0
     for number, leg in enumerate(legs):
         own = pieces.where(pieces.leg == number)

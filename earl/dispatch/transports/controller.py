@@ -6,6 +6,7 @@ every process counts as its own host, so that nothing is fanned out.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ def gather_and_scatter(
     return cut(plan, process, whole)
 
 
+@lru_cache(maxsize=4)
 def ways(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
     lengths, apart = through.lengths, np.arange(len(through.hosts))
     middle = spread(Layout(), [CONTROLLER], np.zeros(len(lengths), np.int64))

@@ -1,4 +1,4 @@
-"""Transport over torch.distributed: gloo, or NCCL through device memory, over one persistent process group.
+"""Transport over torch.distributed: gloo, over one persistent process group; rows lie in host memory on both sides.
 
 Messages between hosts go in steps (`schedule.py`), so that no host receives from several at once: with many senders to
 one receiver the link drops packets, and all wait for retransmission. `Roll` finds the process at fault.
@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,20 +35,10 @@ _KINDS: dict[str, type[EarlError]] = {kind.__name__: kind for kind in (ProcessLo
 _LINE_BYTES = 4096
 
 
-class Register(Protocol):
-    """Where processes find each other's addresses: a store of torch.distributed."""
-
-    def set(self, key: str, value: str) -> None:
-        """Write."""
-
-    def get(self, key: str) -> bytes:
-        """Read; waits until it is written."""
-
-
 class Roll:
     """One process's view of the others: answers whom it waits for, and finds the process at fault."""
 
-    def __init__(self, register: Register, process: int, hosts: Numbers, address: str, seconds: float) -> None:
+    def __init__(self, register: Store, process: int, hosts: Numbers, address: str, seconds: float) -> None:
         """Listen on `address`, this process's own; `seconds` is the limit for an answer. Raises Late when another
         process does not listen within the register's timeout."""
         self.waits_for = NOBODY  # the process that this one waits for
@@ -62,7 +52,7 @@ class Roll:
     def close(self) -> None:
         self._door.close()
 
-    def _door_of(self, register: Register, other: int) -> tuple[str, int]:
+    def _door_of(self, register: Store, other: int) -> tuple[str, int]:
         try:
             address, port = json.loads(register.get(f"door-{other}"))
         except RuntimeError as error:
@@ -74,10 +64,9 @@ class Roll:
         if self._told is None:
             with ThreadPoolExecutor(min(32, len(self._hosts))) as pool:
                 answers = dict(enumerate(pool.map(self._ask, range(len(self._hosts)))))
-            found = self._found(answers, other, waited_seconds)
-            self._told = self._told or found
-            line = json.dumps([type(self._told).__name__, str(self._told)])
-            with ThreadPoolExecutor(min(32, len(self._hosts))) as pool:
+                found = self._found(answers, other, waited_seconds)
+                self._told = self._told or found
+                line = json.dumps([type(self._told).__name__, str(self._told)])
                 list(pool.map(lambda process: self._ask(process, line), range(len(self._hosts))))
         return self._told
 
@@ -146,61 +135,44 @@ def _last(answers: dict[int, int], first: int) -> int:
 PATIENCE_SECONDS = 600.0
 _DATA, _AGREEMENT = 0, 1
 _BRANCHES = 8  # fan-out of the agreement tree
-_CPU = torch.device("cpu")
-
-
-@dataclass(slots=True)
-class _Pending:
-    work: Work
-    other: int
-
-
-class _Made(dict[int, Tensor]):
-    """Messages on the device, each copied there when it is first sent, so that links need not wait for all."""
-
-    def __init__(self, outgoing: Mapping[int, Bytes], device: torch.device) -> None:
-        super().__init__()
-        self._outgoing, self._device = outgoing, device
-
-    def __missing__(self, to: int) -> Tensor:
-        self[to] = torch.from_numpy(self._outgoing[to]).to(self._device)
-        return self[to]
 
 
 class PeerTransport:
-    def __init__(
-        self, group: Any, roll: Roll, process: int, hosts: Numbers, seconds: float, device: torch.device = _CPU
-    ) -> None:
+    def __init__(self, group: Any, roll: Roll, process: int, hosts: Numbers, seconds: float) -> None:
         """See `join`. torch does not declare types for its process groups."""
         self.process, self.hosts = process, hosts
-        self._group, self._roll, self._device = group, roll, device
+        self._group, self._roll = group, roll
         self._patience = timedelta(seconds=seconds)
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
         process, stepped = self.process, apart(self.hosts, sizes)
         came = {
-            source: torch.empty(int(sizes[source, process]), dtype=torch.uint8, device=self._device)
+            source: torch.empty(int(sizes[source, process]), dtype=torch.uint8)
             for source in np.flatnonzero(sizes[:, process]).tolist()
         }
-        going = _Made(outgoing, self._device)
+
+        @cache
+        def going(to: int) -> Tensor:  # packed when it is first sent, so that links need not wait for all
+            return torch.from_numpy(outgoing[to])
+
         at_once = self._post(
             [(source, message) for source, message in came.items() if not stepped[source, process]],
-            [(to, going[to]) for to in np.flatnonzero(sizes[process] > stepped[process]).tolist()],
+            [(to, going(to)) for to in np.flatnonzero(sizes[process] > stepped[process]).tolist()],
             _DATA,
         )
         for step in steps(self.hosts, process, stepped):
             coming = [(part.other, came[part.other][part.begin : part.end]) for part in (step.source,) if part]
-            parting = [(part.other, going[part.other][part.begin : part.end]) for part in (step.to,) if part]
+            parting = [(part.other, going(part.other)[part.begin : part.end]) for part in (step.to,) if part]
             self._finish(self._post(coming, parting, _DATA))
         self._finish(at_once)
-        return {source: message.cpu().numpy() for source, message in came.items()}
+        return {source: message.numpy() for source, message in came.items()}
 
     def most(self, number: int) -> int:
         """Up a tree of all processes, and down again."""
         below = range(self.process * _BRANCHES + 1, min((self.process + 1) * _BRANCHES + 1, len(self.hosts)))
-        theirs = [(other, torch.zeros(1, dtype=torch.int64, device=self._device)) for other in below]
+        theirs = [(other, torch.zeros(1, dtype=torch.int64)) for other in below]
         self._finish(self._post(theirs, [], _AGREEMENT))
-        agreed = torch.tensor([max([number, *(int(own) for _, own in theirs)])], device=self._device)
+        agreed = torch.tensor([max([number, *(int(own) for _, own in theirs)])])
         if self.process:
             above = (self.process - 1) // _BRANCHES
             self._finish(self._post([], [(above, agreed)], _AGREEMENT))
@@ -212,28 +184,23 @@ class PeerTransport:
         self._roll.close()
         self._group.shutdown()
 
-    def _post(self, coming: list[tuple[int, Tensor]], going: list[tuple[int, Tensor]], tag: int) -> list[_Pending]:
-        if not coming and not going:
-            return []
-        if self._group.supports_coalescing:  # NCCL: matching sends and receives have to be launched together
-            self._group._start_coalescing()
+    def _post(
+        self, coming: list[tuple[int, Tensor]], going: list[tuple[int, Tensor]], tag: int
+    ) -> list[tuple[int, Work]]:
         pending = []
         for other, message in coming:
             with self._blaming(other):
-                pending.append(_Pending(self._group.recv([message], other, tag), other))
+                pending.append((other, self._group.recv([message], other, tag)))
         for other, message in going:
             with self._blaming(other):
-                pending.append(_Pending(self._group.send([message], other, tag), other))
-        if self._group.supports_coalescing:
-            work = self._group._end_coalescing()
-            pending = [_Pending(work, own.other) for own in pending]
+                pending.append((other, self._group.send([message], other, tag)))
         return pending
 
-    def _finish(self, pending: list[_Pending]) -> None:
-        for own in pending:
-            self._roll.waits_for = own.other
-            with self._blaming(own.other):
-                own.work.wait(self._patience)
+    def _finish(self, pending: list[tuple[int, Work]]) -> None:
+        for other, work in pending:
+            self._roll.waits_for = other
+            with self._blaming(other):
+                work.wait(self._patience)
         self._roll.waits_for = NOBODY
 
     @contextmanager
@@ -244,9 +211,7 @@ class PeerTransport:
             raise self._roll.blame(other, self._patience.total_seconds()) from error
 
 
-def join(
-    store: Store, process: int, hosts: Numbers, address: str, seconds: float = PATIENCE_SECONDS, device: str = "cpu"
-) -> PeerTransport:
+def join(store: Store, process: int, hosts: Numbers, address: str, seconds: float = PATIENCE_SECONDS) -> PeerTransport:
     """Join the process group. All processes call this.
 
     Args:
@@ -254,21 +219,20 @@ def join(
         hosts: [P], the host of each process.
         address: at which the others reach this process.
         seconds: the limit for a message, and for detecting a fault of another process.
-        device: "cuda" for NCCL. Messages then pass through the memory of the current device.
 
     Raises:
         ProcessLost, Late: naming the process that ended, or did not join.
     """
     answer = min(5.0, seconds / 5)
     patience = seconds - 2 * answer
-    wait, size = timedelta(seconds=patience), len(hosts)
+    wait = timedelta(seconds=patience)
     store.set_timeout(wait)
     roll = Roll(store, process, hosts, address, answer)
     try:
-        group = _gloo(store, process, size, address, wait) if device == "cpu" else _nccl(store, process, size, wait)
+        group = _gloo(store, process, len(hosts), address, wait)
     except RuntimeError as error:  # a process failed or is missing during set-up
         raise roll.blame(process, patience) from error
-    return PeerTransport(group, roll, process, hosts, patience, torch.device(device))
+    return PeerTransport(group, roll, process, hosts, patience)
 
 
 def _gloo(store: Store, process: int, size: int, address: str, wait: timedelta) -> Any:
@@ -277,13 +241,3 @@ def _gloo(store: Store, process: int, size: int, address: str, wait: timedelta) 
     options._devices = [gloo.create_device(hostname=address)]
     options._timeout = wait
     return gloo(store, process, size, options)
-
-
-def _nccl(store: Store, process: int, size: int, wait: timedelta) -> Any:
-    """Untested: needs a machine with several GPUs."""
-    from torch._C import _distributed_c10d as backends
-
-    nccl: Any = backends.ProcessGroupNCCL
-    options = nccl.Options()
-    options._timeout = wait
-    return nccl(store, process, size, options)

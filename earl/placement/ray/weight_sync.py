@@ -21,7 +21,7 @@ from torch import Tensor
 
 from earl.dispatch.execute import TRIES
 from earl.dispatch.transports.base import CHECKSUM_BYTES, Bytes, Corrupted, intact, seal
-from earl.dispatch.weight_transfer import Hand, Tensors
+from earl.dispatch.weight_transfer import pack
 from earl.dispatch.weights import Copies, Move, Weight, WeightPlan, plan_weights
 from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Box, Layout, whole
@@ -166,9 +166,14 @@ def offer(
 ) -> list[Reference | None]:
     """Put a rank's part into the object store; references by bucket, None where it gives nothing."""
     plan = described(held, bucket_bytes).plan
-    shelf = Tensors({name: part.numbers for name, part in held.parts.items()})
-    hand, reader = Hand(plan, rank, shelf, Tensors()), held.layout.size
-    return [put(hand.pack(moves)[reader], checksums) if moves else None for moves in plan.of(rank)]
+    return [_packed(plan, rank, moves, held, checksums) for moves in plan.of(rank)]
+
+
+def _packed(plan: WeightPlan, rank: int, moves: Sequence[Move], held: HeldTensors, checksums: bool) -> Reference | None:
+    if not moves:
+        return None
+    messages = pack(plan, rank, moves, {name: part.numbers for name, part in held.parts.items()})
+    return put(messages[held.layout.size], checksums)
 
 
 def put(message: Bytes, checksums: bool) -> Reference:
@@ -225,7 +230,7 @@ class BucketStore:
         checksums: bool = False,
     ) -> None:
         self._held, self._rank, self._readers, self._checksums = held, rank, readers, checksums
-        self._reader, self._plan = described.layout.size, described.plan
+        self._plan = described.plan
         self._moves = self._plan.of(rank)
         self._number = -1
         self._kept: Reference | None = None
@@ -235,7 +240,8 @@ class BucketStore:
         """A bucket in the object store, replacing the previous one; None where this rank gives nothing."""
         if number != self._number or again or self._kept is None:
             self._kept = None
-            self._number, self._kept = number, self._packed(number)
+            self._number = number
+            self._kept = _packed(self._plan, self._rank, self._moves[number], self._held(), self._checksums)
         return self._kept
 
     def leave(self) -> None:
@@ -243,13 +249,6 @@ class BucketStore:
         self._gone += 1
         if self._gone >= self._readers:
             self._kept = None
-
-    def _packed(self, number: int) -> Reference | None:
-        moves = self._moves[number]
-        if not moves:
-            return None
-        shelf = Tensors({name: part.numbers for name, part in self._held().parts.items()})
-        return put(Hand(self._plan, self._rank, shelf, Tensors()).pack(moves)[self._reader], self._checksums)
 
 
 @dataclass(frozen=True, slots=True)
