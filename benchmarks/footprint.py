@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -158,12 +157,12 @@ def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:
     return chosen
 
 
-def run(cases: Sequence[MemoryCase]) -> dict[str, Any]:
-    """Measure each case in separate processes. For the result see `earl bench footprint --help`.
+def run(only: str | None, cases: Path | None) -> dict[str, Any]:
+    """Measure each case of `cases_of` in separate processes. For the result see `earl bench footprint --help`.
 
     Bytes are beyond those of a process before it makes a model; `error` is relative to the measured peak.
     """
-    rows = [_row(case) for case in cases]
+    rows = [_row(case) for case in cases_of(only, cases)]
     errors = [row["error"] for row in rows]
     return {
         "device": _device(),

@@ -3,10 +3,12 @@
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
@@ -36,6 +38,17 @@ def console(stderr: bool = False) -> "Console":
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> "Table":
+    """Rows of sanitised cells."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        made.add_row(*map(one_line, row))
+    return made
 
 
 def _harmless(character: str) -> str:
