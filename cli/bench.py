@@ -44,8 +44,9 @@ def _run(call: str, columns: Sequence[str], *, as_json: bool, **arguments: Any) 
 def show(result: Mapping[str, Any], columns: Sequence[str]) -> None:
     for name, value in _flat(result):
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            shown = columns or [key for key, _ in _flat(value[0])]
-            console().print(table(shown, [[_shown(dict(_flat(row))[name]) for name in shown] for row in value]))
+            rows = [dict(_flat(row)) for row in value]
+            shown = columns or list(rows[0])
+            console().print(table(shown, [[_shown(row.get(column)) for column in shown] for row in rows]))
         else:
             click.echo(f"{one_line(name):<31} {one_line(_shown(value))}")
 
@@ -63,7 +64,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{_shown(value['median'])}  ({_shown(value['min'])} … {_shown(value['max'])})"
     if not isinstance(value, float):
-        return str(value)
+        return "-" if value is None else str(value)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
