@@ -48,7 +48,7 @@ def show(result: Mapping[str, Any], columns: Sequence[str]) -> None:
             shown = columns or list(rows[0])
             console().print(table(shown, [[_shown(row.get(column)) for column in shown] for row in rows]))
         else:
-            click.echo(f"{one_line(name):<31} {one_line(_shown(value))}")
+            click.echo(f"{one_line(name):<31} {_shown(value)}")
 
 
 def _flat(result: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -64,7 +64,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{_shown(value['median'])}  ({_shown(value['min'])} … {_shown(value['max'])})"
     if not isinstance(value, float):
-        return "-" if value is None else str(value)
+        return "-" if value is None else one_line(value)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -72,7 +72,9 @@ def _commands() -> Iterator[click.Command]:
     declared = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     for name, own in declared["commands"].items():
         shared = declared["options"]
-        options = [_option(flag, shared.get(flag, {}) | option) for flag, option in own["options"].items()]
+        options: list[click.Parameter] = [
+            _option(flag, shared.get(flag, {}) | option) for flag, option in own["options"].items()
+        ]
         run = partial(_run, own.get("call", f"{name}:run"), own.get("columns", ()))
         yield json_option(click.Command(name, callback=run, params=options, help=own["help"]))
 

@@ -1,11 +1,11 @@
 """`earl envs`: list, show and check environments."""
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from earl.cli.options import json_option, print_json
-from earl.cli.text import clean, console, table
 
 
 @click.group(invoke_without_command=True)
@@ -22,8 +22,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     specs = [registry.spec(name) for name in registry.names()]
     if as_json:
         return print_json([asdict(spec) for spec in specs])
-    rows = [(spec.name, spec.seats, spec.max_turns, _options(spec.options)) for spec in specs]
-    return console().print(table(("name", "seats", "turns at most", "options"), rows))
+    return _table(
+        ("name", "seats", "turns at most", "options"),
+        [(spec.name, spec.seats, spec.max_turns, _options(spec.options)) for spec in specs],
+    )
 
 
 @command.command()
@@ -32,6 +34,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show the rules, options, opponents and a first observation of an environment."""
     from earl.agents.scripted.registry import names
+    from earl.cli.text import clean
     from earl.envs import registry
 
     spec = registry.spec(name)
@@ -67,7 +70,7 @@ def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
         print_json({env: [asdict(finding) for finding in found] for env, found in findings.items()})
     else:
         rows = [(env, "ok" if f.passed else "BROKEN", f.rule, f.detail) for env in findings for f in findings[env]]
-        console().print(table(("name", "", "rule", "seen"), rows))
+        _table(("name", "", "rule", "seen"), rows)
     if not all(finding.passed for found in findings.values() for finding in found):
         ctx.exit(1)
 
@@ -75,3 +78,9 @@ def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
 def _options(options: dict[str, object]) -> str:
     given_by_episodes = ("seat", "opponent")
     return ", ".join(f"{name} = {value}" for name, value in options.items() if name not in given_by_episodes) or "none"
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from earl.cli.text import console, one_line, table
+
+    console().print(table(columns, (map(one_line, row) for row in rows)))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from earl.cli.text import one_line
+from earl.cli.text import one_line, table
 from earl.matches import MatchResult, mean_over_seats, wilson
 
 if TYPE_CHECKING:
@@ -51,21 +51,14 @@ def _interval(result: MatchResult) -> dict[str, Any]:
 
 
 def match_table(results: Sequence[MatchResult]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     task = all(not result.opponent for result in results)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("task",) if task else ("opponent", "seat"):
-        table.add_column(name, min_width=len(name))
-    for name in ("solved" if task else "win", *(() if task else ("draw",)), "loss", "illegal", "truncated"):
-        table.add_column(name, justify="right", min_width=len(name))
-    table.add_column("measured")
+    named = [*(("solved",) if task else ("win", "draw")), "loss", "illegal", "truncated"]
+    rows = []
     for result in (result for seats in by_opponent(results) for result in seats):
         who = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
         shares = [_share(result, name) for name in FRACTIONS if not (task and name == "draw")]
-        table.add_row(*who, *shares, _measured(result, task))
-    return table
+        rows.append((*who, *shares, _measured(result, task)))
+    return table((*(("task",) if task else ("opponent", "seat")), *named, "measured"), rows, right=named)
 
 
 def _share(result: MatchResult, name: str) -> str:

@@ -3,7 +3,7 @@
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,15 +40,17 @@ def console(stderr: bool = False) -> "Console":
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> "Table":
-    """Rows of sanitised cells."""
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: Collection[str] = ()) -> "Table":
+    """A table of cleaned cells, the columns named in `right` flush right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        drawn.add_column(name, justify="right" if name in right else "left", min_width=len(name))
     for row in rows:
-        made.add_row(*map(one_line, row))
-    return made
+        drawn.add_row(*row)
+    return drawn
 
 
 def _harmless(character: str) -> str:
