@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from earl import evaluate
-from earl.benchmarks.ceiling import trained
+from earl.benchmarks.ceiling import by_arm
 from earl.benchmarks.rollout import interval, recipe
 from earl.config import Config
 from earl.engine.model import load
@@ -50,11 +50,7 @@ T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm by seed; existing runs are continued. For the result see `earl bench asynchronous --help`."""
-    folders: dict[str, list[RunFolder]] = {arm: [] for arm in ARMS}
-    for seed in range(seeds):
-        for arm, settings in ARMS.items():
-            config = recipe("tictactoe", [*SLOW, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
-            folders[arm].append(trained(root, f"{arm}-seed{seed}", config))
+    folders = by_arm(root, "tictactoe", ARMS, seeds, [*SLOW, f"run.steps={steps}"], assignments)
     config = recipe("tictactoe", [*SLOW, f"run.steps={steps}", *assignments, "env.delay_seconds=0"])
     times = {arm: [_steps(folder, config) for folder in own] for arm, own in folders.items()}
     counts = {arm: [_not_lost(folder, config) for folder in own] for arm, own in folders.items()}

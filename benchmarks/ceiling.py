@@ -4,12 +4,12 @@ Tic-Tac-Toe with full history against strong opponents: a draw as first player t
 four. Three arms differ only in the limit: 72, 120, and "auto" that begins at 72.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from earl.benchmarks.rollout import interval, recipe
+from earl.benchmarks.rollout import intervals, recipe
 from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import dump
@@ -33,23 +33,34 @@ HARD = [
 
 def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm, seed by seed; existing runs are continued. For the result see `earl bench ceiling --help`."""
-    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
-    for seed in range(seeds):
-        for arm, settings in ARMS.items():
-            config = recipe("tictactoe", [*HARD, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
-            seen[arm].append(_measured(trained(root, f"{arm}-seed{seed}", config)))
+    runs = by_arm(root, "tictactoe", ARMS, seeds, [*HARD, f"run.steps={steps}"], assignments)
+    seen = {arm: [_measured(folder) for folder in folders] for arm, folders in runs.items()}
     means = {arm: mean(result["not_lost"] for result in results) for arm, results in seen.items()}
     return {
         "seeds": seeds,
         "steps": steps,
         "runs": str(root),
-        **{
-            arm: {name: interval([own[name] for own in results]) for name in results[0]}
-            for arm, results in seen.items()
-        },
+        **{arm: intervals(results) for arm, results in seen.items()},
         "auto_minus_120": means["auto"] - means["120"],
         "auto_minus_72": means["auto"] - means["72"],
     }
+
+
+def by_arm(
+    root: Path,
+    env: str,
+    arms: Mapping[str, Sequence[str]],
+    seeds: int,
+    shared: Sequence[str],
+    assignments: Sequence[str],
+) -> dict[str, list[RunFolder]]:
+    """Train every arm, seed by seed, by `shared` settings, the arm's and `assignments`."""
+    folders: dict[str, list[RunFolder]] = {arm: [] for arm in arms}
+    for seed in range(seeds):
+        for arm, settings in arms.items():
+            config = recipe(env, [*shared, f"run.seed={seed}", *settings, *assignments])
+            folders[arm].append(trained(root, f"{arm}-seed{seed}", config))
+    return folders
 
 
 def trained(root: Path, name: str, config: Config) -> RunFolder:

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from earl.benchmarks.ceiling import trained
-from earl.benchmarks.rollout import interval, recipe
+from earl.benchmarks.ceiling import by_arm
+from earl.benchmarks.rollout import intervals
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 
@@ -48,19 +48,12 @@ CUT = 0.1
 
 def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm, seed by seed; existing runs are continued. For the result see `earl bench collapse --help`."""
-    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
-    for seed in range(seeds):
-        for arm, settings in ARMS.items():
-            own = [*THINKING, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments]
-            seen[arm].append(measured(trained(root, f"{arm}-seed{seed}", recipe("arithmetic", own))))
+    runs = by_arm(root, "arithmetic", ARMS, seeds, [*THINKING, f"run.steps={steps}"], assignments)
     return {
         "seeds": seeds,
         "steps": steps,
         "runs": str(root),
-        **{
-            arm: {name: interval([own[name] for own in results]) for name in results[0]}
-            for arm, results in seen.items()
-        },
+        **{arm: intervals([measured(folder) for folder in folders]) for arm, folders in runs.items()},
     }
 
 

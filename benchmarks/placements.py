@@ -4,15 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from earl.config import Config
+from earl.benchmarks.ceiling import trained
 from earl.errors import EarlError
-from earl.placement.backend import EmbeddedBackend, on_cluster
-from earl.placement.peers import Peers
-from earl.recipe import build, dump, override
-from earl.runs.folder import RunFolder, create, lock
+from earl.recipe import build, override
+from earl.runs.folder import RunFolder
 from earl.runs.store import Store
-from earl.stopping import StopRequest
-from earl.train import train
 
 RECIPE: dict[str, Any] = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
@@ -32,7 +28,7 @@ LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2))
 
 
 def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train under every placement; run names must be new. For the result see `earl bench placements --help`."""
+    """Train under every placement; existing runs are continued. For the result see `earl bench placements --help`."""
     config = build(override(RECIPE, assignments))
     expected = numbers(trained(root, "embedded", config))
     rows = []
@@ -44,19 +40,6 @@ def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
             found = numbers(trained(root, f"{kind}-{dp}-{tp}-{cp}", placed))
             rows.append({"placement": kind, **layout, **differences(expected, found)})
     return {"steps": config.total_steps, "rows": rows}
-
-
-def trained(root: Path, name: str, config: Config) -> RunFolder:
-    folder = create(root, name, dump(config))
-    with lock(folder):
-        if config.placement.kind in KINDS:
-            with on_cluster(config) as place:
-                progress = train(folder, config, place, Peers(), StopRequest(), None)
-        else:
-            progress = train(folder, config, EmbeddedBackend(config, Peers()), Peers(), StopRequest(), None)
-    if not progress.finished:
-        raise EarlError(f"run {name!r} stopped at step {progress.step} of {config.total_steps}")
-    return folder
 
 
 def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:

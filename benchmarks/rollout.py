@@ -4,11 +4,13 @@ warm start (so that games last) ─▶ repeat: local, generate ─▶ ratio ─�
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import GenerationConfig
@@ -77,18 +79,6 @@ WARM_STEPS = 20
 
 
 PARTS = ("setup", "sampler", "environment", "chat")
-
-
-class Timed:
-    def __init__(self, sampler: Completes, clock: Clock) -> None:
-        self._sampler, self._clock = sampler, clock
-
-    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        with self._clock("sampler"):
-            return self._sampler.generate(prompts)
-
-    def release(self, sessions: Sequence[int]) -> None:
-        self._sampler.release(sessions)
 
 
 def recipe(env: str, assignments: Sequence[str]) -> Config:
@@ -171,29 +161,23 @@ def interval(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
+def intervals(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: interval([row[name] for row in rows]) for name in rows[0]}
+
+
 def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
     """Seconds of the parts of a local pass; a separate pass, since timing has a cost."""
-    clock, chat = Clock(), placement.world.chat
+    clock = Clock()
     clock.seconds = dict.fromkeys(PARTS, 0.0)
-    kept = {name: getattr(chat, name) for name in ("opening", "reply", "decode")}
     began = time.perf_counter()
     with clock("setup"):
         episodes = episodes_of(placement, count, number=-2)
-    for episode in episodes:
-        for name in ("rule", "step"):
-            setattr(episode.env, name, _clocked(clock, "environment", getattr(episode.env, name)))
-    for name, function in kept.items():
-        setattr(chat, name, _clocked(clock, "chat", function))
-    play(episodes, Timed(sampler, clock))
-    for name, function in kept.items():
-        setattr(chat, name, function)
+    with ExitStack() as patched:
+        timed = [("sampler", sampler, "generate")]
+        timed += [("chat", placement.world.chat, name) for name in ("opening", "reply", "decode")]
+        timed += [("environment", episode.env, name) for episode in episodes for name in ("rule", "step")]
+        for part, owner, name in timed:
+            patched.enter_context(patch.object(owner, name, clock(part)(getattr(owner, name))))
+        play(episodes, sampler)
     whole = time.perf_counter() - began
     return {**clock.seconds, "python": whole - sum(clock.seconds.values())}
-
-
-def _clocked(clock: Clock, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        with clock(stage):
-            return function(*arguments)
-
-    return call
