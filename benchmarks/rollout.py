@@ -173,7 +173,7 @@ def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str,
     with clock("setup"):
         episodes = episodes_of(placement, count, number=-2)
     with ExitStack() as patched:
-        timed = [("sampler", sampler, "generate")]
+        timed: list[tuple[str, object, str]] = [("sampler", sampler, "generate")]
         timed += [("chat", placement.world.chat, name) for name in ("opening", "reply", "decode")]
         timed += [("environment", episode.env, name) for episode in episodes for name in ("rule", "step")]
         for part, owner, name in timed:
