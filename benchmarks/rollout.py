@@ -29,7 +29,7 @@ from earl.rollout.prompt import Completion, Prompt
 from earl.rollout.tasks import draw_tasks, group_episodes
 from earl.runs.journal import Clock
 from earl.seeds import derive
-from earl.trajectory import FIRST_POLICY_AUTHOR, Trajectory
+from earl.trajectory import Trajectory
 
 
 class GenerateSampler:
@@ -76,6 +76,8 @@ class GenerateSampler:
 
 
 WARM_STEPS = 20
+FEWEST = 24
+"""Episodes of one pass; with fewer at once, several waves run in sequence."""
 
 
 PARTS = ("setup", "sampler", "environment", "chat")
@@ -96,28 +98,24 @@ def run(
     config = recipe(env, assignments)
     policy = make(config.model, config.run.seed)
     placement = warmed(config, policy)
-    local_sampler = LocalSampler(policy, config.rollout.temperature)
-    samplers: dict[str, Completes] = {
-        "local": local_sampler,
-        "generate": GenerateSampler(policy, config.rollout.temperature),
-    }
-    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
-    for number in range(-1, repeats):  # the first pair warms up
-        for name, sampler in samplers.items():
-            measured = one_pass(placement, sampler, episodes, number)
-            if number >= 0:
-                passes[name].append(measured)
+    samplers = ours(config, policy)
+    passes = in_turns(placement, samplers, episodes, repeats)
     return {
         "env": env,
         "episodes": episodes,
         "repeats": repeats,
         "parameters": sum(parameter.numel() for parameter in policy.model.parameters()),
         "threads": torch.get_num_threads(),
-        "turns_per_episode": median(p["turns"] / episodes for p in passes["local"]),
+        "turns_per_episode": median(own["turns"] for own in passes["local"]),
         **{name: rates(own) for name, own in passes.items()},
-        "ratio": interval([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
-        "seconds": _parts(placement, local_sampler, episodes),
+        "ratio": interval([a["episodes"] / b["episodes"] for a, b in zip(*passes.values(), strict=True)]),
+        "seconds": _parts(placement, samplers["local"], episodes),
     }
+
+
+def ours(config: Config, policy: Policy) -> dict[str, Completes]:
+    temperature = config.rollout.temperature
+    return {"local": LocalSampler(policy, temperature), "generate": GenerateSampler(policy, temperature)}
 
 
 def warmed(config: Config, policy: Policy) -> StepPipeline:
@@ -136,21 +134,29 @@ def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episod
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def one_pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
-    """One rollout, from making the environments to the last trajectory."""
+def in_turns(
+    placement: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
+) -> dict[str, list[dict[str, float]]]:
+    """What every sampler's passes took; a first round warms up."""
+    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
+    for number in range(repeats + 1):
+        for name, sampler in samplers.items():
+            passes[name].append(_pass(placement, sampler, count, number))
+    return {name: own[1:] for name, own in passes.items()}
+
+
+def _pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
+    """`count` episodes at once, from making the environments to the last trajectory; again until there are FEWEST."""
+    played: list[Trajectory] = []
     began = time.perf_counter()
-    played = play(episodes_of(placement, count, number), sampler)
+    while len(played) < max(count, FEWEST):
+        played += play(episodes_of(placement, count, 1000 * number + len(played)), sampler)
     seconds = time.perf_counter() - began
     return {
-        "seconds": seconds,
         "episodes": len(played) / seconds,
-        "tokens": sum(map(_sampled, played)) / seconds,
-        "turns": sum(len(trajectory.turns) for trajectory in played),
+        "tokens": sum(trajectory.num_sampled for trajectory in played) / seconds,
+        "turns": sum(len(trajectory.turns) for trajectory in played) / len(played),
     }
-
-
-def _sampled(trajectory: Trajectory) -> int:
-    return int((trajectory.authors >= FIRST_POLICY_AUTHOR).sum())
 
 
 def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
@@ -171,7 +177,7 @@ def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str,
     clock.seconds = dict.fromkeys(PARTS, 0.0)
     began = time.perf_counter()
     with clock("setup"):
-        episodes = episodes_of(placement, count, number=-2)
+        episodes = episodes_of(placement, count, number=-1)
     with ExitStack() as patched:
         timed: list[tuple[str, object, str]] = [("sampler", sampler, "generate")]
         timed += [("chat", placement.world.chat, name) for name in ("opening", "reply", "decode")]
