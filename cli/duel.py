@@ -61,7 +61,7 @@ class Person:
     def show(self, game: Game, state: State) -> None:
         before = self._left or State()
         for move in (move for move in game.legal(before) if game.play(before, move) == state):
-            click.echo(clean(f"{self._other} plays {game.action(move)}"))
+            click.echo(clean(f"{self._other} plays {game.actions[move]}"))
         click.echo(board(game, state))
 
 
