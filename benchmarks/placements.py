@@ -6,21 +6,11 @@ from typing import Any
 
 from earl.benchmarks.ceiling import trained
 from earl.errors import EarlError
-from earl.recipe import build, override
+from earl.recipe import build, load_toml, override
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
-    "agent": {"max_turn_tokens": 2},
-    "model": {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 64},
-    "warm_start": {"steps": 10, "teacher": "expert", "episodes": 96, "minibatches": 12, "learning_rate": 5e-3},
-    "rollout": {"episodes": 32, "group_size": 4},
-    "algorithm": {"kl": 0.01},
-    "learner": {"minibatches": 2},
-    "evaluate": {"every": 100, "opponents": ["random"], "episodes": 20, "final_episodes": 20},
-    "run": {"steps": 20, "processes": 1, "checkpoint_every": 100, "keep_trajectories_every": 100},
-}
+RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 KINDS = ("colocated", "disaggregated")
 TAKEN = ("dispatch/", "weights/", "memory/peak_bytes")
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2))
