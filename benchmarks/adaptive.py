@@ -13,13 +13,10 @@ from typing import Any
 
 from earl.config import Config
 from earl.errors import EarlError
-from earl.placement.backend import on_cluster
-from earl.placement.peers import Peers
 from earl.recipe import build, dump, load_toml, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
-from earl.stopping import StopRequest
-from earl.train import train
+from earl.train import run as train
 
 RECIPE = load_toml(Path(__file__).with_name("adaptive.toml"))
 RECOMPUTE = "learner.recompute=true"
@@ -89,8 +86,8 @@ def _arm(root: Path, name: str, config: Config) -> dict[str, Any]:
 def _trained(folder: RunFolder, config: Config) -> str | None:
     """Train to the end. Returns the message of an out-of-memory error."""
     try:
-        with lock(folder), on_cluster(config) as place:
-            train(folder, config, place, Peers(), StopRequest(), None)
+        with lock(folder):
+            train(folder, config)
     except EarlError as error:
         if "ran out of memory" not in str(error):
             raise

@@ -7,8 +7,8 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from earl import evaluate
-from earl.benchmarks.ceiling import trained
-from earl.benchmarks.rollout import interval, recipe
+from earl.benchmarks.ceiling import by_arm, shared
+from earl.benchmarks.rollout import interval
 from earl.config import Config
 from earl.engine.model import load
 from earl.matches import wilson
@@ -17,28 +17,6 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 
-ARMS = {
-    "synchronous": ["placement.max_staleness=0"],
-    "ahead_1": ["placement.max_staleness=1", 'algorithm.correction="token"'],
-    "ahead_2": ["placement.max_staleness=2", 'algorithm.correction="token"'],
-}
-SLOW = [
-    'placement.kind="disaggregated"',
-    "env.delay_seconds=0.05",
-    "env.opponents={random=1,perfect=1}",
-    "rollout.episodes=128",
-    "rollout.group_size=8",
-    "warm_start.steps=15",
-    "warm_start.episodes=200",
-    "run.checkpoint_every=1000",
-    "run.keep_trajectories_every=1000",
-    "evaluate.every=1000",
-    "evaluate.exact=false",
-    "evaluate.episodes=1",
-    "evaluate.final_episodes=1",
-    'evaluate.opponents=["random"]',
-]
-"""A short warm start leaves something to learn; everything that is not measured is short."""
 SETTLING = 4
 """Steps of reinforcement learning that do not count: rollout gets ahead in the first of them."""
 ASIDE = ("evaluate", "checkpoint")
@@ -50,12 +28,8 @@ T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm by seed; existing runs are continued. For the result see `earl bench asynchronous --help`."""
-    folders: dict[str, list[RunFolder]] = {arm: [] for arm in ARMS}
-    for seed in range(seeds):
-        for arm, settings in ARMS.items():
-            config = recipe("tictactoe", [*SLOW, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
-            folders[arm].append(trained(root, f"{arm}-seed{seed}", config))
-    config = recipe("tictactoe", [*SLOW, f"run.steps={steps}", *assignments, "env.delay_seconds=0"])
+    folders = by_arm(root, "asynchronous", seeds, steps, assignments)
+    config = shared("asynchronous", [f"run.steps={steps}", *assignments, "env.delay_seconds=0"])
     times = {arm: [_steps(folder, config) for folder in own] for arm, own in folders.items()}
     counts = {arm: [_not_lost(folder, config) for folder in own] for arm, own in folders.items()}
     played = seeds * GAMES * 2
@@ -67,7 +41,7 @@ def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] 
         "seeds": seeds,
         "steps": steps,
         "episodes": config.rollout.episodes,
-        "delay_seconds": recipe("tictactoe", [*SLOW, *assignments]).env.delay_seconds,
+        "delay_seconds": shared("asynchronous", assignments).env.delay_seconds,
         "games": played,
         **{
             arm: {
@@ -76,12 +50,12 @@ def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] 
                 "staleness_max": max(_staleness(folder) for folder in folders[arm]),
                 "not_lost": strength[arm],
             }
-            for arm in ARMS
+            for arm in folders
         },
-        "speedup": {arm: interval(_ratios(times["synchronous"], times[arm])) for arm in [*ARMS][1:]},
+        "speedup": {arm: interval(_ratios(times["synchronous"], times[arm])) for arm in [*folders][1:]},
         "not_lost_minus_synchronous": {
             arm: {name: difference(_ahead(counts[arm], counts["synchronous"], name)) for name in OPPONENTS}
-            for arm in [*ARMS][1:]
+            for arm in [*folders][1:]
         },
     }
 

@@ -9,47 +9,50 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from earl.benchmarks.rollout import interval, recipe
+from earl.benchmarks.rollout import intervals, recipe
 from earl.config import Config
 from earl.errors import EarlError
-from earl.recipe import dump
+from earl.recipe import dump, load_toml
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
 from earl.train import run as train
 
-ARMS = {
-    "72": ["context.limit=72"],
-    "120": ["context.limit=120"],
-    "auto": ['context.limit="auto"', "context.initial=72"],
-}
-HARD = [
-    "env.opponents={heuristic=1,perfect=1}",
-    'evaluate.opponents=["heuristic","perfect"]',
-    "warm_start.steps=15",
-]
-"""Against these opponents every game that is not lost quickly is long."""
-
 
 def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm, seed by seed; existing runs are continued. For the result see `earl bench ceiling --help`."""
-    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
-    for seed in range(seeds):
-        for arm, settings in ARMS.items():
-            config = recipe("tictactoe", [*HARD, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
-            seen[arm].append(_measured(trained(root, f"{arm}-seed{seed}", config)))
+    runs = by_arm(root, "ceiling", seeds, steps, assignments)
+    seen = {arm: [_measured(folder) for folder in folders] for arm, folders in runs.items()}
     means = {arm: mean(result["not_lost"] for result in results) for arm, results in seen.items()}
     return {
         "seeds": seeds,
         "steps": steps,
         "runs": str(root),
-        **{
-            arm: {name: interval([own[name] for own in results]) for name in results[0]}
-            for arm, results in seen.items()
-        },
+        **{arm: intervals(results) for arm, results in seen.items()},
         "auto_minus_120": means["auto"] - means["120"],
         "auto_minus_72": means["auto"] - means["72"],
     }
+
+
+ARMS = load_toml(Path(__file__).with_name("arms.toml"))
+
+
+def by_arm(
+    root: Path, benchmark: str, seeds: int, steps: int, assignments: Sequence[str]
+) -> dict[str, list[RunFolder]]:
+    """Train every arm of a benchmark, seed by seed."""
+    arms: dict[str, list[str]] = ARMS[benchmark]["arms"]
+    folders: dict[str, list[RunFolder]] = {arm: [] for arm in arms}
+    for seed in range(seeds):
+        for arm, settings in arms.items():
+            config = shared(benchmark, [f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
+            folders[arm].append(trained(root, f"{arm}-seed{seed}", config))
+    return folders
+
+
+def shared(benchmark: str, assignments: Sequence[str]) -> Config:
+    """What all arms of a benchmark have in common, with the assignments of `--set`."""
+    return recipe(ARMS[benchmark]["env"], [*ARMS[benchmark]["shared"], *assignments])
 
 
 def trained(root: Path, name: str, config: Config) -> RunFolder:

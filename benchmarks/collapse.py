@@ -11,35 +11,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from earl.benchmarks.ceiling import trained
-from earl.benchmarks.rollout import interval, recipe
+from earl.benchmarks.ceiling import by_arm
+from earl.benchmarks.rollout import intervals
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 
-ARMS = {
-    "fixed": ["context.limit=60"],
-    "fixed_left_out": ["context.limit=60", "context.learn_truncated=false"],
-    "auto": ['context.limit="auto"', "context.initial=60"],
-    "roomy": ["context.limit=96"],
-}
-THINKING = [
-    "env.options={num_operations=16,min_operations=4,max_operand=4,max_value=9}",
-    "agent.thinking=true",
-    "agent.max_turn_tokens=96",  # so that the context limit binds
-    "agent.retries=0",
-    "agent.forfeit_reward=-1.0",
-    'warm_start.teacher="thinker"',
-    "warm_start.steps=60",
-    "warm_start.episodes=256",
-    "warm_start.minibatches=8",
-    "model.layers=2",
-    "model.heads=2",
-    "rollout.episodes=256",
-    "algorithm.entropy=0.0",
-    "learner.final_learning_rate=5e-4",
-    "run.processes=1",
-]
-"""Operands and results have one digit, so that each result is at the same distance from its operation."""
 SMOOTHED = 5
 """Steps that are averaged before the best, the first or the last reward is taken."""
 CUT = 0.1
@@ -48,19 +24,12 @@ CUT = 0.1
 
 def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm, seed by seed; existing runs are continued. For the result see `earl bench collapse --help`."""
-    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
-    for seed in range(seeds):
-        for arm, settings in ARMS.items():
-            own = [*THINKING, f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments]
-            seen[arm].append(measured(trained(root, f"{arm}-seed{seed}", recipe("arithmetic", own))))
+    runs = by_arm(root, "collapse", seeds, steps, assignments)
     return {
         "seeds": seeds,
         "steps": steps,
         "runs": str(root),
-        **{
-            arm: {name: interval([own[name] for own in results]) for name in results[0]}
-            for arm, results in seen.items()
-        },
+        **{arm: intervals([measured(folder) for folder in folders]) for arm, folders in runs.items()},
     }
 
 

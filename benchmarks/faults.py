@@ -146,6 +146,15 @@ FULL = "object store full"
 HEALS_AFTER = 10.0
 
 
+def run(
+    rounds: int, num_hosts: int | None, rate: str, seed: int, root: Path, assignments: Sequence[str]
+) -> dict[str, Any]:
+    """See `earl bench faults --help`."""
+    if num_hosts is None:
+        return processes(root, seed, rounds, assignments)
+    return hosts(root, seed, num_hosts, rate, assignments)
+
+
 def processes(root: Path, seed: int = 0, rounds: int = 2, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Kill and stop processes of runs, in each round once in every role and stage; see `campaign`. Run names must be
     new.

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -75,12 +74,12 @@ def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:
     return chosen
 
 
-def run(cases: Sequence[MemoryCase]) -> dict[str, Any]:
-    """Measure each case in separate processes. For the result see `earl bench footprint --help`.
+def run(only: str | None, cases: Path | None) -> dict[str, Any]:
+    """Measure each case of `cases_of` in separate processes. For the result see `earl bench footprint --help`.
 
     Bytes are beyond those of a process before it makes a model; `error` is relative to the measured peak.
     """
-    rows = [_row(case) for case in cases]
+    rows = [_row(case) for case in cases_of(only, cases)]
     errors = [row["error"] for row in rows]
     return {
         "device": _device(),

@@ -4,27 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from earl.config import Config
+from earl.benchmarks.ceiling import trained
 from earl.errors import EarlError
-from earl.placement.backend import EmbeddedBackend, on_cluster
-from earl.placement.peers import Peers
-from earl.recipe import build, dump, override
-from earl.runs.folder import RunFolder, create, lock
+from earl.recipe import build, load_toml, override
+from earl.runs.folder import RunFolder
 from earl.runs.store import Store
-from earl.stopping import StopRequest
-from earl.train import train
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
-    "agent": {"max_turn_tokens": 2},
-    "model": {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 64},
-    "warm_start": {"steps": 10, "teacher": "expert", "episodes": 96, "minibatches": 12, "learning_rate": 5e-3},
-    "rollout": {"episodes": 32, "group_size": 4},
-    "algorithm": {"kl": 0.01},
-    "learner": {"minibatches": 2},
-    "evaluate": {"every": 100, "opponents": ["random"], "episodes": 20, "final_episodes": 20},
-    "run": {"steps": 20, "processes": 1, "checkpoint_every": 100, "keep_trajectories_every": 100},
-}
+RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 KINDS = ("colocated", "disaggregated")
 TAKEN = ("dispatch/", "weights/", "memory/peak_bytes")
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2))
@@ -32,7 +18,7 @@ LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2))
 
 
 def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train under every placement; run names must be new. For the result see `earl bench placements --help`."""
+    """Train under every placement; existing runs are continued. For the result see `earl bench placements --help`."""
     config = build(override(RECIPE, assignments))
     expected = numbers(trained(root, "embedded", config))
     rows = []
@@ -44,19 +30,6 @@ def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
             found = numbers(trained(root, f"{kind}-{dp}-{tp}-{cp}", placed))
             rows.append({"placement": kind, **layout, **differences(expected, found)})
     return {"steps": config.total_steps, "rows": rows}
-
-
-def trained(root: Path, name: str, config: Config) -> RunFolder:
-    folder = create(root, name, dump(config))
-    with lock(folder):
-        if config.placement.kind in KINDS:
-            with on_cluster(config) as place:
-                progress = train(folder, config, place, Peers(), StopRequest(), None)
-        else:
-            progress = train(folder, config, EmbeddedBackend(config, Peers()), Peers(), StopRequest(), None)
-    if not progress.finished:
-        raise EarlError(f"run {name!r} stopped at step {progress.step} of {config.total_steps}")
-    return folder
 
 
 def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:

@@ -4,11 +4,13 @@ warm start (so that games last) ─▶ repeat: local, generate ─▶ ratio ─�
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import GenerationConfig
@@ -27,7 +29,7 @@ from earl.rollout.prompt import Completion, Prompt
 from earl.rollout.tasks import draw_tasks, group_episodes
 from earl.runs.journal import Clock
 from earl.seeds import derive
-from earl.trajectory import FIRST_POLICY_AUTHOR, Trajectory
+from earl.trajectory import Trajectory
 
 
 class GenerateSampler:
@@ -74,21 +76,11 @@ class GenerateSampler:
 
 
 WARM_STEPS = 20
+FEWEST = 24
+"""Episodes of one pass; with fewer at once, several waves run in sequence."""
 
 
 PARTS = ("setup", "sampler", "environment", "chat")
-
-
-class Timed:
-    def __init__(self, sampler: Completes, clock: Clock) -> None:
-        self._sampler, self._clock = sampler, clock
-
-    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        with self._clock("sampler"):
-            return self._sampler.generate(prompts)
-
-    def release(self, sessions: Sequence[int]) -> None:
-        self._sampler.release(sessions)
 
 
 def recipe(env: str, assignments: Sequence[str]) -> Config:
@@ -106,28 +98,24 @@ def run(
     config = recipe(env, assignments)
     policy = make(config.model, config.run.seed)
     placement = warmed(config, policy)
-    local_sampler = LocalSampler(policy, config.rollout.temperature)
-    samplers: dict[str, Completes] = {
-        "local": local_sampler,
-        "generate": GenerateSampler(policy, config.rollout.temperature),
-    }
-    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
-    for number in range(-1, repeats):  # the first pair warms up
-        for name, sampler in samplers.items():
-            measured = one_pass(placement, sampler, episodes, number)
-            if number >= 0:
-                passes[name].append(measured)
+    samplers = ours(config, policy)
+    passes = in_turns(placement, samplers, episodes, repeats)
     return {
         "env": env,
         "episodes": episodes,
         "repeats": repeats,
         "parameters": sum(parameter.numel() for parameter in policy.model.parameters()),
         "threads": torch.get_num_threads(),
-        "turns_per_episode": median(p["turns"] / episodes for p in passes["local"]),
+        "turns_per_episode": median(own["turns"] for own in passes["local"]),
         **{name: rates(own) for name, own in passes.items()},
-        "ratio": interval([b["seconds"] / a["seconds"] for a, b in zip(*passes.values(), strict=True)]),
-        "seconds": _parts(placement, local_sampler, episodes),
+        "ratio": interval([a["episodes"] / b["episodes"] for a, b in zip(*passes.values(), strict=True)]),
+        "seconds": _parts(placement, samplers["local"], episodes),
     }
+
+
+def ours(config: Config, policy: Policy) -> dict[str, Completes]:
+    temperature = config.rollout.temperature
+    return {"local": LocalSampler(policy, temperature), "generate": GenerateSampler(policy, temperature)}
 
 
 def warmed(config: Config, policy: Policy) -> StepPipeline:
@@ -146,21 +134,29 @@ def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episod
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def one_pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
-    """One rollout, from making the environments to the last trajectory."""
+def in_turns(
+    placement: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
+) -> dict[str, list[dict[str, float]]]:
+    """What every sampler's passes took; a first round warms up."""
+    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
+    for number in range(repeats + 1):
+        for name, sampler in samplers.items():
+            passes[name].append(_pass(placement, sampler, count, number))
+    return {name: own[1:] for name, own in passes.items()}
+
+
+def _pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
+    """`count` episodes at once, from making the environments to the last trajectory; again until there are FEWEST."""
+    played: list[Trajectory] = []
     began = time.perf_counter()
-    played = play(episodes_of(placement, count, number), sampler)
+    while len(played) < max(count, FEWEST):
+        played += play(episodes_of(placement, count, 1000 * number + len(played)), sampler)
     seconds = time.perf_counter() - began
     return {
-        "seconds": seconds,
         "episodes": len(played) / seconds,
-        "tokens": sum(map(_sampled, played)) / seconds,
-        "turns": sum(len(trajectory.turns) for trajectory in played),
+        "tokens": sum(trajectory.num_sampled for trajectory in played) / seconds,
+        "turns": sum(len(trajectory.turns) for trajectory in played) / len(played),
     }
-
-
-def _sampled(trajectory: Trajectory) -> int:
-    return int((trajectory.authors >= FIRST_POLICY_AUTHOR).sum())
 
 
 def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
@@ -171,29 +167,23 @@ def interval(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
+def intervals(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: interval([row[name] for row in rows]) for name in rows[0]}
+
+
 def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
     """Seconds of the parts of a local pass; a separate pass, since timing has a cost."""
-    clock, chat = Clock(), placement.world.chat
+    clock = Clock()
     clock.seconds = dict.fromkeys(PARTS, 0.0)
-    kept = {name: getattr(chat, name) for name in ("opening", "reply", "decode")}
     began = time.perf_counter()
     with clock("setup"):
-        episodes = episodes_of(placement, count, number=-2)
-    for episode in episodes:
-        for name in ("rule", "step"):
-            setattr(episode.env, name, _clocked(clock, "environment", getattr(episode.env, name)))
-    for name, function in kept.items():
-        setattr(chat, name, _clocked(clock, "chat", function))
-    play(episodes, Timed(sampler, clock))
-    for name, function in kept.items():
-        setattr(chat, name, function)
+        episodes = episodes_of(placement, count, number=-1)
+    with ExitStack() as patched:
+        timed: list[tuple[str, object, str]] = [("sampler", sampler, "generate")]
+        timed += [("chat", placement.world.chat, name) for name in ("opening", "reply", "decode")]
+        timed += [("environment", episode.env, name) for episode in episodes for name in ("rule", "step")]
+        for part, owner, name in timed:
+            patched.enter_context(patch.object(owner, name, clock(part)(getattr(owner, name))))
+        play(episodes, sampler)
     whole = time.perf_counter() - began
     return {**clock.seconds, "python": whole - sum(clock.seconds.values())}
-
-
-def _clocked(clock: Clock, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        with clock(stage):
-            return function(*arguments)
-
-    return call

@@ -9,12 +9,10 @@ from statistics import median
 from typing import Any
 
 from earl.benchmarks import rollout
-from earl.benchmarks.rollout import GenerateSampler, interval, one_pass, rates, recipe
+from earl.benchmarks.rollout import in_turns, interval, ours, rates, recipe
 from earl.config import Config, SamplerConfig
-from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make, shape_of
 from earl.engine.samplers import choose, longest_context
-from earl.placement.pipeline import StepPipeline
 from earl.rollout.drivers import Completes
 
 CONCURRENT = (1, 16, 64, 128)
@@ -23,8 +21,6 @@ MODELS = {
     "5M": ("model.hidden=256", "model.layers=6", "model.heads=8", "model.intermediate=768"),
 }
 WARM = ("warm_start.episodes=128", "warm_start.minibatches=8")
-FEWEST = 24
-"""Minimum episodes of one pass; with fewer concurrent ones, several waves run in sequence."""
 CHOICES = {"local": "local", "vllm": "vllm_eager"}
 """The names used here for the engines that `auto` chooses from."""
 
@@ -49,11 +45,10 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
     parameters = shape_of(policy.model).parameters
     with ExitStack() as engines:
         samplers = _samplers(config, policy, engines.callback)
-        measured = {count: _passes(placement, samplers, count, repeats) for count in concurrent}
-    turns = [own["turns"] / own["count"] for own in measured[concurrent[0]]["local"]]
+        measured = {count: in_turns(placement, samplers, count, repeats) for count in concurrent}
     return {
         "parameters": parameters,
-        "turns_per_episode": median(turns),
+        "turns_per_episode": median(own["turns"] for own in measured[concurrent[0]]["local"]),
         "concurrent": {str(count): _told(passes) for count, passes in measured.items()},
     }
 
@@ -61,37 +56,13 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
 def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], None]], Any]) -> dict[str, Completes]:
     from earl.engine.vllm.sampler import VllmSampler
 
-    temperature = config.rollout.temperature
-    samplers: dict[str, Completes] = {
-        "local": LocalSampler(policy, temperature),
-        "generate": GenerateSampler(policy, temperature),
-    }
+    temperature, samplers = config.rollout.temperature, ours(config, policy)
     for name, compiled in (("vllm_eager", False), ("vllm_compiled", True)):
         settings = SamplerConfig(engine="vllm", compiled=compiled, kv_cache_gib=0.25)
         engine = VllmSampler(policy, settings, temperature, longest_context(config, shape_of(policy.model)))
         at_end(engine.close)
         samplers[name] = engine
     return samplers
-
-
-def _passes(
-    placement: StepPipeline, samplers: dict[str, Completes], count: int, repeats: int
-) -> dict[str, list[dict[str, float]]]:
-    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
-    for number in range(-1, repeats):  # the first round warms up
-        for name, sampler in samplers.items():
-            waves = [one_pass(placement, sampler, count, 1000 * number + wave) for wave in range(-(-FEWEST // count))]
-            if number >= 0:
-                passes[name].append(_whole(waves, count))
-    return passes
-
-
-def _whole(waves: Sequence[dict[str, float]], count: int) -> dict[str, float]:
-    seconds = sum(wave["seconds"] for wave in waves)
-    tokens = sum(wave["tokens"] * wave["seconds"] for wave in waves)
-    episodes = count * len(waves)
-    turns = sum(wave["turns"] for wave in waves)
-    return {"episodes": episodes / seconds, "tokens": tokens / seconds, "turns": turns, "count": episodes}
 
 
 def _standing(rates: dict[str, list[float]]) -> list[str]:

@@ -45,9 +45,7 @@ def contestant(
             raise EarlError(f"{error}; a model is a folder or a hub id, ORGANISATION/NAME") from error
     if checkpoint is not None:
         raise EarlError(f"{player!r} is a model, not a run; leave out --checkpoint")
-    if env is None:
-        raise EarlError(f"{player!r} is a model; say with --env where it plays")
-    config = resolve(env, (rules or (None, ()))[0], {}, (rules or (None, ()))[1])
+    config = _recipe(player, env, rules)
     policy = load(player)
     check_player(config, policy)
     return config, judge(config, policy)
@@ -59,11 +57,16 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
     `name` is a folder or hub id, for its tokenizer; `model` is the name that the server knows, if different. Raises
     EarlError if the server does not answer or does not know the model.
     """
-    if env is None:
-        raise EarlError(f"{name!r} is a model; say with --env where it plays")
-    config = resolve(env, (rules or (None, ()))[0], {}, (rules or (None, ()))[1])
+    config = _recipe(name, env, rules)
     sampler = served(url, name, model)
     return config, EvalPolicy(world_of(config, sampler.tokenizer), Greedy(sampler))
+
+
+def _recipe(name: str, env: str | None, rules: Rules | None) -> Config:
+    if env is None:
+        raise EarlError(f"{name!r} is a model; say with --env where it plays")
+    file, assignments = rules or (None, ())
+    return resolve(env, file, {}, assignments)
 
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, EvalPolicy]:

@@ -4,17 +4,22 @@ from collections.abc import Callable
 from random import Random
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
+from earl.agents.scripted.base import ScriptedPlayer
 from earl.cli.text import clean
-from earl.envs.base import TextEnv
+from earl.envs import registry
+from earl.envs.base import Info, TextEnv
 from earl.envs.games.base import Game, State
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
 from earl.placement.embedded import EvalPolicy
 from earl.rollout.drivers import play
+from earl.rollout.episode import Episode
 from earl.rollout.tasks import EVALUATION
 from earl.seeds import derive
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory
 
 
 def ask(rule: Callable[[str], str | None]) -> str:
@@ -48,40 +53,28 @@ class Person:
     def move(self, game: Game, state: State, rng: Random) -> int:
         del rng
         self.show(game, state)
-        click.echo(f"You are {game.marks[state.player]}.")
+        click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
         move = game.actions.index(ask(lambda text: _rule(game, state, text)))
         self._left = game.play(state, move)
         return move
 
     def show(self, game: Game, state: State) -> None:
         before = self._left or State()
-        made = [move for move in game.legal(before) if game.play(before, move) == state]
-        if made:
-            click.echo(clean(f"{self._other} plays {game.action(made[0])}"))
+        for move in (move for move in game.legal(before) if game.play(before, move) == state):
+            click.echo(clean(f"{self._other} plays {game.actions[move]}"))
         click.echo(board(game, state))
 
 
-def play_env(env: TextEnv, seed: int, other: str) -> None:
+def solve(env: TextEnv, seed: int) -> None:
+    """Let a person act in a task."""
     observation, _ = env.reset(seed=seed)
-    if not isinstance(env, BoardGameEnv):
-        click.echo(clean(f"{env.instructions}\n"))
-    over = False
-    while not over:
-        _show(env, observation, other)
+    click.echo(clean(f"{env.instructions}\n\n{observation}"))
+    terminated = truncated = False
+    while not (terminated or truncated):
         observation, _, terminated, truncated, _ = env.step(ask(env.rule))
-        over = terminated or truncated
-    _show(env, observation, other)
+        click.echo(clean(observation))
     if truncated:
         click.echo(f"no more turns: {env.max_turns} were allowed")
-
-
-def _show(env: TextEnv, observation: str, other: str) -> None:
-    if not isinstance(env, BoardGameEnv):
-        return click.echo(clean(observation))
-    if env.game.over(env.state):
-        result = observation.splitlines()[-1]
-        return click.echo(f"{board(env.game, env.state)}\n{result}")
-    return click.echo(clean(f"{board(env.game, env.state)}\nYou are {env.game.marks[env.seat]} against {other}."))
 
 
 def _rule(game: Game, state: State, text: str) -> str | None:
@@ -90,42 +83,55 @@ def _rule(game: Game, state: State, text: str) -> str | None:
 
 
 RESULTS = {Outcome.WIN: "you lose", Outcome.DRAW: "draw", Outcome.LOSS: "you win"}
-"""The model's outcome from the person's view."""
+"""The outcome of the environment's agent from the person's view."""
 SHOWN = (Author.ENVIRONMENT, Author.TOOL)
+
+
+def play_scripted(player: ScriptedPlayer, name: str, game: str, seat: int, seed: int) -> None:
+    """Play against a scripted player at `seat`."""
+    person = Person(name)
+    env = registry.make(game, seat=seat, opponent=person)
+    env.reset(seed=seed)
+    rng, terminated, info = Random(f"opponent {seed}"), False, Info()
+    while not terminated:
+        _, _, terminated, _, info = env.step(player.act(env, rng))
+    assert isinstance(env, BoardGameEnv)
+    person.show(env.game, env.state)
+    click.echo(RESULTS[Outcome(info["outcome"])])
 
 
 def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
     """Play against a model at `seat`. The person is the environment's opponent: the model plays as in evaluations."""
     person = Person(name)
     task = Task(judge.world.env, derive(EVALUATION, seed), seat, "person")
-    episode = judge.world.episode(task, task.seed, 0, opponent=person)
-    [played] = play([episode], judge.sampler)
-    _check(played)
+    episode, played = _played(judge, task, person)
     assert isinstance(episode.env, BoardGameEnv)
     person.show(episode.env.game, episode.env.state)
     if played.stop is not StopReason.FINISHED:
-        reply = _text(judge, played, played.turns[-1])
+        last = played.turns[-1]
+        reply = _text(judge, played.tokens[last.action_start : last.end])
         click.echo(clean(f"{name} replied {reply!r}, which is no legal move in time ({played.stop})"))
     click.echo(RESULTS[played.outcome])
 
 
 def watch(judge: EvalPolicy, seed: int) -> None:
-    task = Task(judge.world.env, derive(EVALUATION, seed, "", 0, 0))
-    [played] = play([judge.world.episode(task, task.seed, 0)], judge.sampler)
-    _check(played)
+    _, played = _played(judge, Task(judge.world.env, derive(EVALUATION, seed, "", 0, 0)))
     for turn in played.turns:
-        asked = played.tokens[turn.prompt_start : turn.action_start]
-        shown = asked[[author in SHOWN for author in played.authors[turn.prompt_start : turn.action_start]]]
-        click.echo(clean(f"task   {judge.world.chat.decode(tuple(map(int, shown)))}"))
-        click.echo(clean(f"model  {_text(judge, played, turn)}"))
+        asked = slice(turn.prompt_start, turn.action_start)
+        shown = played.tokens[asked][np.isin(played.authors[asked], SHOWN)]
+        click.echo(clean(f"task   {_text(judge, shown)}"))
+        click.echo(clean(f"model  {_text(judge, played.tokens[turn.action_start : turn.end])}"))
     solved = played.outcome is Outcome.WIN
     click.echo("solved" if solved else f"not solved ({played.stop})")
 
 
-def _text(judge: EvalPolicy, played: Trajectory, turn: Turn) -> str:
-    return judge.world.chat.decode(tuple(map(int, played.tokens[turn.action_start : turn.end])))
+def _text(judge: EvalPolicy, tokens: NDArray[np.int32]) -> str:
+    return judge.world.chat.decode(tuple(tokens.tolist()))
 
 
-def _check(played: Trajectory) -> None:
+def _played(judge: EvalPolicy, task: Task, opponent: object = None) -> tuple[Episode, Trajectory]:
+    episode = judge.world.episode(task, task.seed, 0, opponent)
+    [played] = play([episode], judge.sampler)
     if played.error:
-        raise EarlError(f"environment {played.task.env!r} fails: {played.error}; check it with `earl envs check`")
+        raise EarlError(f"environment {task.env!r} fails: {played.error}; check it with `earl envs check`")
+    return episode, played

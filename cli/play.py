@@ -25,8 +25,11 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
     nobody is met: without --against you solve the task of --seed yourself, with --against RUN you watch how the run's
     model solves one. Ctrl-D or Ctrl-C leaves.
     """
-    from earl.cli.players import find_run
+    from earl.agents.scripted import registry as scripted
+    from earl.cli import contestants, duel
+    from earl.cli.players import find_run, nobody
     from earl.envs import registry
+    from earl.errors import EarlError
 
     task = registry.seats(env) == 1
     if task and seat:
@@ -34,37 +37,22 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
     folder = None if against is None else find_run(root, against)
     if checkpoint is not None and folder is None:
         raise click.UsageError("--checkpoint is of a run; name one with --against, or leave it out.")
-    place = SEATS.index(seat or "first")
+    other = 1 - SEATS.index(seat or "first")
     try:
-        if folder is None:
-            _without_a_model(env, against, place, seed, root)
-        else:
-            from earl.cli import contestants, duel  # loads torch, which a scripted opponent does not need
-
+        if folder is not None:
             _, judge = contestants.of_run(folder, env, checkpoint)
             if task:
                 duel.watch(judge, seed)
             else:
-                duel.play_model(judge, folder.name, 1 - place, seed)
+                duel.play_model(judge, folder.name, other, seed)
+        elif against is None and task:
+            duel.solve(registry.make(env), seed)
+        elif against is None:
+            some = ", ".join(scripted.names(env))
+            raise EarlError(f"{env} is played against somebody; name a run or an opponent with --against, of: {some}")
+        elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, "minimax"}:
+            raise nobody(root, against, env)
+        else:
+            duel.play_scripted(scripted.player(against, env), against, env, other, seed)
     except KeyboardInterrupt:
         click.echo("\nleft before the end")
-
-
-def _without_a_model(env: str, against: str | None, seat: int, seed: int, root: Path) -> None:
-    from earl.agents.scripted import registry as scripted
-    from earl.cli import duel
-    from earl.cli.players import nobody
-    from earl.envs import registry
-    from earl.errors import EarlError
-
-    if registry.seats(env) == 1:
-        if against is not None:
-            raise nobody(root, against, env)
-        return duel.play_env(registry.make(env), seed, "")
-    if against is None:
-        some = ", ".join(scripted.names(env))
-        raise EarlError(f"{env} is played against somebody; name a run or an opponent with --against, of: {some}")
-    if against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, "minimax"}:
-        raise nobody(root, against, env)
-    opponent = scripted.player(against, env)
-    return duel.play_env(registry.make(env, seat=seat, opponent=opponent), seed, against)

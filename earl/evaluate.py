@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from earl.agents.scripted.registry import player as scripted_player
 from earl.envs.games.base import Game, Player, State
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.rollout.drivers import Completes, play
 from earl.rollout.metrics import match_results
-from earl.rollout.tasks import EVALUATION, EpisodeFactory, opponent_of
+from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import StopReason, Task, Trajectory
 
@@ -44,11 +45,11 @@ def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episod
 def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
     """Play one match. Raises EarlError when an environment fails, every episode ends by a fault, or a tree has
     more than MAX_LEAVES leaves."""
+    weights = None
     if match.exact:
         played, weights = _enumerate(world, sampler, match)
     else:
         played = _sample(world, sampler, match, seed)
-        weights = [1.0] * len(played)
     faults = [t.error for t in played if t.stop is StopReason.ENV_ERROR]
     if faults:
         raise EarlError(
@@ -68,9 +69,8 @@ def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
 def _sample(world: EpisodeFactory, sampler: Completes, match: Match, seed: int) -> list[Trajectory]:
     played: list[Trajectory] = []
     for start in range(0, match.episodes, WAVE):
-        numbers = range(start, min(start + WAVE, match.episodes))
         episodes = []
-        for number in numbers:
+        for number in range(start, min(start + WAVE, match.episodes)):
             own = derive(EVALUATION, seed, match.opponent, match.seat, number)
             task = Task(world.env, own, match.seat, match.opponent)
             episodes.append(world.episode(task, own, number - start))
@@ -89,12 +89,9 @@ class Script:
     weight: float = 1.0  # probability of the path, by the player's distribution
     others: list[tuple[int, ...]] = field(default_factory=list)
 
-    def distribution(self, game: Game, state: State) -> tuple[tuple[int, float], ...]:
-        return self.player.distribution(game, state)
-
     def move(self, game: Game, state: State, rng: Random) -> int:
         del rng
-        choices = self.distribution(game, state)
+        choices = self.player.distribution(game, state)
         place = len(self.path)
         choice = self.script[place] if place < len(self.script) else 0
         if place >= len(self.script):
@@ -106,14 +103,14 @@ class Script:
 
 def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple[list[Trajectory], list[float]]:
     """Every leaf of the tree of the opponent's replies, with its probability; for ANY, all leaves weigh the same."""
-    player = opponent_of("random" if match.opponent == ANY else match.opponent, world.env)
+    player = scripted_player("random" if match.opponent == ANY else match.opponent, world.env)
     task = Task(world.env, 0, match.seat, match.opponent)
     played: list[Trajectory] = []
     weights: list[float] = []
     pending: list[tuple[int, ...]] = [()]
     while pending:
         wave, pending = pending[:WAVE], pending[WAVE:]
-        scripts = [Script(player, script) for script in wave]  # type: ignore[arg-type]
+        scripts = [Script(player, script) for script in wave]
         episodes = [world.episode(task, 0, i, opponent) for i, opponent in enumerate(scripts)]
         played += play(episodes, sampler)
         weights += [1.0 if match.opponent == ANY else script.weight for script in scripts]

@@ -36,10 +36,6 @@ class Author(IntEnum):
     ACTION = 4
 
 
-FIRST_POLICY_AUTHOR = Author.THINKING
-"""Authors from here on are the policy."""
-
-
 class StopReason(StrEnum):
     FINISHED = "finished"
     ILLEGAL_ACTION = "illegal_action"

@@ -42,4 +42,4 @@ class ScriptedPlayer:
     def act(self, env: TextEnv, rng: Random) -> str:
         if not isinstance(env, BoardGameEnv):
             raise EarlError(f"a board player cannot act in {type(env).__name__}; use it with a board game")
-        return env.game.action(self.move(env.game, env.state, rng))
+        return env.game.actions[self.move(env.game, env.state, rng)]

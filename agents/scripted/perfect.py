@@ -10,8 +10,7 @@ from earl.envs.games.base import Game, State
 WIN = 1000
 """A won game is worth WIN plus the remaining depth, so that sooner is better. Above any `promise`."""
 
-Bounds = tuple[int, int]
-Table = dict[State, Bounds]
+Table = dict[State, tuple[int, int]]
 """Lower and upper bound of each position's value. Within one search a position occurs at one depth only."""
 
 
@@ -51,26 +50,14 @@ def search(game: Game, state: State, depth: int, alpha: int, beta: int, table: T
         return lowest
     if highest <= alpha:
         return highest
-    value = _best(game, state, moves, depth, (max(alpha, lowest), min(beta, highest)), table)
-    table[state] = _bounds(value, (max(alpha, lowest), min(beta, highest)), (lowest, highest))
-    return value
-
-
-def _best(game: Game, state: State, moves: tuple[int, ...], depth: int, window: Bounds, table: Table) -> int:
-    alpha, beta = window
+    alpha, beta = max(alpha, lowest), min(beta, highest)
     best = -2 * WIN
     for move in _ordered(game, moves):
         best = max(best, -search(game, game.play(state, move), depth - 1, -beta, -max(alpha, best), table))
         if best >= beta:
             break
+    table[state] = best if best > alpha else lowest, best if best < beta else highest
     return best
-
-
-def _bounds(value: int, window: Bounds, known: Bounds) -> Bounds:
-    alpha, beta = window
-    if value <= alpha:
-        return known[0], value
-    return (value, known[1]) if value >= beta else (value, value)
 
 
 def _ordered(game: Game, moves: tuple[int, ...]) -> list[int]:

@@ -28,13 +28,6 @@ class Streams(Protocol):
         """Drop the sampler's state of these episodes."""
 
 
-def play_concurrently(episodes: Sequence[Episode], sampler: Streams) -> list[Trajectory]:
-    """Run all episodes to their end; trajectories in the same order."""
-    # In a thread of its own: the caller's thread may already run an event loop.
-    with ThreadPoolExecutor(1, "earl-rollout") as thread:
-        return thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
-
-
 async def _play_all(episodes: Sequence[Episode], sampler: Streams) -> list[Trajectory]:
     with ThreadPoolExecutor(THREADS, "earl-environment") as threads:
         return await asyncio.gather(*(play_one(episode, sampler, threads) for episode in episodes))
@@ -78,7 +71,8 @@ def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:
     """Run all episodes to their end; trajectories in the same order.
     Concurrent if the sampler takes single prompts, else in lockstep."""
     if isinstance(sampler, Streams):
-        return play_concurrently(episodes, sampler)
+        with ThreadPoolExecutor(1, "earl-rollout") as thread:  # the caller's may already run an event loop
+            return thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
     waiting = [episode for episode in episodes if episode.stop is None]
     while waiting:
         completions = sampler.generate([episode.prompt() for episode in waiting])

@@ -127,7 +127,7 @@ class Episode:
         if fault.message:
             return self.fail(fault.message)
         self._task, self._told = self._observation, Told("user", self._observation)
-        self.transcript.give(self._opening(self._observation))
+        self.transcript.give(self.chat.opening(self._instructions, self._observation))
         if len(self.transcript) >= self.rules.context_limit:
             raise EarlError(
                 f"context.limit is {self.rules.context_limit} tokens, but the first prompt of "
@@ -231,7 +231,7 @@ class Episode:
         return self._refuse(start, StopReason.TRUNCATED_TURN, rule)
 
     def _continue(self, info: Info, observation: str, closed: bool) -> None:
-        if self._num_replies() >= self._max_turns:
+        if sum(not turn.summary for turn in self.turns) >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
         last, told = self.turns[-1], Told(info.get("role", "user"), observation)
         self._rounds.append(PastTurn(self._told, last.action_start, last.end, closed))
@@ -256,7 +256,7 @@ class Episode:
         self._context_start = len(self.transcript)
         tellings = [*(kept.told for kept in self._rounds), told]
         head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
-        self.transcript.give(self._opening(head))
+        self.transcript.give(self.chat.opening(self._instructions, head))
         for kept, telling in zip(self._rounds, tellings[1:], strict=True):
             self.transcript.repeat(kept.start, kept.end)
             self._prompt_start = len(self.transcript)
@@ -281,12 +281,6 @@ class Episode:
 
     def _room(self) -> int:
         return self.rules.context_limit - (len(self.transcript) - self._context_start)
-
-    def _num_replies(self) -> int:
-        return sum(not turn.summary for turn in self.turns)
-
-    def _opening(self, observation: str) -> Piece:
-        return self.chat.opening(self._instructions, observation)
 
     def _policy_authors(self, tokens: list[int], thinking: str) -> bytes:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""

@@ -1,6 +1,6 @@
 """Metrics of a step's episodes, and match results."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -48,14 +48,6 @@ def match_results(
 
 
 def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, float]], exact: bool) -> MatchResult:
-    shares: Mapping[str, float] = _shares(members)
-    faults = tuple(str(t.error) for t, _ in members if t.stop is StopReason.SAMPLER_ERROR)
-    return MatchResult(
-        env=env, opponent=opponent, seat=seat, exact=exact, episodes=len(members), **shares, faults=faults
-    )
-
-
-def _shares(members: list[tuple[Trajectory, float]]) -> dict[str, float]:
     """Wins, draws and losses add up to 1; a forfeit or truncation is a loss, and is counted separately as well."""
     total = sum(weight for _, weight in members)
     shares = dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), 0.0)
@@ -63,7 +55,9 @@ def _shares(members: list[tuple[Trajectory, float]]) -> dict[str, float]:
         shares[trajectory.outcome.value] += weight
         shares["illegal"] += weight * (trajectory.illegal > 0)
         shares["truncated"] += weight * trajectory.truncated
-    return {name: weight / total for name, weight in shares.items()}  # divided last, so that a full share is exactly 1
+    shares = {name: weight / total for name, weight in shares.items()}  # divided last: a full share is exactly 1
+    faults = tuple(str(t.error) for t, _ in members if t.stop is StopReason.SAMPLER_ERROR)
+    return MatchResult(env, opponent, seat, exact, len(members), **shares, faults=faults)
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from earl.agents.chat import Chat
@@ -30,7 +29,7 @@ class EpisodeFactory:
     @property
     def seats(self) -> int:
         """2 for games, 1 for tool tasks."""
-        return seats(self.env)
+        return registry.seats(self.env)
 
     def episode(self, task: Task, seed: int, session: int, opponent: object = None) -> Episode:
         """A new episode of a task; `opponent` replaces the task's."""
@@ -44,7 +43,7 @@ class EpisodeFactory:
     def make(self, task: Task, opponent: object = None) -> TextEnv:
         if self.seats == 1:
             return registry.make(self.env, **self.options)
-        met = opponent if opponent is not None else opponent_of(task.opponent, self.env)
+        met = opponent if opponent is not None else player(task.opponent, self.env)
         return registry.make(self.env, seat=task.seat, opponent=met, **self.options)
 
 
@@ -56,17 +55,6 @@ class Unmade:
 
     def reset(self, **_: object) -> None:
         raise EarlError(self._fault)
-
-
-@cache
-def seats(env: str) -> int:
-    return registry.seats(env)
-
-
-@cache
-def opponent_of(name: str, env: str) -> object:
-    """The named scripted player; players keep no state between games."""
-    return player(name, env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +79,8 @@ def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) 
     Systematic sampling: `count` evenly spaced points, shifted by one random offset, select from the cells opponent ×
     seat laid end to end by their shares. Over many steps every cell gets exactly its share.
     """
-    cells = [
-        (name, seat, share / seats(env))
-        for name, share in (opponents or {"": 1.0}).items()
-        for seat in range(seats(env))
-    ]
+    seats, shares = registry.seats(env), opponents or {"": 1.0}
+    cells = [(name, seat, share / seats) for name, share in shares.items() for seat in range(seats)]
     total = sum(share for _, _, share in cells)
     offset = derive(seed, "offset") / 2**63
     drawn, reached, index = [], 0.0, 0

@@ -20,6 +20,10 @@ class State(NamedTuple):
     def player(self) -> int:
         return (self.first | self.second).bit_count() & 1
 
+    def add(self, stone: int) -> "State":
+        """The state after the player to move has set this stone."""
+        return State(self.first, self.second | stone) if self.player else State(self.first | stone, self.second)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Game:
@@ -52,24 +56,14 @@ class Game:
     def over(self, state: State) -> bool:
         return not self.legal(state)
 
-    def action(self, move: int) -> str:
-        return self.actions[move]
-
-    def move(self, action: str) -> int | None:
-        return self.actions.index(action) if action in self.actions else None
-
     def read(self, text: str) -> State | None:
         """Invert `render`; None if `text` is not a rendered position."""
         rows, columns = self.size
         lines = text.split("\n")
         if len(lines) != rows or any(len(line) != columns for line in lines):
             return None
-        stones = [0, 0]
-        for row, line in enumerate(lines):
-            for column, mark in enumerate(line):
-                if mark in self.marks:
-                    stones[self.marks.index(mark)] |= self.stone(row, column)
-        state = State(*stones)
+        cells = [(mark, self.stone(row, c)) for row, line in enumerate(lines) for c, mark in enumerate(line)]
+        state = State(*(sum(stone for mark, stone in cells if mark == own) for own in self.marks))
         return state if self.render(state) == text else None
 
     def cells(self, state: State) -> tuple[tuple[str, ...], ...]:

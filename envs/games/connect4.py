@@ -7,6 +7,8 @@ never touch a neighbour:
      0  7 14 21 28 35 42      bottom row
 """
 
+from functools import cache
+
 from earl.envs.games.base import Game, State
 
 ROWS, COLUMNS = 6, 7
@@ -19,30 +21,15 @@ MIDDLE = (COLUMN[3], COLUMN[2] | COLUMN[3] | COLUMN[4], BOARD & ~(COLUMN[0] | CO
 MARKS = ("X", "O")
 
 
-def _open_columns() -> dict[int, tuple[int, ...]]:
-    """Map each of the 2^7 fillings of the top row to the columns that are not full."""
-    table = {}
-    for taken in range(1 << COLUMNS):
-        top = sum(1 << 7 * column + ROWS - 1 for column in range(COLUMNS) if taken >> column & 1)
-        table[top] = tuple(column for column in range(COLUMNS) if not taken >> column & 1)
-    return table
-
-
-OPEN_COLUMNS = _open_columns()
+@cache
+def open_columns(top: int) -> tuple[int, ...]:
+    """The columns that are not full, by the stones of the top row."""
+    return tuple(column for column in range(COLUMNS) if not top & COLUMN[column])
 
 
 def has_four(stones: int) -> bool:
-    pairs = stones & stones >> 1
-    if pairs & pairs >> 2:
-        return True
-    pairs = stones & stones >> 7
-    if pairs & pairs >> 14:
-        return True
-    pairs = stones & stones >> 6
-    if pairs & pairs >> 12:
-        return True
-    pairs = stones & stones >> 8
-    return bool(pairs & pairs >> 16)
+    up, right, rising, falling = stones & stones >> 1, stones & stones >> 7, stones & stones >> 8, stones & stones >> 6
+    return bool(up & up >> 2 | right & right >> 14 | rising & rising >> 16 | falling & falling >> 12)
 
 
 def winner(state: State) -> int | None:
@@ -57,18 +44,15 @@ def legal(state: State) -> tuple[int, ...]:
     occupied = first | second
     if has_four(first if occupied.bit_count() & 1 else second):
         return ()
-    return OPEN_COLUMNS[occupied & TOP]
+    return open_columns(occupied & TOP)
 
 
 def play(state: State, move: int) -> State:
-    first, second = state
-    occupied = first | second
+    occupied = state.first | state.second
     # Adding the column's bottom bit carries through its stones to the lowest empty cell.
     stone = (occupied + (1 << 7 * move)) & COLUMN[move] & ~occupied
     assert stone, f"column {move} is full"
-    if occupied.bit_count() & 1:
-        return State(first, second | stone)
-    return State(first | stone, second)
+    return state.add(stone)
 
 
 def completing(stones: int, occupied: int) -> int:

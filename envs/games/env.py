@@ -4,6 +4,7 @@ from random import Random
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from earl.envs.base import Board, Info, TextEnv
 from earl.envs.games.base import Game, Player, State
@@ -76,15 +77,14 @@ class BoardGameEnv(TextEnv):
         state = self.game.read("\n".join(text.split("\n")[: self.game.size[0]]))
         if state is None:
             return None
-        before = self.game.cells(state)
         if action is None:
-            return Board(before)
+            return Board(self.game.cells(state))
         if action not in self.game.legal_actions(state):
             return None
-        after = self.game.cells(self.game.play(state, self.game.actions.index(action)))
-        rows, columns = self.game.size
-        places = [(row, column) for row in range(rows) for column in range(columns)]
-        return Board(after, next(place for place in places if _at(after, place) != _at(before, place)))
+        after = self.game.play(state, self.game.actions.index(action))
+        new = (after.first | after.second) ^ (state.first | state.second)
+        marked = next(place for place in np.ndindex(*self.game.size) if self.game.stone(*place) == new)
+        return Board(self.game.cells(after), marked)
 
     def _opponent_moves(self) -> None:
         if self.opponent is None:
@@ -106,10 +106,6 @@ class BoardGameEnv(TextEnv):
 
     def _observation(self) -> str:
         return f"{self.game.marks[self.seat]} {self.game.render(self.state)}"
-
-
-def _at(cells: tuple[tuple[str, ...], ...], place: tuple[int, int]) -> str:
-    return cells[place[0]][place[1]]
 
 
 def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:

@@ -28,12 +28,8 @@ def legal(state: State) -> tuple[int, ...]:
 
 
 def play(state: State, move: int) -> State:
-    first, second = state
-    stone = 1 << move
-    assert not (first | second) & stone, f"cell {move} is taken"
-    if (first | second).bit_count() & 1:
-        return State(first, second | stone)
-    return State(first | stone, second)
+    assert not (state.first | state.second) >> move & 1, f"cell {move} is taken"
+    return state.add(1 << move)
 
 
 def wins(state: State, player: int) -> tuple[int, ...]:

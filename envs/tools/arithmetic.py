@@ -20,7 +20,7 @@ MAX_LENGTH = 64
 MAX_MAGNITUDE = 10**12
 """Bound on the magnitude of every number: operands, intermediate results and the value."""
 
-TOKEN = re.compile(r"[0-9]+|[-+*()]")
+TOKEN = re.compile(r"[0-9]+|[^ ]")
 
 
 class Refusal(ValueError):
@@ -43,16 +43,10 @@ def calculate(expression: str, max_operations: int | None = None) -> int:
 
 
 def _tokens(expression: str) -> list[str]:
-    tokens, position = [], 0
-    while position < len(expression):
-        if expression[position] == " ":
-            position += 1
-            continue
-        match = TOKEN.match(expression, position)
-        if match is None:
-            raise Refusal(f"cannot read {expression[position]!a}")
-        tokens.append(match.group())
-        position = match.end()
+    tokens: list[str] = TOKEN.findall(expression)
+    for token in tokens:
+        if not (token in "+-*()" or (token.isascii() and token.isdigit())):
+            raise Refusal(f"cannot read {token!a}")
     return tokens
 
 

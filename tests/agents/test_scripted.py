@@ -23,7 +23,7 @@ def after(game: Game, actions: str) -> State:
 
 def moves(name: str, game: Game, state: State) -> str:
     """The actions a player may choose."""
-    return "".join(game.action(move) for move, _ in player(name, game.name).distribution(game, state))
+    return "".join(game.actions[move] for move, _ in player(name, game.name).distribution(game, state))
 
 
 def exactly(first: Player, second: Player) -> tuple[float, float, float]:

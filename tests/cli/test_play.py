@@ -77,7 +77,7 @@ def test_a_game_against_a_run(earl, types, trained: Path) -> None:
     types("1", "2", "3", "4")
     said = earl("play", "tictactoe", "--against", "done", "--runs", trained.parent)
     assert said.code == 0
-    assert "You are X." in said.out
+    assert "You are X against done." in said.out
     assert said.out.splitlines()[-1] in ("you win", "you lose", "draw", "left before the end")
 
 

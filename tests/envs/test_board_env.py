@@ -134,7 +134,7 @@ def test_a_board_is_drawn_from_its_observation(name: str) -> None:
         drawn = env.draw(told)
         assert drawn and drawn.marked is None and drawn.cells == game.cells(state)
         move = rng.choice(game.legal(state))
-        after = env.draw(f"{told}\nillegal: choose one of 1", game.action(move))
+        after = env.draw(f"{told}\nillegal: choose one of 1", game.actions[move])
         state = game.play(state, move)
         assert after and after.cells == game.cells(state)
         row, column = after.marked

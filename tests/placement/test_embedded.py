@@ -15,7 +15,7 @@ from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.placement.rollout_backend import joined, rows_from_bytes, rows_to_bytes
 from earl.rollout.pack import learned, trajectories_of
-from earl.trajectory import FIRST_POLICY_AUTHOR, StopReason
+from earl.trajectory import Author, StopReason
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_a_prepared_batch_holds_every_sampled_token(placement, name):
     groups = placed.rollout(1)
     batch = placed.prepare(groups, placed.dispatch(groups))
     trajectories = trajectories_of(groups)
-    assert batch.mask.sum() == sum((t.authors >= FIRST_POLICY_AUTHOR).sum() for t in trajectories)
+    assert batch.mask.sum() == sum((t.authors >= Author.THINKING).sum() for t in trajectories)
     # Nothing was learned yet: sampler, learner and reference are the same model.
     assert np.allclose(batch.reference[batch.mask], batch.logprobs[batch.mask], atol=1e-5)
     assert batch.returns.any() == (name == "ppo")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from earl.group import Group
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack, trajectories_of, turn_values
-from earl.trajectory import FIRST_POLICY_AUTHOR
+from earl.trajectory import Author
 
 
 def dots(flags):
@@ -139,7 +139,7 @@ REPLIES = st.lists(st.sampled_from(["1", "2", "33", "9", "9999999"]), min_size=5
 def test_every_sampled_token_is_learned_exactly_once(played, scripts, history, retries, limit):
     trajectories = played(*scripts, history=history, retries=retries, context_limit=limit, max_turn_tokens=4)
     rows = pack(trajectories)
-    sampled = [t.tokens[t.authors >= FIRST_POLICY_AUTHOR].tolist() for t in trajectories]
+    sampled = [t.tokens[t.authors >= Author.THINKING].tolist() for t in trajectories]
     assert rows.tokens[rows.mask].tolist() == [token for tokens in sampled for token in tokens]
     turns = sum(len(t.turns) for t in trajectories)
     assert rows.turns[rows.value_mask].tolist() == list(range(turns))
@@ -152,4 +152,3 @@ def test_every_sampled_token_is_learned_exactly_once(played, scripts, history, r
 def test_trajectories_keep_their_order_through_groups(played):
     a, b, c = played(("9",), ("1", "9"), ("1", "2", "3"))
     assert trajectories_of([Group((a, b)), Group((c,))]) == [a, b, c]
-    assert FIRST_POLICY_AUTHOR == 3

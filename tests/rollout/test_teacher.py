@@ -9,7 +9,7 @@ from earl.rollout.episode import Rules
 from earl.rollout.pack import pack
 from earl.rollout.tasks import EpisodeFactory, draw_tasks
 from earl.rollout.teacher import demonstrate
-from earl.trajectory import FIRST_POLICY_AUTHOR, Author, Outcome, StopReason, Task
+from earl.trajectory import Author, Outcome, StopReason, Task
 
 ROOMY = Rules(max_turn_tokens=40, context_limit=512)
 
@@ -41,7 +41,7 @@ def test_a_tool_task_is_solved_by_calls_and_an_answer(chat, text):
     assert f"[{actions[0]}$|{value}$[" in text(result.tokens)
     by_tool = result.tokens[result.authors == Author.TOOL]
     assert text(by_tool) == value + str(eval_of(second))
-    assert text(result.tokens[result.authors >= FIRST_POLICY_AUTHOR]) == "$".join([*actions, ""])
+    assert text(result.tokens[result.authors >= Author.THINKING]) == "$".join([*actions, ""])
 
 
 def eval_of(operation):
