@@ -1,11 +1,11 @@
 """Groups of episodes of one task, with tokens (`Trajectory`) or without (`TrajectorySummary`).
 
-Group baselines need only `Played`, the properties that both have. The driver sees summaries; tokens stay elsewhere.
+Group baselines need only the properties that both have. The driver sees summaries; tokens stay elsewhere.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,65 +13,9 @@ from numpy.typing import NDArray
 from earl.trajectory import Author, Ended, Outcome, StopReason, Task, Trajectory, Turn
 
 
-class Played(Protocol):
-    """What is known of an episode wherever its tokens are: enough for metrics and advantages. See `Trajectory`."""
-
-    @property
-    def task(self) -> Task:
-        """Start of the episode."""
-
-    @property
-    def seed(self) -> int:
-        """See `Trajectory`."""
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """Agent-environment rounds."""
-
-    @property
-    def stop(self) -> StopReason:
-        """Why it ended."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """How it ended."""
-
-    @property
-    def illegal(self) -> int:
-        """See `Trajectory`."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all contexts."""
-
-    @property
-    def num_sampled(self) -> int:
-        """Tokens sampled by the policy in place."""
-
-    @property
-    def version_sum(self) -> int:
-        """Sum of the weight versions of the sampled tokens."""
-
-    @property
-    def oldest(self) -> int:
-        """Oldest of these versions; -1 if no token was sampled."""
-
-    @property
-    def author_tokens(self) -> NDArray[np.int64]:
-        """Tokens by turn and author, [turns, authors]; tokens after the last reply form a turn of their own."""
-
-    @property
-    def reward(self) -> float:
-        """The episode's return: its turns' rewards, undiscounted."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether a token limit ended the episode."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrajectorySummary(Ended):
-    """An episode without its tokens. See `Played` and `Trajectory`."""
+    """An episode without its tokens; see the properties of `Trajectory`."""
 
     task: Task
     seed: int
@@ -96,20 +40,11 @@ def _outline(*values: Any) -> TrajectorySummary:
 
 
 def outline(trajectory: Trajectory) -> TrajectorySummary:
-    return TrajectorySummary(
-        task=trajectory.task,
-        seed=trajectory.seed,
-        turns=trajectory.turns,
-        stop=trajectory.stop,
-        outcome=trajectory.outcome,
-        illegal=trajectory.illegal,
-        num_tokens=trajectory.num_tokens,
-        num_sampled=trajectory.num_sampled,
-        version_sum=trajectory.version_sum,
-        oldest=trajectory.oldest,
-        author_tokens=trajectory.author_tokens,
-    )
+    return TrajectorySummary(*(getattr(trajectory, field.name) for field in fields(TrajectorySummary)))
 
+
+Played = Trajectory | TrajectorySummary
+"""What is known of an episode wherever its tokens are: enough for metrics and advantages."""
 
 P_co = TypeVar("P_co", bound=Played, covariant=True)
 
