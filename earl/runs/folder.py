@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,13 @@ _WRITTEN = (
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
+@dataclass(unsafe_hash=True)
 class RunFolder:
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
+    path: Path
+
+    def __post_init__(self) -> None:
+        path = self.path
+        self.name = path.name
         self.config = path / "config.toml"  # the resolved recipe; a folder that has it is a run
         self.database = path / "run.db"  # metrics, timings, events and matches: `earl.runs.store`
         self.trajectories = path / "trajectories"  # a Parquet file for each kept step: `earl.runs.trajectories`
