@@ -64,6 +64,10 @@ def _mean(results: Sequence[MatchResult], weights: Sequence[int], seat: int) -> 
         results[0],
         seat=seat,
         episodes=sum(result.episodes for result in results),
-        **{name: mean(name) for name in ("win", "draw", "loss", "illegal", "truncated")},
+        win=mean("win"),
+        draw=mean("draw"),
+        loss=mean("loss"),
+        illegal=mean("illegal"),
+        truncated=mean("truncated"),
         faults=tuple(fault for result in results for fault in result.faults),
     )
