@@ -5,6 +5,7 @@ one run without faults ─▶ the same run with faults ─▶ the same numbers a
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -55,11 +56,12 @@ class Saboteur:
     plan: list[Blow]
     strike: Strike
     struck: list[Blow] = field(default_factory=list)
-    _calls: dict[tuple[str, str], int] = field(default_factory=dict)
+    _calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def asked(self, stage: str, members: Sequence["Member"]) -> None:
         role = members[0].name.rpartition(" ")[0]
-        count = self._calls[role, stage] = self._calls.get((role, stage), 0) + 1
+        self._calls[role, stage] += 1
+        count = self._calls[role, stage]
         due = [blow for blow in self.plan if (blow.role, blow.stage) == (role, stage) and blow.call <= count]
         for blow in due[:1]:
             sleep(blow.delay)
@@ -79,7 +81,7 @@ def campaign(root: Path, config: Config, plans: Sequence[Sequence[Blow]], strike
         struck += saboteur.struck
     seconds = [second for folder in folders for second in recoveries(folder)]
     return {
-        "blows": {"all": len(struck), **_count(struck)},
+        "blows": {"all": len(struck), **Counter(what for blow in struck for what in (blow.role, blow.how))},
         "runs": {"all": len(folders), "same": sum(numbers(folder) == numbers(calm) for folder in folders)},
         "episodes": {"left_alone": episodes(calm), "struck": sorted({episodes(folder) for folder in folders})},
         "recoveries": len(seconds),
@@ -114,14 +116,6 @@ def recoveries(folder: RunFolder) -> Iterator[float]:
 def episodes(folder: RunFolder) -> int:
     with Store(folder.database, read_only=True) as store:
         return int(sum(value for _, value in store.metrics(["episodes"])["episodes"]))
-
-
-def _count(blows: Sequence[Blow]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for blow in blows:
-        for what in (blow.role, blow.how):
-            counts[what] = counts.get(what, 0) + 1
-    return counts
 
 
 RECIPE: dict[str, Any] = {

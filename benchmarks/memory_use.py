@@ -64,6 +64,8 @@ class MemoryCase:
     """Contexts that are sampled at once."""
     new_tokens: int = 8
     cp: int = 1
+    prompt: int = 0
+    """Tokens at the start of the one row that are not learned from."""
 
     @property
     def processes(self) -> int:
@@ -71,12 +73,12 @@ class MemoryCase:
 
     @property
     def learned(self) -> int:
-        return self.tokens - self.rows
+        return self.tokens - max(self.rows, self.prompt)
 
 
 def occupied(case: MemoryCase, mesh: Mesh | None) -> tuple[int, int]:
     """Bytes of this process before it makes the case's model, and additional bytes at the stage's peak."""
-    little = replace(case, model=_little(case.model), tokens=64, rows=1, contexts=2, new_tokens=2)
+    little = replace(case, model=_little(case.model), tokens=64, rows=1, contexts=2, new_tokens=2, prompt=0)
     subject(little, mesh)()
     before = _settled()
     run = subject(case, mesh)
@@ -96,7 +98,7 @@ def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
         return _sampling(case)
     learner = _learner(case, Shards(mesh) if mesh else Replicas(Peers()))
     ranks, update = max(1, case.dp), Update(1e-4, entropy=0.01, kl=0.0, minibatches=1, epochs=1, seed=0)
-    small, full = _rows([64] * ranks), _rows(_lengths(case) * ranks * case.micro_batches)
+    small, full = _rows([64] * ranks), _rows(_lengths(case) * ranks * case.micro_batches, case.prompt)
     learner.update(small, algorithm("grpo"), update)  # so that Adam's moments exist
     if case.reference:
         learner.logprobs(small, reference=True)
@@ -139,25 +141,15 @@ def _lengths(case: MemoryCase) -> list[int]:
     return [case.tokens // case.rows - place % 2 for place in range(case.rows)]
 
 
-def _rows(lengths: Sequence[int]) -> Batch:
+def _rows(lengths: Sequence[int], prompt: int = 0) -> Batch:
     rng, offsets, size = np.random.default_rng(0), offsets_of(np.array(lengths)), sum(lengths)
     mask = np.ones(size, bool)
-    mask[offsets[:-1]] = False
+    mask[offsets[:-1]] = mask[:prompt] = False
     ids = rng.integers(0, WORDS, size).astype(np.int32)
     zeros, none = np.zeros(size, np.float32), np.zeros(size, bool)
     advantages = rng.normal(size=size).astype(np.float32) * mask
-    return Batch(
-        offsets,
-        ids,
-        mask,
-        ids,
-        -10 * mask.astype(np.float32),
-        np.where(mask, 0, -1).astype(np.int32),
-        none,
-        advantages,
-        zeros,
-        zeros,
-    )
+    logprobs, versions = -10 * mask.astype(np.float32), np.where(mask, 0, -1).astype(np.int32)
+    return Batch(offsets, ids, mask, ids, logprobs, versions, none, advantages, zeros, zeros)
 
 
 def _sampling(case: MemoryCase) -> Callable[[], object]:

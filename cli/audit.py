@@ -1,5 +1,6 @@
 """`earl audit`: checks the stored episodes of a run."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +85,5 @@ def _object(said: "Audit") -> dict[str, Any]:
             }
             for verdict in said.verdicts
         ],
-        "findings": [
-            {
-                "fault": str(finding.fault),
-                "step": finding.step,
-                "episode": finding.episode,
-                "turn": finding.turn,
-                "token": finding.token,
-                "message": finding.message,
-            }
-            for finding in said.findings
-        ],
+        "findings": [asdict(finding) for finding in said.findings],
     }

@@ -69,7 +69,7 @@ def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, T
     from earl.runs import trajectories
     from earl.runs.storage import step_of
 
-    kept = sorted(found for path in folder.trajectories.glob("*.parquet") if (found := step_of(path)) is not None)
+    kept = [found for path in trajectories.files(folder.trajectories) if (found := step_of(path)) is not None]
     if not kept:
         raise EarlError(f"run {folder.name!r} has no stored episodes yet; wait for its first step of learning")
     step = kept[-1] if step is None else step

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 BOTH_SEATS = -1
 """Seat of a result that is the mean over seats."""
@@ -60,12 +60,9 @@ def _mean(results: Sequence[MatchResult], weights: Sequence[int], seat: int) -> 
         weighted = math.fsum(w * getattr(r, name) for r, w in zip(results, weights, strict=True))
         return weighted / total if total else math.nan
 
-    first = results[0]
-    return MatchResult(
-        env=first.env,
-        opponent=first.opponent,
+    return replace(
+        results[0],
         seat=seat,
-        exact=first.exact,
         episodes=sum(result.episodes for result in results),
         win=mean("win"),
         draw=mean("draw"),

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from earl.audit.case import Case
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.registry import CHECKS, FILES, FILES_QUESTION, SIGNATURES, SIGNATURES_QUESTION
-from earl.audit.run import AuditedRun, StoredStep, files, read
+from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of
+from earl.runs.trajectories import files
 
 __all__ = ["Audit", "Fault", "Finding", "audit"]
 
@@ -32,7 +33,9 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     for path in paths:
         watch(path.name)
         stored = read(path)
-        _file(verdicts[FILES], stored)
+        verdicts[FILES].files += 1
+        if stored.problem:
+            verdicts[FILES].findings.append(Finding(Fault.CORRUPT_FILE, stored.problem, stored.step))
         if stored.groups:
             episodes += len(stored.trajectories)
             _check(Case(run, stored), verdicts)
@@ -41,16 +44,9 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     return Audit(folder.path.resolve().name, len(paths), episodes, tuple(verdicts.values()))
 
 
-def _file(verdict: Verdict, stored: StoredStep) -> None:
-    verdict.files += 1
-    if stored.problem:
-        verdict.findings.append(Finding(Fault.CORRUPT_FILE, stored.problem, stored.step))
-
-
 def _beside(run: AuditedRun, verdict: Verdict) -> None:
     """Problems in checkpoints and database, which the checks have read by now."""
-    read = (run.checkpoints, run.metrics)  # finds their problems, where no check has needed them
-    del read
+    _ = run.checkpoints, run.metrics  # finds their problems, where no check has needed them
     verdict.findings += [Finding(Fault.CORRUPT_FILE, problem) for problem in run.problems]
 
 

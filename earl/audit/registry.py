@@ -1,15 +1,27 @@
 """The checks by name, in the order of their findings: the first are nearest to the cause."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from earl.audit.case import Check
-from earl.audit.checks import advantages, episodes, learned, logprobs, mask, numbers, seals, seeds, versions
+from earl.audit.case import Case, Check
+from earl.audit.checks import advantages, learned, logprobs, mask, numbers, seals, seeds, versions
+from earl.audit.findings import Fault, Said
 
 
 @dataclass(frozen=True, slots=True)
 class CheckEntry:
     check: Check
     question: str
+
+
+def _replayed(*faults: Fault) -> Check:
+    """The findings of the replay (`earl.audit.diagnosis`) that name one of these faults."""
+
+    def check(case: Case) -> Iterator[Said]:
+        for findings in case.diagnoses.values():
+            yield from (finding for finding in findings if finding.fault in faults)
+
+    return check
 
 
 FILES = "files"
@@ -22,11 +34,18 @@ SIGNATURES_QUESTION = "the run and its checkpoints are as a trusted key signed t
 
 CHECKS = {
     "seeds": CheckEntry(seeds.check, "every episode is one that the run's seed asks for, and stands there once"),
-    "tokens": CheckEntry(episodes.about(*episodes.TOKENS), "prompts grow from the start, replayed to the same tokens"),
-    "turns": CheckEntry(episodes.about(*episodes.TURNS), "every reply is a turn, and no turn is missing"),
-    "authors": CheckEntry(episodes.about(*episodes.AUTHORS), "every token names who wrote it"),
-    "rewards": CheckEntry(episodes.about(*episodes.REWARDS), "the environment, replayed, gives the same rewards"),
-    "endings": CheckEntry(episodes.about(*episodes.ENDINGS), "episodes end as stored; no reply breaks off unseen"),
+    "tokens": CheckEntry(
+        _replayed(Fault.LEFT_TRUNCATION, Fault.WRONG_TOKEN, Fault.REENCODED_ACTION),
+        "prompts grow from the start, replayed to the same tokens",
+    ),
+    "turns": CheckEntry(
+        _replayed(Fault.MISSING_TURN, Fault.WRONG_TURN), "every reply is a turn, and no turn is missing"
+    ),
+    "authors": CheckEntry(_replayed(Fault.WRONG_AUTHOR), "every token names who wrote it"),
+    "rewards": CheckEntry(_replayed(Fault.SWAPPED_REWARD), "the environment, replayed, gives the same rewards"),
+    "endings": CheckEntry(
+        _replayed(Fault.UNSEEN_TRUNCATION, Fault.WRONG_ENDING), "episodes end as stored; no reply breaks off unseen"
+    ),
     "mask": CheckEntry(mask.check, "learned from is what was sampled: no template, no environment"),
     "versions": CheckEntry(
         versions.versions, "the weights of the step before sampled every token, or as old ones as may be"

@@ -1,5 +1,7 @@
 """The audited run: stored steps, recipe, metrics and weights. One damaged file does not hide the others."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,11 +40,6 @@ class StoredStep:
     @property
     def trajectories(self) -> list[Trajectory]:
         return [trajectory for group in self.groups for trajectory in group.trajectories]
-
-
-def files(folder: Path) -> list[Path]:
-    paths = [path for path in folder.glob("step-*.parquet") if step_of(path) is not None]
-    return sorted(paths, key=lambda path: step_of(path) or 0)
 
 
 def read(path: Path) -> StoredStep:
@@ -87,8 +84,14 @@ class AuditedRun:
 
     def __post_init__(self) -> None:
         self.config = build(self.folder.recipe())
-        try:
+        with self._noting():
             self.signers.append(signer(self.folder))
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keep the block's error instead of raising it."""
+        try:
+            yield
         except SignatureError as error:
             self.forged.append(str(error))
         except EarlError as error:
@@ -99,23 +102,16 @@ class AuditedRun:
         """The intact checkpoints by step; damaged ones are added to `problems`."""
         sound = {}
         for step in checkpoint.all_steps(self.folder.checkpoints):
-            try:
+            with self._noting():
                 sound[step] = checkpoint.load(self.folder.checkpoints / step_name(step))
                 self.signers.append(sound[step].signed)
-            except SignatureError as error:
-                self.forged.append(str(error))
-            except EarlError as error:
-                self.problems.append(str(error))
         return sound
 
     @cached_property
     def metrics(self) -> Series | None:
-        try:
-            with Store(self.folder.database, read_only=True) as store:
-                return store.metrics()
-        except EarlError as error:
-            self.problems.append(str(error))
-            return None
+        with self._noting(), Store(self.folder.database, read_only=True) as store:
+            return store.metrics()
+        return None
 
     def policy(self, step: int) -> Policy | None:
         """The policy of a step's checkpoint; None if there is none."""
@@ -140,7 +136,7 @@ class AuditedRun:
     def world_at(self, step: int) -> EpisodeFactory:
         """As `world`, with the context limit at the time a step's episodes began."""
         began = max(step - self.config.placement.max_staleness, min(step, self.config.warm_start.steps + 1))
-        limit = self.number("context/limit", began)
+        limit = self.numbers(began).get("context/limit")
         if limit is None or not 1 <= limit <= MOST:
             return self.world
         return replace(self.world, rules=replace(self.world.rules, context_limit=int(limit)))
@@ -149,9 +145,6 @@ class AuditedRun:
         """The versions that may have sampled a step's episodes: one if rollout and learner take turns."""
         ahead = self.config.placement.max_staleness
         return range(max(step - 1 - ahead, min(step - 1, self.config.warm_start.steps)), step)
-
-    def number(self, name: str, step: int) -> float | None:
-        return self.numbers(step).get(name)
 
     def numbers(self, step: int) -> dict[str, float]:
         return self._by_step.get(step, {})

@@ -14,7 +14,7 @@ from earl.errors import EarlError, boundary
 from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
-from earl.runs.storage import checked, read_below, step_name, step_of, storage
+from earl.runs.storage import checked, read_below, step_name, storage
 from earl.runs.store import Numbers, Store, files_of
 from earl.runs.tables import RecordedDecision
 from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
@@ -84,7 +84,7 @@ class StoredEpisodes:
 
 def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> StoredEpisodes | None:
     """Up to `limit` varied episodes; None if there are none. Read errors are appended to `problems`."""
-    paths = sorted(folder.trajectories.glob("step-*.parquet"), key=lambda path: step_of(path) or 0)
+    paths = trajectories.files(folder.trajectories)
     read: dict[Path, list[StoredEpisode]] = {}
     failures: list[str] = []
     while missing := [path for path in spread(paths, MAX_STEPS) if path not in read]:

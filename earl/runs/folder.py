@@ -37,46 +37,20 @@ _WRITTEN = (
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True)
 class RunFolder:
     path: Path
 
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def config(self) -> Path:
-        """The resolved recipe. A folder that has it is a run."""
-        return self.path / "config.toml"
-
-    @property
-    def database(self) -> Path:
-        """Metrics, timings, events and matches; see `earl.runs.store`."""
-        return self.path / "run.db"
-
-    @property
-    def trajectories(self) -> Path:
-        """One Parquet file for each kept step; see `earl.runs.trajectories`."""
-        return self.path / "trajectories"
-
-    @property
-    def checkpoints(self) -> Path:
-        """One folder for each kept checkpoint; see `earl.runs.checkpoint`."""
-        return self.path / "checkpoints"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the one process that writes."""
-        return self.path / "lock"
+    def __post_init__(self) -> None:
+        path = self.path
+        self.name = path.name
+        self.config = path / "config.toml"  # the resolved recipe; a folder that has it is a run
+        self.database = path / "run.db"  # metrics, timings, events and matches: `earl.runs.store`
+        self.trajectories = path / "trajectories"  # a Parquet file for each kept step: `earl.runs.trajectories`
+        self.checkpoints = path / "checkpoints"  # a folder for each kept checkpoint: `earl.runs.checkpoint`
+        self.report = path / "report.html"
+        self.log = path / "log.txt"
+        self.lock = path / "lock"  # held by the one process that writes
 
     def recipe(self) -> dict[str, Any]:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""

@@ -309,6 +309,12 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"{step_name(step)}.parquet"
 
 
+def files(folder: Path) -> list[Path]:
+    """The files of the kept steps, in order of step."""
+    paths = [path for path in folder.glob("step-*.parquet") if step_of(path) is not None]
+    return sorted(paths, key=lambda path: step_of(path) or 0)
+
+
 def write(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically. Raises EarlError when the disk refuses."""
     replace_file(path, lambda file: _write_parquet(file, table), path.parent.parent)
@@ -376,6 +382,6 @@ def forget_after(folder: Path, step: int) -> None:
     if not folder.is_dir():
         return
     with storage(folder), folder_below(folder.parent, folder) as inside:
-        for path in folder.glob("step-*.parquet"):
+        for path in files(folder):
             if (step_of(path) or 0) > step:
                 remove(path.name, inside)
