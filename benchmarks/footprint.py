@@ -79,7 +79,7 @@ def run(only: str | None, cases: Path | None) -> dict[str, Any]:
 
     Bytes are beyond those of a process before it makes a model; `error` is relative to the measured peak.
     """
-    rows = [_row(case) for case in cases_of(only, cases)]
+    rows = [row_of(case) for case in cases_of(only, cases)]
     errors = [row["error"] for row in rows]
     return {
         "device": _device(),
@@ -122,7 +122,7 @@ def shape_made(model: dict[str, Any]) -> ModelShape:
         return shape_of(AutoModelForCausalLM.from_config(config))
 
 
-def _row(case: MemoryCase) -> dict[str, Any]:
+def row_of(case: MemoryCase) -> dict[str, Any]:
     ranks, parts = _measured(case), predicted(case)
     peak = max(rank["peak_bytes"] for rank in ranks)
     return {

@@ -21,7 +21,7 @@ def run(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: i
         "vocab": vocab,
         "hidden": hidden,
         "layers": layers,
-        **{row["name"]: _told(row) for row in footprint.run(cases)["rows"]},
+        **{row["name"]: _told(row) for row in map(footprint.row_of, cases)},
         "full_logits_bytes": tokens * vocab * FLOAT_BYTES,
         "budget_bytes": BUDGET_BYTES,
     }
