@@ -6,7 +6,7 @@ forward   weights + the optimizer's moments + layers at work + a layer's activat
 rollout   weights, shared by the devices of one copy + keys and values of the contexts
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from earl.parallel.memory import (
@@ -95,7 +95,7 @@ class LearnerBytes:
         return sum(getattr(self, name) for name in PARTS)
 
 
-PARTS = [field.name for field in fields(LearnerBytes)[1:-1]]
+PARTS = ("weights", "gradients", "optimizer", "gathered", "buffers", "activations", "logits", "reference", "residue")
 
 
 @dataclass(frozen=True, slots=True)

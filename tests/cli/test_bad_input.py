@@ -112,7 +112,7 @@ def test_resume_of_nothing(earl, tmp_path: Path, trained: Path) -> None:
 def test_resume_takes_no_changes(earl, trained: Path) -> None:
     changes = ["--steps", "5", "--seed", "1", "--model", "m", "--config", "f", "--name", "n"]
     said = earl("train", "--resume", "done", "--runs", trained.parent, *changes)
-    assert_refused(said, "its own recipe; leave out --model --config --steps --seed --name")
+    assert_refused(said, "its own recipe; leave out --steps --seed --model --config --name")
     said = earl("train", "connect4", "--resume", "done", "--runs", trained.parent)
     assert_refused(said, "run 'done' was trained in tictactoe, not in connect4")
 
