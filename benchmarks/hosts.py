@@ -1,6 +1,6 @@
 """Simulates hosts on this machine, without Ray: network namespaces with shaped links, and processes in them.
 
-One fork server loads torch; each host's process is forked from it and enters its namespace, which is fast.
+One fork server loads torch and transformers; each host's process is forked from it and enters its namespace, which is fast.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from earl.rehearsal.plan import RehearsedCluster
 NAME = "dispatch"
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of `setns(2)`, which Python has from 3.12 on."""
-_PRELOADED = ["earl.dispatch.transports.peers"]
+_PRELOADED = ["earl.dispatch.transports.peers", "earl.engine.model"]
 _LAST_WORDS_SECONDS = 5.0
 
 

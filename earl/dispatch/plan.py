@@ -231,20 +231,16 @@ class TransferPlan:
     def sizes(self) -> list[Numbers]:
         """Message sizes of each hop, [P, P]: bytes from each process to each other one."""
         pieces, count = self.pieces, len(self.hosts)
-        moved = pieces.source != pieces.destination
-        return [
-            tabled(pieces.source[chosen], pieces.destination[chosen], self.bytes[chosen], count)
-            for chosen in (moved & (pieces.hop == hop) for hop in self.hops)
-        ]
+        moved, way = pieces.source != pieces.destination, pieces.source * count + pieces.destination
+        tables = []
+        for chosen in (moved & (pieces.hop == hop) for hop in self.hops):
+            table = np.bincount(way[chosen], weights=self.bytes[chosen], minlength=count * count)
+            tables.append(table.reshape(count, count).astype(np.int64))
+        return tables
 
     @property
     def hops(self) -> range:
         return range(int(self.pieces.hop.max(initial=-1)) + 1)
-
-
-def tabled(source: Numbers, destination: Numbers, size: Numbers, count: int) -> Numbers:
-    table = np.bincount(source * count + destination, weights=size, minlength=count * count)
-    return table.reshape(count, count).astype(np.int64)
 
 
 def plan(lengths: Numbers, legs: Sequence[Leg], target: Spread, hosts: Numbers) -> TransferPlan:
@@ -300,17 +296,11 @@ def volume(plan: TransferPlan) -> Volume:
         *_, demand = segments_of(plan.lengths, leg, plan.target)
         into += leg.size_bytes * least(demand, plan.hosts, count)
         out += leg.size_bytes * owed(demand, plan.hosts, count)
-    return tallied(pieces.source, pieces.destination, plan.bytes, plan.hosts, into, out, total)
-
-
-def tallied(
-    source: Numbers, destination: Numbers, size: Numbers, hosts: Numbers, into: Numbers, out: Numbers, total: int
-) -> Volume:
-    """Add up routes between processes, [M] each, host by host. into, out: `least` and `owed` of the volume."""
-    begin, end = hosts[source], hosts[destination]
+    source, destination, size = pieces.source, pieces.destination, plan.bytes
+    begin, end = plan.hosts[source], plan.hosts[destination]
 
     def per_host(of: Numbers, chosen: NDArray[np.bool_]) -> Numbers:
-        return np.bincount(of[chosen], weights=size[chosen], minlength=len(into)).astype(np.int64)
+        return np.bincount(of[chosen], weights=size[chosen], minlength=count).astype(np.int64)
 
     return Volume(
         sent=per_host(begin, begin != end),

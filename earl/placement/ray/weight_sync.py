@@ -14,15 +14,13 @@ from itertools import groupby
 from typing import Any, Protocol
 from uuid import uuid4
 
-import numpy as np
 import ray
 import torch
 from torch import Tensor
 
 from earl.dispatch.execute import TRIES
 from earl.dispatch.transports.base import CHECKSUM_BYTES, Bytes, Corrupted, intact, seal
-from earl.dispatch.weight_transfer import pack
-from earl.dispatch.weights import Copies, Move, Weight, WeightPlan, plan_weights
+from earl.dispatch.weights import Weight, WeightPiece, WeightPlan, holders, pack, plan_weights
 from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Box, Layout, whole
 from earl.placement.ray.memory_budget import aside
@@ -41,7 +39,6 @@ class WeightManifest:
 
     @property
     def plan(self) -> WeightPlan:
-        """The plan to one reader of all weights, whose process number follows the ranks'."""
         return _plan(self.weights, self.layout, self.bucket_bytes)
 
 
@@ -53,11 +50,7 @@ def described(held: HeldTensors, bucket_bytes: int = BUCKET_BYTES) -> WeightMani
     return WeightManifest(tuple(weights), tuple(kinds), held.layout, bucket_bytes)
 
 
-@lru_cache(maxsize=4)
-def _plan(weights: tuple[Weight, ...], layout: Layout, bucket_bytes: int) -> WeightPlan:
-    ranks, reader = tuple(range(layout.size)), layout.size
-    source, target = Copies(layout, (ranks,)), Copies(Layout(), ((reader,),))
-    return plan_weights(weights, source, target, [0] * (layout.size + 1), bucket_bytes)
+_plan = lru_cache(maxsize=4)(plan_weights)
 
 
 class WeightSource(Protocol):
@@ -92,12 +85,12 @@ class WeightReader(Mapping[str, Tensor]):
         described = source.described
         self._plan = described.plan
         self._numbers = {weight.name: number for number, weight in enumerate(described.weights)}
-        self._pieces: list[list[tuple[int, Move, int]]] = [[] for _ in described.weights]
-        for bucket, moves in enumerate(self._plan.of(described.layout.size)):
+        self._pieces: list[list[tuple[int, WeightPiece, int]]] = [[] for _ in described.weights]
+        for bucket, pieces in enumerate(self._plan.buckets):
             begins = [0] * described.layout.size
-            for move in moves:
-                self._pieces[move.weight].append((bucket, move, begins[move.source]))
-                begins[move.source] += move.size
+            for piece in pieces:
+                self._pieces[piece.weight].append((bucket, piece, begins[piece.source]))
+                begins[piece.source] += piece.size
         self._left = set(self._numbers)
         self._bucket, self._messages = -1, dict[int, Bytes]()
         self.damaged: list[str] = []
@@ -115,22 +108,20 @@ class WeightReader(Mapping[str, Tensor]):
         """The part of a tensor in a box; only overlapping pieces are copied."""
         number = self._numbers[name]
         made = torch.empty(box.shape, dtype=getattr(torch, self._source.described.kinds[number]))
-        reaching = [(piece, common) for piece in self._pieces[number] if (common := piece[1].box.common(box))]
-        for bucket, own in groupby(reaching, key=lambda reached: reached[0][0]):
-            self._copy(bucket, [(move, begin, common) for (_, move, begin), common in own], box, made)
+        reaching = [(*own, common) for own in self._pieces[number] if (common := own[1].box.common(box))]
+        for bucket, found in groupby(reaching, key=lambda own: own[0]):
+            self._copy(bucket, [own[1:] for own in found], box, made)
         self._left.discard(name)
         if not self._left and self._messages:
             self._messages.clear()
             self._source.leave()
         return made
 
-    def _copy(self, bucket: int, pieces: Sequence[tuple[Move, int, Box]], box: Box, made: Tensor) -> None:
-        self._come(bucket, {move.source for move, _, _ in pieces})
-        for move, begin, common in pieces:
-            message = self._messages[move.source][begin : begin + move.size]
-            numbers = message.reshape(*move.box.shape, -1)[
-                common.inside(move.box)
-            ].copy()  # the store's arrays are views
+    def _copy(self, bucket: int, pieces: Sequence[tuple[WeightPiece, int, Box]], box: Box, made: Tensor) -> None:
+        self._come(bucket, {piece.source for piece, _, _ in pieces})
+        for piece, begin, common in pieces:
+            message = self._messages[piece.source][begin : begin + piece.size].reshape(*piece.box.shape, -1)
+            numbers = message[common.inside(piece.box)].copy()  # the store's arrays are views
             made[common.inside(box)] = torch.from_numpy(numbers).view(made.dtype).view(common.shape)
 
     def _come(self, bucket: int, ranks: set[int]) -> None:
@@ -166,14 +157,15 @@ def offer(
 ) -> list[Reference | None]:
     """Put a rank's part into the object store; references by bucket, None where it gives nothing."""
     plan = described(held, bucket_bytes).plan
-    return [_packed(plan, rank, moves, held, checksums) for moves in plan.of(rank)]
+    return [_packed(plan, rank, pieces, held, checksums) for pieces in plan.of(rank)]
 
 
-def _packed(plan: WeightPlan, rank: int, moves: Sequence[Move], held: HeldTensors, checksums: bool) -> Reference | None:
-    if not moves:
+def _packed(
+    plan: WeightPlan, rank: int, pieces: Sequence[WeightPiece], held: HeldTensors, checksums: bool
+) -> Reference | None:
+    if not pieces:
         return None
-    messages = pack(plan, rank, moves, {name: part.numbers for name, part in held.parts.items()})
-    return put(messages[held.layout.size], checksums)
+    return put(pack(plan, rank, pieces, {name: part.numbers for name, part in held.parts.items()}), checksums)
 
 
 def put(message: Bytes, checksums: bool) -> Reference:
@@ -294,14 +286,12 @@ class BucketReader:
 def given(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> dict[str, float]:
     """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object store
     fetches an object once, however many samplers are there. ranks, samplers: their hosts."""
-    plan = described.plan
-    by_rank = np.bincount(plan.ways.source, weights=plan.size, minlength=len(ranks))
-    reached = np.unique(samplers)
-    across = sum(float(by_rank[np.asarray(ranks) != host].sum()) for host in reached)
+    by_rank = described.plan.given_bytes()
+    across = sum(size for host in {*samplers} for size, own in zip(by_rank, ranks, strict=True) if own != host)
     bound = _least(described, ranks, samplers)
     return {
-        "weights/bytes": float(plan.size.sum()) * len(samplers),
-        "weights/bytes_across": across,
+        "weights/bytes": float(sum(by_rank) * len(samplers)),
+        "weights/bytes_across": float(across),
         "weights/bytes_least": float(bound),
         "weights/ratio": across / bound if bound else 1.0,
     }
@@ -310,9 +300,9 @@ def given(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int
 @lru_cache(maxsize=4)
 def _least(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> int:
     """Bytes that hosts of samplers need and none of their ranks has, once per host."""
-    copies, bound = Copies(described.layout, (tuple(range(len(ranks))),)), 0
+    bound = 0
     for weight in described.weights:
-        boxes = copies.boxes(weight.shape, weight.given)  # boxes of ranks are equal or disjoint
+        boxes = holders(weight, described.layout)
         for host in set(samplers):
             lacked = sum(box.numbers for box, having in boxes.items() if host not in {ranks[rank] for rank in having})
             bound += lacked * weight.number_bytes
