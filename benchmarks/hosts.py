@@ -1,6 +1,6 @@
 """Simulates hosts on this machine, without Ray: network namespaces with shaped links, and processes in them.
 
-One fork server loads torch and transformers; each host's process is forked from it and enters its namespace, which is fast.
+One fork server loads torch and transformers; the process of each host is forked from it and enters its namespace.
 """
 
 import ctypes
