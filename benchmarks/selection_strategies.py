@@ -1,6 +1,6 @@
 """Strategies that choose layouts in a simulated run, and their total cost: the selector and its baselines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,19 +109,22 @@ def by_range(world: SimulatedRun) -> Course:
 
 
 def played(
-    world: SimulatedRun, choose: Callable[[int], Choice], told: Callable[[int, Choice, float | None, float], None]
+    world: SimulatedRun,
+    choose: Callable[[int], Choice],
+    told: Callable[[int, Choice, float | None, float], None],
+    loads: Sequence[Load] | None = None,
 ) -> Course:
     """Simulate a run under a strategy. A step that runs out of memory is lost, and repeated.
 
     `choose` returns the choice of a step. `told` gets the step, the choice, its seconds (None: out of memory), and the
-    seconds of a switch to it.
+    seconds of a switch to it. `loads` replaces the run's; `choose` may add the one of its step.
     """
     random: Random = np.random.default_rng(world.seed + 2)
-    times = table(world)
+    loads = world.loads if loads is None else loads
     total, failures, current = 0.0, 0, None
     left: list[tuple[int, Choice]] = []
     backs: list[int] = []
-    for step in range(len(world.loads)):
+    for step, noise in enumerate(world.noise.tolist()):
         done = False
         while not done:
             choice, switch = choose(step), 0.0
@@ -130,9 +133,8 @@ def played(
                 backs += [step] if any(own == choice and step - when < BACK_STEPS for when, own in left) else []
                 left.append((step, current))
             current, number = choice, world.choices.index(choice)
-            done = bool(np.isfinite(times[step, number]))
-            lost = world.true(number, world.loads[step].mean_tokens)
-            seconds = float(times[step, number]) if done else lost
+            done = bool(loads[step].longest_tokens <= world.rooms[number])
+            seconds = world.true(number, loads[step].mean_tokens) * (noise if done else 1.0)
             failures += not done
             total += switch + seconds
             told(step, choice, seconds if done else None, switch)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from earl.benchmarks.selection_strategies import BACK_STEPS, by_range, clairvoyant, most_within, selected, static
+from earl.benchmarks.selection_strategies import by_range, clairvoyant, played, selected, static
 from earl.benchmarks.simulated_runs import LIMIT, STEPS, SimulatedRun, world
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
@@ -26,36 +26,32 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
     """One run: its loss against the best static choice in hindsight, and its switches."""
     own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
     selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
-    random = np.random.default_rng(own.seed + 3)
     short, long = _ends(own)
-    rested = int(random.integers(1, 40))  # steps after a switch until the load follows
-    tokens, total, switches, since = short, 0.0, [], 0
-    held, current = np.zeros(len(own.choices)), None
-    left: list[tuple[int, Any]] = []
-    backs = []
-    selector.saw(-1, _load(tokens))
-    for step in range(STEPS):
-        choice = selector.decide(own.stage, step).choice
-        if current not in (None, choice):
-            total += own.switch_seconds
-            selector.switched(choice, own.switch_seconds)
-            backs += [step] if any(one == choice and step - when < BACK_STEPS for when, one in left) else []
-            left.append((step, current))
-            switches.append(step)
-            since = step
-        current = choice
-        if step - since >= rested:
-            tokens = _worse(own, choice, short, long)
-        seconds = own.true(own.choices.index(choice), tokens) * float(own.noise[step])
-        held += [own.true(n, tokens) * float(own.noise[step]) for n in range(len(own.choices))]
-        total += seconds
-        selector.measured(choice, _load(tokens), seconds)
-        selector.saw(step, _load(tokens))
+    rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
+    chosen: list[Choice] = []
+    loads: list[Load] = []
+    selector.saw(-1, _load(short))
+
+    def choose(step: int) -> Choice:
+        chosen.append(selector.decide(own.stage, step).choice)
+        settled = len(chosen) > rested and len(set(chosen[-rested - 1 :])) == 1
+        last = loads[-1] if loads else _load(short)
+        loads.append(_load(_worse(own, chosen[-1], short, long)) if settled else last)
+        return chosen[-1]
+
+    def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
+        assert seconds is not None, "every choice fits"
+        if switch:
+            selector.switched(choice, switch)
+        selector.measured(choice, loads[step], seconds)
+        selector.saw(step, loads[step])
+
+    course = played(own, choose, told, loads)
     return {
-        "loss": total / float(held.min()) - 1,
-        "switches": len(switches),
-        "backs": most_within(backs),
-        "unforced_backs": most_within(backs),
+        "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1,
+        "switches": course.switches,
+        "backs": course.backs,
+        "unforced_backs": course.unforced_backs,
         "out_of_memory": 0,
     }
 

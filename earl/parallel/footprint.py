@@ -83,8 +83,6 @@ class LearnerBytes:
     optimizer: int = 0
     reference: int = 0
     residue: int = 0  # kept by libraries; counted on CPUs
-    resting: int = 0
-    """Bytes between computations; not a part."""
 
     @property
     def parts(self) -> dict[str, int]:
@@ -250,7 +248,6 @@ def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes])
         optimizer=held[fullest.moment],
         reference=0 if away else reference,
         residue=residue if training.on_host else 0,
-        resting=weights + (0 if away else optimizer + reference),
     )
 
 

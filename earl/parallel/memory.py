@@ -99,11 +99,9 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     )
 
 
-def activation_bytes(shape: ModelShape, tokens: int, tp: int = 1, recompute: bool = False) -> int:
-    """Activations kept on one rank for the backward pass over `tokens` tokens of rows of several lengths.
-    With `recompute` a layer keeps only its input, and one layer at a time computes the rest again."""
-    one = layer(shape, tp, shape.float_bytes, ragged=True, frozen=False)
-    return tokens * (shape.layers * one.stream + one.kept if recompute else shape.layers * one.kept)
+def activation_bytes(shape: ModelShape, tokens: int) -> int:
+    """Activations kept for the backward pass over `tokens` tokens of rows of several lengths."""
+    return tokens * shape.layers * layer(shape, 1, shape.float_bytes, ragged=True, frozen=False).kept
 
 
 # Memory of earl's own sampler: weights, keys and values in slots that grow by doubling, and the current pass.
@@ -123,8 +121,6 @@ class Sampling:
     contexts: int
     prompt_tokens: int  # of the longest new piece of a context: first prompt or turn
     tokens: int  # of the longest context, with its reply
-    held_tokens: int = 0
-    """Tokens of a context in its slot before the new piece is read."""
     on_host: bool = True  # whether host memory kept by libraries counts
 
 
@@ -156,14 +152,14 @@ def slot_bytes(shape: ModelShape, sampling: Sampling) -> SlotBytes:
     draw      tokens are drawn: logits, log-probs, and their sum in 64 bits
     """
     many, piece = sampling.contexts, sampling.prompt_tokens
-    read, longest = room_for(sampling.held_tokens + piece), room_for(sampling.tokens)
+    read, longest = room_for(piece), room_for(sampling.tokens)
     slot = room_for(many) * kv_bytes(shape)
     before = longest // 2 if longest > read else 0  # old keys or values of one layer during the copy
     growing = slot * before // (2 * shape.layers)
     at_once = max(1, min(many, PASS_TOKENS // piece))
     logits = many * shape.vocab * WIDE_BYTES
     moments = {
-        "prompts": (slot * read, _pass(shape, at_once, piece, sampling.held_tokens + piece), logits),
+        "prompts": (slot * read, _pass(shape, at_once, piece, piece), logits),
         "reply": (slot * longest + growing, _pass(shape, many, 1, sampling.tokens), 2 * logits),
         "draw": (slot * longest, 0, 4 * logits),
     }

@@ -7,7 +7,7 @@ from earl.config import Config
 from earl.dispatch.predicted_cost import GIGABIT
 from earl.errors import EarlError
 from earl.parallel.arrangement import splits
-from earl.parallel.hardware import ClusterSpec
+from earl.parallel.hardware import ClusterSpec, Device
 from earl.parallel.memory import ModelShape
 from earl.parallel.throughput.step import VLLM, Engine, Precision, Software
 
@@ -140,14 +140,18 @@ class Question:
         """Bytes per second of a host's link to the others."""
         return self.network_gbps * GIGABIT
 
+    @property
+    def device(self) -> Device:
+        assert self.cluster.device is not None, "the kinds of GPUs that can be named are listed"
+        return self.cluster.device
+
     def engine(self, tp: int) -> Engine:
         """One copy of the engine. earl gives vLLM `sampler.memory_share` of a GPU; another engine uses its own default,
         unless the recipe sets the share."""
-        device, sampler = self.cluster.device, self.config.sampler
-        assert device is not None, "the kinds of GPUs that can be named are listed"
+        sampler = self.config.sampler
         own = self.software is VLLM or "memory_share" in sampler.model_fields_set
         share = sampler.memory_share if own else None
-        return Engine(self.shape, device, tp, self.precision, self.software, share)
+        return Engine(self.shape, self.device, tp, self.precision, self.software, share)
 
 
 def question(

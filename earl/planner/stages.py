@@ -1,17 +1,16 @@
 """Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import ceil, exp
 
-from earl.parallel.arrangement import MemoryVerdict, fits, splits
+from earl.parallel.arrangement import fits, splits
 from earl.parallel.footprint import Training, forward_bytes, learner_bytes
-from earl.parallel.hardware import GIB, Device
+from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
-from earl.parallel.memory import Estimate, ModelShape
+from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
-from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, StepLoad, Values, fitted, parts, step_seconds
+from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, StepLoad, fitted, parts, step_seconds
 from earl.planner.cell import PlanCell
 from earl.planner.question import Question
 
@@ -80,70 +79,7 @@ SPREAD = 0.35
 """Half of the 80 % interval, as a logarithm: the coefficients were fitted to serving engines, not to learners."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """A learner that processes one micro-batch after another."""
-
-    shape: ModelShape
-    device: Device
-    dp: int
-    tp: int
-    hosts: int
-    tokens: int  # of a micro-batch, all of the same context
-    context: float
-    across: float  # bytes per second of a host's link to the others
-
-
-def reference(passing: Passing) -> Estimate:
-    """Tokens per GPU and second of forward passes alone."""
-    return _estimate(passing, max(_forward_seconds(passing), _fetching_seconds(passing, 1)))
-
-
-def update(passing: Passing, recompute: bool) -> Estimate:
-    """Tokens per GPU and second of forward and backward passes."""
-    passes = 1 + BACKWARD + (1 if recompute else 0)
-    given = GRADIENT_BYTES / FLOAT_BYTES if passing.dp > 1 else 0
-    return _estimate(passing, max(passes * _forward_seconds(passing), _fetching_seconds(passing, 2 + given)))
-
-
-def _forward_seconds(passing: Passing) -> float:
-    """Time of a micro-batch: an engine's prompt processing, and the output layer for every token."""
-    engine = Engine(passing.shape, passing.device, passing.tp)
-    own = fitted().values
-    batch = StepLoad(sequences=0, context=0, prompt_tokens=passing.tokens, prompt_context=passing.context / 2)
-    return (step_seconds(engine, batch, own).total + _head_seconds(passing, own)) / SPEED
-
-
-def _head_seconds(passing: Passing, own: Values) -> float:
-    multiplied = 2 * parts(passing.shape).head * passing.tokens / passing.tp
-    return multiplied / (passing.device.bf16_flops * own["compute_16"])
-
-
-def _fetching_seconds(passing: Passing, copies: float) -> float:
-    """Time to fetch remote shards, once per pass: into a host over its link, then to each of its GPUs."""
-    if passing.dp == 1:
-        return 0.0
-    size = copies * passing.shape.parameters * FLOAT_BYTES
-    link = fitted().values["link"]
-    inside = size / passing.tp * (passing.dp - 1) / passing.dp / (passing.device.link_bandwidth * link)
-    return max(inside, size * (passing.hosts - 1) / passing.hosts / passing.across)
-
-
-def _estimate(passing: Passing, seconds: float) -> Estimate:
-    value = passing.tokens / seconds / passing.tp
-    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD), "predicted")
-
-
 MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Settings of a layout that a recipe may leave open."""
-
-    micro_batch_tokens: int
-    recompute: bool
-    offload: bool
 
 
 def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
@@ -162,10 +98,14 @@ def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
 
 def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
     """The fastest way that fits, offloading only if nothing else does; if none fits, the one with the least memory."""
-    verdicts = {way: _fits(asked, stage, way, layout) for way in _ways(asked, stage, context, layout.dp)}
+    needs = learner_bytes if stage == "update" else forward_bytes
+    memory = asked.device.memory_bytes  # the driver and libraries take some, too
+    verdicts = {
+        way: fits(needs(asked.shape, way).peak + CONTEXT_BYTES, memory) for way in _ways(asked, stage, context, layout)
+    }
     fitting = [way for way, verdict in verdicts.items() if verdict.ok]
     resting = [way for way in fitting if not way.offload] or fitting
-    speeds = {way: _speed(asked, stage, way, context, layout) for way in resting}
+    speeds = {way: learner_speed(asked, stage, way, context) for way in resting}
     if speeds:
         way = max(speeds, key=lambda way: speeds[way].value)
     else:
@@ -175,7 +115,7 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
         context=context,
         dp=layout.dp,
         tp=layout.tp,
-        micro_batch_tokens=way.micro_batch_tokens,
+        micro_batch_tokens=way.tokens,
         recompute=way.recompute,
         offload=way.offload,
         feasible=way in speeds,
@@ -186,54 +126,56 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
     )
 
 
-def _ways(asked: Question, stage: Stage, context: int, dp: int) -> Iterator[Way]:
+def _ways(asked: Question, stage: Stage, context: int, layout: Layout) -> Iterator[Training]:
     """The recipe's settings are fixed. A micro-batch holds at least the longest row, at most a rank's share."""
     learner = asked.config.learner
     named = learner.model_fields_set
-    least = max(context, learner.micro_batch_tokens)
-    most = least
-    if "micro_batch_tokens" not in named:
-        most = max(least, min(MOST_TOKENS, _minibatch_tokens(asked, context) // dp))
+    least = most = max(context, learner.micro_batch_tokens)
+    if "micro_batch_tokens" not in named:  # all rows between two optimizer steps, as if as long as the longest
+        share = asked.config.rollout.episodes // learner.minibatches * context // layout.dp
+        most = max(least, min(MOST_TOKENS, share))
     tokens = [least << by for by in range(most.bit_length()) if least << by <= most]
     recompute = [learner.recompute] if "recompute" in named or stage == "experience" else [False, True]
     offload = [learner.offload] if "offload" in named else [False, True]
-    return (Way(count, again, away) for away, again, count in product(offload, recompute, tokens))
+    for away, again, count in product(offload, recompute, tokens):
+        yield Training(
+            dp=layout.dp,
+            tp=layout.tp,
+            tokens=count,
+            float_bytes=FLOAT_BYTES,
+            recompute=again,
+            offload=away,
+            lora_rank=learner.lora_rank,
+            reference=asked.config.algorithm.kl > 0,
+        )
 
 
-def _fits(asked: Question, stage: Stage, way: Way, layout: Layout) -> MemoryVerdict:
-    """Memory check on one GPU, with the memory of driver and libraries."""
-    device, learner = asked.cluster.device, asked.config.learner
-    assert device is not None, "the kinds of GPUs that can be named are listed"
-    training = Training(
-        dp=layout.dp,
-        tp=layout.tp,
-        tokens=way.micro_batch_tokens,
-        float_bytes=FLOAT_BYTES,
-        recompute=way.recompute,
-        offload=way.offload,
-        lora_rank=learner.lora_rank,
-        reference=asked.config.algorithm.kl > 0,
-    )
-    needs = learner_bytes(asked.shape, training) if stage == "update" else forward_bytes(asked.shape, training)
-    return fits(needs.peak + CONTEXT_BYTES, device.memory_bytes)
+def learner_speed(asked: Question, stage: Stage, way: Training, context: int) -> Estimate:
+    """Tokens per GPU and second of forward passes alone, or of an update's, forward and backward."""
+    passes, copies = 1.0, 1.0  # of the model's weights, fetched
+    if stage == "update":
+        passes += BACKWARD + way.recompute
+        copies = 2 + GRADIENT_BYTES / FLOAT_BYTES
+    value = way.tokens / max(passes * _forward_seconds(asked, way, context), _fetching_seconds(asked, way, copies))
+    value /= way.tp
+    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD), "predicted")
 
 
-def _speed(asked: Question, stage: Stage, way: Way, context: int, layout: Layout) -> Estimate:
-    device = asked.cluster.device
-    assert device is not None, "the kinds of GPUs that can be named are listed"
-    passing = Passing(
-        shape=asked.shape,
-        device=device,
-        dp=layout.dp,
-        tp=layout.tp,
-        hosts=ceil(layout.size / asked.cluster.gpus_per_host),
-        tokens=way.micro_batch_tokens,
-        context=context,
-        across=asked.network_bandwidth,
-    )
-    return update(passing, way.recompute) if stage == "update" else reference(passing)
+def _forward_seconds(asked: Question, way: Training, context: int) -> float:
+    """Time of a micro-batch: an engine's prompt processing, and the output layer for every token."""
+    own = fitted().values
+    batch = StepLoad(sequences=0, context=0, prompt_tokens=way.tokens, prompt_context=context / 2)
+    step = step_seconds(Engine(asked.shape, asked.device, way.tp), batch, own).total
+    head = 2 * parts(asked.shape).head * way.tokens / way.tp / (asked.device.bf16_flops * own["compute_16"])
+    return (step + head) / SPEED
 
 
-def _minibatch_tokens(asked: Question, context: int) -> int:
-    """Tokens of all rows between two optimizer steps, as if all were as long as the longest."""
-    return asked.config.rollout.episodes // asked.config.learner.minibatches * context
+def _fetching_seconds(asked: Question, way: Training, copies: float) -> float:
+    """Time to fetch remote shards, once per pass: into a host over its link, then to each of its GPUs."""
+    if way.dp == 1:
+        return 0.0
+    hosts = ceil(way.dp * way.tp / asked.cluster.gpus_per_host)
+    size = copies * asked.shape.parameters * FLOAT_BYTES
+    link = asked.device.link_bandwidth * fitted().values["link"]
+    inside = size / way.tp * (way.dp - 1) / way.dp / link
+    return max(inside, size * (hosts - 1) / hosts / asked.network_bandwidth)

@@ -105,20 +105,26 @@ def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int
     episodes, shared = asked.config.rollout.episodes, asked.config.placement.kind != "disaggregated"
     job = DispatchJob(asked.cluster, asked.shape, context, episodes, Layout(), Layout(), shared, True)
     lengths = job.lengths
-    sampled = [_rollout(asked, context, tp, lengths, sampling) for tp in _tps(here, "rollout")]
-    updated = [_update(asked, cell, lengths) for cell in here if cell.stage == "update"]
+    sampled = [
+        _rollout(asked, context, tp, lengths, sampling)
+        for tp in dict.fromkeys(cell.tp for cell in here if cell.stage == "rollout")
+    ]
+    own = asked.config.learner
+    updated = [_learned(cell, lengths, own.minibatches, own.epochs) for cell in here if cell.stage == "update"]
     tokens = int(lengths.sum())
     missing = [name for name, found in (("rollout", sampled), ("update", updated)) if not found]
     if missing:
         verdict = f"{' and '.join(missing)}: no layout fits"
         return PredictedStep(context, episodes, tokens, asked.cluster.gpus, (), verdict, None)
-    first, last = min(sampled, key=_seconds), min(updated, key=_seconds)
+    first, last = (min(found, key=lambda part: part.seconds.value) for found in (sampled, updated))
     assert first.layout and last.layout, "both have one"
     learned = Layout(last.layout.dp, last.layout.tp)
     planned = DispatchJob(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
     moved = entry(planned, named(MOVED), (*RATES, asked.network_gbps))
+    algorithm = asked.config.algorithm  # passes: of the reference, of values, of the learner for the correction
+    passes = (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
     forwards = [
-        _experience(asked, cell, lengths) for cell in here if cell.stage == "experience" and cell.tp == learned.tp
+        _learned(cell, lengths, 1, passes) for cell in here if cell.stage == "experience" and cell.tp == learned.tp
     ]
     parts = (
         first,
@@ -142,23 +148,11 @@ def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int
     return _timed("rollout", float(own.sum()) * written, fast, Layout(copies, tp))
 
 
-def _update(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
-    config = asked.config.learner
-    return _learned("update", cell, lengths, config.minibatches, config.epochs)
-
-
-def _experience(asked: Question, cell: PlanCell, lengths: Lengths) -> StageTime:
-    """Log-probs of the reference, values, and the learner's own log-probs for the correction."""
-    config = asked.config.algorithm
-    passes = (config.kl > 0) + (config.name == "ppo") + (config.correction != "none")
-    return _learned("experience", cell, lengths, 1, passes)
-
-
-def _learned(stage: str, cell: PlanCell, lengths: Lengths, batches: int, times: int) -> StageTime:
+def _learned(cell: PlanCell, lengths: Lengths, batches: int, times: int) -> StageTime:
     """Each rank processes its share of a batch's tokens, but at least the longest row."""
     assert cell.throughput is not None, "it fits"
     own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
-    return _timed(stage, own, cell.throughput, Layout(cell.dp, cell.tp))
+    return _timed(cell.stage, own, cell.throughput, Layout(cell.dp, cell.tp))
 
 
 def _timed(stage: str, tokens: float, fast: Estimate, layout: Layout) -> StageTime:
@@ -169,20 +163,10 @@ def _timed(stage: str, tokens: float, fast: Estimate, layout: Layout) -> StageTi
 
 def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:
     """Time of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
-    device = asked.cluster.device
-    assert device is not None, "the kinds of GPUs that can be named are listed"
     size = weight_bytes(asked.shape, asked.precision)
     given, taken = (ceil(layout.size / asked.cluster.gpus_per_host) for layout in (learner, sampler))
     crossing = size * (given - 1) / given if shared else size * max(1.0, taken / given)
-    return crossing / asked.network_bandwidth + size / sampler.tp / device.link_bandwidth
-
-
-def _tps(cells: Iterable[PlanCell], stage: str) -> list[int]:
-    return list(dict.fromkeys(cell.tp for cell in cells if cell.stage == stage))
-
-
-def _seconds(part: StageTime) -> float:
-    return part.seconds.value
+    return crossing / asked.network_bandwidth + size / sampler.tp / asked.device.link_bandwidth
 
 
 def _exactly(seconds: float) -> Estimate:

@@ -1,6 +1,15 @@
 from dataclasses import replace
 
-from earl.parallel.memory import Load, ModelShape, activation_bytes, kv_bytes, load_of, logit_bytes, memory_metrics
+from earl.parallel.memory import (
+    Load,
+    ModelShape,
+    activation_bytes,
+    kv_bytes,
+    layer,
+    load_of,
+    logit_bytes,
+    memory_metrics,
+)
 
 QWEN_7B = ModelShape(7_615_616_512, 28, 3584, 28, 4, 128, 18_944, 152_064, 32_768, float_bytes=2)
 SMALL = ModelShape(186_240, 3, 64, 4, 4, 32, 128, 40, 1024)
@@ -18,9 +27,7 @@ def test_activations_of_a_pass():
     # sums; 4 x 128 of the feed-forward: 1,540 numbers.
     assert activation_bytes(SMALL, 100) == 3 * 100 * 1540 * 4
     # Of two ranks each has the stream and half of the rest: 384 + 578.
-    assert activation_bytes(SMALL, 100, tp=2) == 3 * 100 * 962 * 4
-    # Recomputed: the inputs of three layers, and one layer at a time.
-    assert activation_bytes(SMALL, 100, recompute=True) == 100 * (3 * 64 + 1540) * 4
+    assert layer(SMALL, 2, 4, ragged=True, frozen=False).kept == 962 * 4
     # Norms of queries and keys keep 2 x (4 + 4) x 32 more.
     assert activation_bytes(replace(SMALL, head_norms=True), 100) == 3 * 100 * (1540 + 512) * 4
     # In 16 bits norms keep what comes in with 32: 2 x 64 x (4 + 2 + 2) bytes, 640 x 2, 4 x 4 and 512 x 2.

@@ -9,11 +9,9 @@ decide(stage, step)        -> Inputs, a value ─▶ the pure decision (decide.p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import ceil, exp, floor, log, log2
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from earl.context.forecast import outlook
@@ -28,43 +26,11 @@ class Costs(Protocol):
     """Predicted costs of choices, which depend only on the arguments."""
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        """Time of a stage in a step with this mean context; smooth in `tokens`.
+        """Time of a stage in a step with this mean context.
         Only ratios between choices need to be right: measurements correct the rest."""
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         """Why it does not fit, such as "30.2 GiB of 24.0 GiB"; empty if it fits. Shorter contexts fit as well."""
-
-
-NODES = 8  # contexts per doubling
-KEPT = 5_000  # cached choices by number of sequences; then the cache is cleared
-
-
-class CostTable:
-    """Predicted seconds, interpolated between cached contexts."""
-
-    def __init__(self, costs: Costs) -> None:
-        self._costs = costs
-        self._known: dict[tuple[Choice, int], dict[int, float]] = {}
-
-    def logarithms(self, choices: Sequence[Choice], tokens: Sequence[float], sequences: int) -> NDArray[np.float64]:
-        """Logarithm of the seconds of a step. [C, P]"""
-        places = [NODES * log2(max(1.0, one)) for one in tokens]
-        lows = [floor(place) for place in places]
-        nodes = sorted({*lows, *map(ceil, places)})
-        values = np.array([self._row(choice, sequences, nodes) for choice in choices])
-        low = values[:, [nodes.index(node) for node in lows]]
-        high = values[:, [nodes.index(ceil(place)) for place in places]]
-        result: NDArray[np.float64] = low + (np.array(places) - np.array(lows)) * (high - low)
-        return result
-
-    def _row(self, choice: Choice, sequences: int, nodes: Sequence[int]) -> list[float]:
-        if len(self._known) >= KEPT:
-            self._known.clear()
-        known = self._known.setdefault((choice, sequences), {})
-        for node in nodes:
-            if node not in known:
-                known[node] = log(self._costs.seconds(choice, 2.0 ** (node / NODES), sequences))
-        return [known[node] for node in nodes]
 
 
 _STATE = TypeAdapter(StageState)
@@ -154,7 +120,7 @@ class Selector:
         `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement."""
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
-        self._table, self._soon = CostTable(costs), guarded(self._settings)
+        self._soon = guarded(self._settings)
         self._corrections: dict[Stage, Correction] = {}
         self._memory = Memory()
 
@@ -165,7 +131,7 @@ class Selector:
 
     def measured(self, choice: Choice, load: Load, seconds: float) -> None:
         stage = choice.stage
-        predicted = exp(self._table.logarithms([choice], [load.mean_tokens], load.sequences)[0, 0])
+        predicted = self._costs.seconds(choice, load.mean_tokens, load.sequences)
         self._memory.cells[stage] = measured(self._memory.cells[stage], choice, load, seconds, predicted)
         self._corrections.pop(stage, None)
 
@@ -188,10 +154,10 @@ class Selector:
         loads, *futures = self._loads(step)
         choices = self._candidates[stage]
         tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
-        predicted = self._table.logarithms(choices, tokens, sequences)
+        predicted = np.array([[self._costs.seconds(choice, one, sequences) for one in tokens] for choice in choices])
         places = np.array([place_of(one, sequences) for one in tokens])
         shift = self._correction(stage).at(choices, places)
-        seconds = np.exp(predicted + shift).tolist()
+        seconds = (predicted * np.exp(shift)).tolist()
         prepared = [_never_shrinking(own) for own in (loads, *futures)]
         met = self._met(step)
         candidates = [self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds, strict=True)]
