@@ -19,6 +19,7 @@ from earl.report.figures import (
     Points,
     bucket_note,
     color_of,
+    declared,
     faint,
     finite,
     label_of,
@@ -237,13 +238,8 @@ def context_figures(runs: Runs) -> list[Figure]:
         *(band_figure(runs, level) for level in LEVELS if level != "window" or _has(runs, "context/window/p50")),
         *([figure for figure in authors if figure.spec] if several else authors),
         _truncation_figure(runs),
-        series_figure(
-            runs, "memory", "Memory that the contexts imply",
-            "Computed from the lengths and the model's shape: keys and values of a step's longest contexts while "
-            "episodes are played, activations while the weights are updated.",
-            "bytes", {"memory/kv_bytes": "keys and values", "memory/activation_bytes": "activations"}, suffix="B",
-        ),
-    ]  # fmt: skip
+        *declared(runs, "memory"),
+    ]
 
 
 def _has(runs: Runs, metric: str) -> bool:

@@ -4,8 +4,10 @@ Plotly interprets text in a figure as a kind of HTML, so text of unknown origin 
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from earl.report.data import RunData
@@ -164,6 +166,14 @@ def series_figure(
         placed["margin"] = {**placed["margin"], "t": 22}
     told = explanation + bucket_note(points for *_, points, _ in drawn)
     return Figure(name, title, told, {"data": traces, "layout": placed})
+
+
+PLOTS = tomllib.loads(Path(__file__).with_name("plots.toml").read_text(encoding="utf-8"))
+
+
+def declared(runs: Sequence[RunData], group: str) -> list[Figure]:
+    """The plots that plots.toml declares under `group`."""
+    return [series_figure(runs, **plot) for plot in PLOTS[group]]
 
 
 def bucket_note(series: Iterable[Points]) -> str:
