@@ -6,15 +6,15 @@ from itertools import groupby
 from typing import Any
 
 from earl.config import Config
-from earl.matches import BOTH_SEATS, MatchResult, wilson
+from earl.matches import BOTH_SEATS, MatchResult
 from earl.report.data import RunData
-from earl.report.evaluation_plots import DURING
+from earl.report.evaluation_plots import curve_of, intervals
 from earl.report.figures import (
     AGAIN,
     Figure,
     color_of,
+    error_bars,
     faint,
-    finite,
     label_of,
     layout,
     line,
@@ -22,6 +22,7 @@ from earl.report.figures import (
 )
 from earl.report.html import shown
 from earl.report.results import Pairing, Phase, opponent_name, pairings, phases, result_at, seat_name, seats_of
+from earl.runs.tables import RecordedMatch
 
 Runs = Sequence[RunData]
 
@@ -34,22 +35,14 @@ def curve_figures(runs: Runs) -> list[Figure]:
     """One plot for each opponent and seat, a line per run; the reader selects the measure."""
     listed: list[Figure] = []
     for pairing in all_pairings(runs):
-        curves = [_curve(run, pairing) for run in runs]
-        for seat in sorted({result.seat for curve in curves for _, result in curve}):
-            own = [[(step, result) for step, result in curve if result.seat == seat] for curve in curves]
+        curves = [curve_of(run, pairing) for run in runs]
+        for seat in sorted({match.result.seat for curve in curves for match in curve}):
+            own = [[match for match in curve if match.result.seat == seat] for curve in curves]
             listed.append(_curve_figure(runs, len(listed), pairing, seat, own))
     return listed
 
 
-Curve = list[tuple[int, MatchResult]]
-
-
-def _curve(run: RunData, pairing: Pairing) -> Curve:
-    return [
-        (match.step, match.result)
-        for match in run.numbers.matches
-        if match.phase in DURING and (match.result.opponent, match.result.exact) == pairing
-    ]
+Curve = list[RecordedMatch]
 
 
 def _curve_figure(runs: Runs, number: int, pairing: Pairing, seat: int, curves: Sequence[Curve]) -> Figure:
@@ -57,7 +50,7 @@ def _curve_figure(runs: Runs, number: int, pairing: Pairing, seat: int, curves: 
     where = f", {seat_name(seat)}" if opponent else ""
     title = (f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks") + where
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
-    last = {name: max((getattr(curve[-1][1], name) for curve in curves if curve), default=0.0) for name in names}
+    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
     how = "Exact: every possible reply of the opponent was tried." if exact else "Shaded: 95 % intervals (Wilson)."
@@ -76,18 +69,14 @@ def _curve_figure(runs: Runs, number: int, pairing: Pairing, seat: int, curves: 
 def _traces(runs: Runs, run: int, curve: Curve, name: str) -> list[dict[str, Any]]:
     color, label = color_of(run, 0, len(runs)), label_of(runs, run)
     group = f"{run} {name}"
-    points = [(step, float(getattr(result, name))) for step, result in curve]
+    points = [(match.step, float(getattr(match.result, name))) for match in curve]
     own = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=group)
-    if curve[0][1].exact:
+    if curve[0].result.exact:
         return [own]
-    bounds = [
-        wilson(value * result.episodes, result.episodes) for (_, value), (_, result) in zip(points, curve, strict=True)
-    ]
-    below = finite(value - low for (_, value), (low, _) in zip(points, bounds, strict=True))
-    above = finite(high - value for (_, value), (_, high) in zip(points, bounds, strict=True))
-    own["error_y"] = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "visible": False}
-    edges = [(step, low) for (step, _), (low, _) in zip(points, bounds, strict=True)]
-    edges += [(step, high) for (step, _), (_, high) in reversed(list(zip(points, bounds, strict=True)))]
+    bounds = intervals(curve, name)
+    own["error_y"] = error_bars((value for _, value in points), bounds, visible=False)
+    edges = [(match.step, low) for match, (low, _) in zip(curve, bounds, strict=True)]
+    edges += [(match.step, high) for match, (_, high) in zip(curve[::-1], bounds[::-1], strict=True)]
     band = line(label, edges, color, mode="lines", fill="toself", fillcolor=faint(color, 0.15), hoverinfo="skip")
     return [band | {"showlegend": False, "legendgroup": group, "meta": AGAIN, "line": {"width": 0}}, own]
 

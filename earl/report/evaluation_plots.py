@@ -6,7 +6,7 @@ from typing import Any
 
 from earl.matches import wilson
 from earl.report.data import RunData
-from earl.report.figures import AGAIN, BLUE, DASHES, GREY, ORANGE, Figure, finite, layout, line, note, percent_axis
+from earl.report.figures import AGAIN, BLUE, DASHES, GREY, ORANGE, Figure, error_bars, layout, line, note, percent_axis
 from earl.report.html import count
 from earl.report.results import Pairing, opponent_name, pairings, seat_name
 from earl.runs.tables import RecordedMatch
@@ -17,17 +17,26 @@ COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
 
+def curve_of(data: RunData, pairing: Pairing) -> list[RecordedMatch]:
+    return [
+        match
+        for match in data.numbers.matches
+        if (match.result.opponent, match.result.exact) == pairing and match.phase in DURING
+    ]
+
+
+def intervals(curve: Sequence[RecordedMatch], name: str) -> list[tuple[float, float]]:
+    """The 95 % interval of each match's share."""
+    return [wilson(getattr(match.result, name) * match.result.episodes, match.result.episodes) for match in curve]
+
+
 def strength_figures(data: RunData) -> list[Figure]:
     return [_strength_figure(data, number, pairing) for number, pairing in enumerate(pairings(data))]
 
 
 def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
     opponent, exact = pairing
-    curve = [
-        match
-        for match in data.numbers.matches
-        if (match.result.opponent, match.result.exact) == pairing and match.phase in DURING
-    ]
+    curve = curve_of(data, pairing)
     title = f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks"
     if not curve:
         return Figure(f"strength-{number}", title, "", None)
@@ -61,23 +70,9 @@ def _trace(curve: Sequence[RecordedMatch], name: str, label: str, place: int) ->
     trace["line"] = {**trace["line"], "dash": DASHES[place % 4]}
     trace["marker"] = {"size": 6, "symbol": SYMBOLS[place % 4]}
     if not curve[0].result.exact:
-        trace["error_y"] = _error_bars(curve, name)
+        bars = error_bars((value for _, value in points), intervals(curve, name), thickness=1, width=2)
+        trace["error_y"] = bars
     return trace
-
-
-def _error_bars(curve: Sequence[RecordedMatch], name: str) -> dict[str, Any]:
-    values = [(float(getattr(match.result, name)), match.result.episodes) for match in curve]
-    bounds = [wilson(value * n, n) for value, n in values]
-    above = finite(high - value for (value, _), (_, high) in zip(values, bounds, strict=True))
-    below = finite(value - low for (value, _), (low, _) in zip(values, bounds, strict=True))
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": above,
-        "arrayminus": below,
-        "thickness": 1,
-        "width": 2,
-    }
 
 
 def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[str, Any]:

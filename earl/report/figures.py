@@ -80,6 +80,16 @@ def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
     return {**trace, **values, "line": {"color": color, "width": 2}, **more}
 
 
+def error_bars(values: Iterable[float], bounds: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:
+    """Bars from the lower to the upper of each value's `bounds`."""
+    ends = list(zip(values, bounds, strict=True))
+    sides = {
+        "array": finite(high - value for value, (_, high) in ends),
+        "arrayminus": finite(value - low for value, (low, _) in ends),
+    }
+    return {"type": "data", "symmetric": False, **sides, **more}
+
+
 def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
     """The shared layout: steps on the x axis, and the warm start shaded if all runs have the same."""
     last = max(1, *(run.numbers.last_step or 0 for run in runs))

@@ -12,7 +12,7 @@ from earl.planner.cell import PlanCell
 from earl.planner.grids import Grid, comparison_grid
 from earl.planner.plan import Plan
 from earl.planner.sheet import Sheet, sheet
-from earl.report.figures import CYCLE, GREY, LEGEND, Figure, finite
+from earl.report.figures import CYCLE, GREY, LEGEND, Figure, error_bars, finite
 from earl.report.page import fill
 from earl.runs.storage import write_text
 
@@ -134,13 +134,7 @@ def _speeds(plan: Plan, load: int, tp: int, number: int) -> dict[str, Any]:
         if (cell.stage, cell.responses, cell.tp) == ("rollout", load, tp) and cell.throughput is not None
     ]
     speeds = [cell.throughput for cell in own if cell.throughput is not None]
-    bars = {
-        "type": "data",
-        "symmetric": False,
-        "array": finite(speed.high - speed.value for speed in speeds),
-        "arrayminus": finite(speed.value - speed.low for speed in speeds),
-        "thickness": 1,
-    }
+    bars = error_bars((speed.value for speed in speeds), [(speed.low, speed.high) for speed in speeds], thickness=1)
     line = _line(f"TP {tp}", own, [speed.value for speed in speeds], _color(plan, tp))
     return {**line, "error_y": bars, "meta": {"choice": number}, "visible": number == 0}
 
