@@ -13,12 +13,11 @@ from markupsafe import Markup
 
 from earl.report import compare, html, results
 from earl.report.compare import curve_figures
-from earl.report.context_plots import context_figures, heat_figure
+from earl.report.context_plots import context_figures, forecast_figure, heat_figure
 from earl.report.data import RunData
 from earl.report.episodes import browser
 from earl.report.evaluation_plots import strength_figures
 from earl.report.figures import AGAIN, GREY, Figure, color_of, label_of, layout, line, plain, thin
-from earl.report.forecast import forecast_figure
 from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
 from earl.report.training_plots import other_figures, stages, time_figure, training_figures
 from earl.runs.tables import RecordedDecision

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from earl.report import context_plots, figures, forecast, training_plots
+from earl.report import context_plots, figures, training_plots
 from earl.report.data import RunData, gather
 from earl.report.evaluation_plots import enlarged_range, strength_figures
 from earl.report.figures import MAX_POINTS, plain, thin
@@ -119,12 +119,12 @@ def test_the_last_forecast_reaches_beyond_the_last_step(runs: Any) -> None:
 
 
 def test_how_forecasts_moved(runs: Any) -> None:
-    figure = forecast.forecast_figure([gather(runs.run())])
+    figure = context_plots.forecast_figure([gather(runs.run())])
     drawn = traces(spec([figure], "forecast"))
     assert {name for name in drawn if "," not in name} == {"p50", "p95"}
     assert set(drawn["p95"]["y"]) == {90.0}
     assert set(drawn["p50, late"]["y"]) == {178.5}, "beyond the horizon: 1.05 times 170, the latest within it"
-    none = forecast.forecast_figure([without(gather(runs.run(name="b")), "forecast/p50", "forecast/p95")])
+    none = context_plots.forecast_figure([without(gather(runs.run(name="b")), "forecast/p50", "forecast/p95")])
     assert none.spec is None and "within the horizon" in none.missing
 
 
