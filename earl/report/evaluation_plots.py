@@ -6,9 +6,24 @@ from typing import Any
 
 from earl.matches import wilson
 from earl.report.data import RunData
-from earl.report.figures import AGAIN, BLUE, DASHES, GREY, ORANGE, Figure, error_bars, layout, line, note, percent_axis
+from earl.report.figures import (
+    AGAIN,
+    BLUE,
+    DASHES,
+    GREY,
+    ORANGE,
+    Figure,
+    color_of,
+    error_bars,
+    faint,
+    label_of,
+    layout,
+    line,
+    note,
+    percent_axis,
+)
 from earl.report.html import count
-from earl.report.results import Pairing, opponent_name, pairings, seat_name
+from earl.report.results import Pairing, all_pairings, opponent_name, pairings, seat_name
 from earl.runs.tables import RecordedMatch
 
 DURING = ("start", "warm_start", "train")
@@ -95,3 +110,57 @@ def enlarged_range(losses: Sequence[float]) -> float:
     later = [loss for loss in losses[len(losses) // 2 :] if math.isfinite(loss)]
     top = max(0.01, 1.25 * max(later, default=1.0))
     return top if top <= 0.7 else 0.0
+
+
+# Several runs side by side.
+
+Runs = Sequence[RunData]
+
+
+def curve_figures(runs: Runs) -> list[Figure]:
+    """One plot for each opponent and seat, a line per run; the reader selects the measure."""
+    listed: list[Figure] = []
+    for pairing in all_pairings(runs):
+        curves = [curve_of(run, pairing) for run in runs]
+        for seat in sorted({match.result.seat for curve in curves for match in curve}):
+            own = [[match for match in curve if match.result.seat == seat] for curve in curves]
+            listed.append(_curve_figure(runs, len(listed), pairing, seat, own))
+    return listed
+
+
+def _curve_figure(
+    runs: Runs, number: int, pairing: Pairing, seat: int, curves: Sequence[list[RecordedMatch]]
+) -> Figure:
+    opponent, exact = pairing
+    where = f", {seat_name(seat)}" if opponent else ""
+    title = (f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks") + where
+    names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
+    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
+    first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
+    order = [first, *(name for name in names if name != first)]
+    how = "Exact: every possible reply of the opponent was tried." if exact else "Shaded: 95 % intervals (Wilson)."
+    traces = [
+        {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0}
+        for choice, name in enumerate(order)
+        for run, curve in enumerate(curves)
+        if curve
+        for trace in _run_traces(runs, run, curve, name)
+    ]
+    axis = percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
+    spec = {"data": traces, "layout": layout(runs, "", yaxis=axis)}
+    return Figure(f"strength-{number}", title, how, spec, tuple(names[name] for name in order))
+
+
+def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str) -> list[dict[str, Any]]:
+    color, label = color_of(run, 0, len(runs)), label_of(runs, run)
+    group = f"{run} {name}"
+    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    own = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=group)
+    if curve[0].result.exact:
+        return [own]
+    bounds = intervals(curve, name)
+    own["error_y"] = error_bars((value for _, value in points), bounds, visible=False)
+    edges = [(match.step, low) for match, (low, _) in zip(curve, bounds, strict=True)]
+    edges += [(match.step, high) for match, (_, high) in zip(curve[::-1], bounds[::-1], strict=True)]
+    band = line(label, edges, color, mode="lines", fill="toself", fillcolor=faint(color, 0.15), hoverinfo="skip")
+    return [band | {"showlegend": False, "legendgroup": group, "meta": AGAIN, "line": {"width": 0}}, own]

@@ -11,12 +11,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from earl.report import compare, html, results
-from earl.report.compare import curve_figures
+from earl.report import html, results
 from earl.report.context_plots import context_figures, forecast_figure, heat_figure
 from earl.report.data import RunData
 from earl.report.episodes import browser
-from earl.report.evaluation_plots import strength_figures
+from earl.report.evaluation_plots import curve_figures, strength_figures
 from earl.report.figures import AGAIN, GREY, Figure, color_of, label_of, layout, line, plain, thin
 from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
 from earl.report.training_plots import other_figures, stages, time_figure, training_figures
@@ -187,7 +186,7 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=html.percent, count=count, seconds=seconds, moment=moment, shown=shown)
-    environment.globals.update(results=results, compare=compare)
+    environment.globals.update(results=results)
     return environment.get_template(name)
 
 
@@ -247,9 +246,9 @@ def _several(runs: Sequence[RunData]) -> dict[str, Any]:
         "runs": runs,
         "facts": [summary(run) for run in runs],
         "colors": [color_of(place, 0, len(runs)) for place in range(len(runs))],
-        "rows": compare.final_rows(runs),
-        "lasts": compare.last_phases(runs),
+        "rows": results.final_rows(runs),
+        "lasts": results.last_phases(runs),
         "measures": list(measures.items()),
-        "differences": compare.recipe_differences(runs),
+        "differences": results.recipe_differences(runs),
         "times": [time_table(run) for run in runs],
     }
