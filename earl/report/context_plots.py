@@ -1,7 +1,7 @@
 """Plots of context growth: lengths with limit and forecast, authors, truncation, memory. Pure functions."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -67,19 +67,17 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
 
 def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, dict[Cell, float]]:
     """Mean tokens by map: all authors, and each author; also the number of episodes that had the turn."""
-    episodes: dict[tuple[int, int], int] = {}
-    tokens: defaultdict[str, defaultdict[Cell, int]] = defaultdict(lambda: defaultdict(int))
+    episodes: Counter[tuple[int, int]] = Counter()
+    tokens: defaultdict[str, Counter[Cell]] = defaultdict(Counter)
     for row in data.contexts:
         cell = column_of[row.step], row.turn
-        episodes[row.step, row.turn] = max(row.episodes, episodes.get((row.step, row.turn), 0))
+        episodes[row.step, row.turn] = max(row.episodes, episodes[row.step, row.turn])
         tokens["all authors"][cell] += row.tokens
         tokens[_author(row.author)][cell] += row.tokens
-    had: defaultdict[Cell, int] = defaultdict(int)
-    steps_in: defaultdict[int, int] = defaultdict(int)
+    had: Counter[Cell] = Counter()
     for (step, turn), number in episodes.items():
         had[column_of[step], turn] += number
-    for column in column_of.values():
-        steps_in[column] += 1
+    steps_in = Counter(column_of.values())
     order = ["all authors", *(author.name.lower() for author in Author)]
     means = {name: {cell: total / max(1, had[cell]) for cell, total in tokens[name].items()} for name in order}
     return {**means, "episodes that had the turn": {cell: number / steps_in[cell[0]] for cell, number in had.items()}}
@@ -228,15 +226,15 @@ def context_figures(runs: Runs) -> list[Figure]:
     several = len(runs) > 1
     authors = [_author_figure(runs, run) for run in range(len(runs))]
     return [
-        *(band_figure(runs, level) for level in LEVELS if level != "window" or _has(runs, "context/window/p50")),
+        *(
+            band_figure(runs, level)
+            for level in LEVELS
+            if level != "window" or any("context/window/p50" in run.numbers.metrics for run in runs)
+        ),
         *([figure for figure in authors if figure.spec] if several else authors),
         _truncation_figure(runs),
         *declared(runs, "memory"),
     ]
-
-
-def _has(runs: Runs, metric: str) -> bool:
-    return any(run.numbers.metrics.get(metric) for run in runs)
 
 
 def _author_figure(runs: Runs, run: int) -> Figure:
@@ -269,19 +267,19 @@ def _truncation_figure(runs: Runs) -> Figure:
     names = sorted({name for run in runs for name in run.numbers.metrics if name.startswith("stop/")})
     stops = {name: name.removeprefix("stop/").replace("_", " ") for name in names if name != "stop/finished"}
     covered = ("stop/context_limit", "stop/truncated_turn")
-    if _has(runs, "truncation/reply"):
+    if any("truncation/reply" in run.numbers.metrics for run in runs):
         stops = causes | {name: label for name, label in stops.items() if name not in covered}
-    happened = {name: label for name, label in stops.items() if _happened(runs, name)}
+    happened = {
+        name: label
+        for name, label in stops.items()
+        if any(share for run in runs for _, share in run.numbers.metrics.get(name, []))
+    }
     return series_figure(
         runs, "stops", "Episodes that did not reach their end",
         "Share of a step's episodes that something else than the environment's own end stopped. What a limit cuts off "
         "is a broken game to learn from.",
         "share of episodes", happened or stops, percent=True,
     )  # fmt: skip
-
-
-def _happened(runs: Runs, name: str) -> bool:
-    return any(value for run in runs for _, value in run.numbers.metrics.get(name, []))
 
 
 # The forecast: the step at which each quantile of the contexts reaches the limit.

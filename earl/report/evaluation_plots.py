@@ -45,6 +45,14 @@ def intervals(curve: Sequence[RecordedMatch], name: str) -> list[tuple[float, fl
     return [wilson(getattr(match.result, name) * match.result.episodes, match.result.episodes) for match in curve]
 
 
+def _title(pairing: Pairing) -> str:
+    return f"Against {opponent_name(*pairing)}" if pairing[0] else "On held-out tasks"
+
+
+def _points(curve: Sequence[RecordedMatch], name: str) -> list[tuple[int, float]]:
+    return [(match.step, float(getattr(match.result, name))) for match in curve]
+
+
 def strength_figures(data: RunData) -> list[Figure]:
     return [_strength_figure(data, number, pairing) for number, pairing in enumerate(pairings(data))]
 
@@ -52,7 +60,7 @@ def strength_figures(data: RunData) -> list[Figure]:
 def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
     opponent, exact = pairing
     curve = curve_of(data, pairing)
-    title = f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks"
+    title = _title(pairing)
     if not curve:
         return Figure(f"strength-{number}", title, "", None)
     how = "Exact: every possible reply of the opponent was tried."
@@ -80,7 +88,7 @@ def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any
 
 
 def _trace(curve: Sequence[RecordedMatch], name: str, label: str, place: int) -> dict[str, Any]:
-    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    points = _points(curve, name)
     trace = line(label, points, COLORS[name], mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=label)
     trace["line"] = {**trace["line"], "dash": DASHES[place % 4]}
     trace["marker"] = {"size": 6, "symbol": SYMBOLS[place % 4]}
@@ -133,7 +141,7 @@ def _curve_figure(
 ) -> Figure:
     opponent, exact = pairing
     where = f", {seat_name(seat)}" if opponent else ""
-    title = (f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks") + where
+    title = _title(pairing) + where
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
     last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
@@ -154,7 +162,7 @@ def _curve_figure(
 def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str) -> list[dict[str, Any]]:
     color, label = color_of(run, 0, len(runs)), label_of(runs, run)
     group = f"{run} {name}"
-    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    points = _points(curve, name)
     own = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=group)
     if curve[0].result.exact:
         return [own]

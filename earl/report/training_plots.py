@@ -1,6 +1,7 @@
 """Plots of training metrics, stage times, and any other recorded metric. Pure functions."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,37 +44,31 @@ def time_figure(runs: Runs) -> Figure:
     if not any(timings):
         return Figure("time", title, told, None)
     if len(runs) > 1:
-        told, traces = "Seconds that a step took in all.", _whole_times(runs)
+        told, traces = "Seconds that a step took in all.", [_whole_time(runs, run) for run in range(len(runs))]
     else:
         traces = _stage_times(runs[0])
     return Figure("time", title, told + bucket_note(timings), {"data": traces, "layout": layout(runs, "seconds")})
 
 
-def _steps(data: RunData) -> list[int]:
-    return sorted({step for points in data.numbers.timings.values() for step, _ in points})
-
-
 def _stage_times(data: RunData) -> list[dict[str, Any]]:
     traces = []
+    steps = sorted({step for points in data.numbers.timings.values() for step, _ in points})
     for number, stage in enumerate(stages(data)):
         had = dict(data.numbers.timings[stage])
-        points = thin([(step, had.get(step, 0.0)) for step in _steps(data)])
+        points = thin([(step, had.get(step, 0.0)) for step in steps])
         color = CYCLE[number % len(CYCLE)]
         stacked = {"stackgroup": "time", "fillcolor": color, "mode": "lines", "hovertemplate": "%{y:.3f} s"}
         traces.append(line(plain(stage), points, color, **stacked) | {"line": {"width": 0, "color": color}})
     return traces
 
 
-def _whole_times(runs: Runs) -> list[dict[str, Any]]:
-    traces = []
-    for run, data in enumerate(runs):
-        totals = dict.fromkeys(_steps(data), 0.0)
-        for points in data.numbers.timings.values():
-            for step, seconds in points:
-                totals[step] += seconds
-        color = color_of(run, 0, len(runs))
-        traces.append(line(label_of(runs, run), thin(list(totals.items())), color, hovertemplate="%{y:.3f} s"))
-    return traces
+def _whole_time(runs: Runs, run: int) -> dict[str, Any]:
+    totals: defaultdict[int, float] = defaultdict(float)
+    for points in runs[run].numbers.timings.values():
+        for step, seconds in points:
+            totals[step] += seconds
+    color = color_of(run, 0, len(runs))
+    return line(label_of(runs, run), thin(sorted(totals.items())), color, hovertemplate="%{y:.3f} s")
 
 
 ELSEWHERE = re.compile(
