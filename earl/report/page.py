@@ -16,9 +16,22 @@ from earl.report.context_plots import context_figures, forecast_figure, heat_fig
 from earl.report.data import RunData
 from earl.report.episodes import browser
 from earl.report.evaluation_plots import curve_figures, strength_figures
-from earl.report.figures import AGAIN, GREY, Figure, color_of, label_of, layout, line, plain, thin
+from earl.report.figures import (
+    AGAIN,
+    GREY,
+    Figure,
+    color_of,
+    label_of,
+    layout,
+    line,
+    other_figures,
+    plain,
+    stages,
+    thin,
+    time_figure,
+    training_figures,
+)
 from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
-from earl.report.training_plots import other_figures, stages, time_figure, training_figures
 from earl.runs.tables import RecordedDecision
 
 # The facts at the top of the page, and the table of times. Pure functions.
