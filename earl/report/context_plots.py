@@ -1,7 +1,7 @@
-"""Plots of context growth: length quantiles with limit and forecast, authors, truncation, memory. Pure functions."""
+"""Plots of context growth: lengths with limit and forecast, authors, truncation, memory. Pure functions."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from earl.report.figures import (
     Points,
     bucket_note,
     color_of,
+    declared,
     faint,
     finite,
     label_of,
@@ -29,7 +30,6 @@ from earl.report.figures import (
     series_figure,
     thin,
 )
-from earl.report.forecast import outlook_traces
 from earl.report.html import count
 from earl.trajectory import KEPT_TURNS, Author
 
@@ -37,6 +37,7 @@ from earl.trajectory import KEPT_TURNS, Author
 
 MAX_COLUMNS = 150
 """Maximum columns of the map; in a longer run a column holds several steps."""
+Runs = Sequence[RunData]
 Cell = tuple[int, int]
 """Column and turn, both from 0."""
 
@@ -66,19 +67,17 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
 
 def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, dict[Cell, float]]:
     """Mean tokens by map: all authors, and each author; also the number of episodes that had the turn."""
-    episodes: dict[tuple[int, int], int] = {}
-    tokens: defaultdict[str, defaultdict[Cell, int]] = defaultdict(lambda: defaultdict(int))
+    episodes: Counter[tuple[int, int]] = Counter()
+    tokens: defaultdict[str, Counter[Cell]] = defaultdict(Counter)
     for row in data.contexts:
         cell = column_of[row.step], row.turn
-        episodes[row.step, row.turn] = max(row.episodes, episodes.get((row.step, row.turn), 0))
+        episodes[row.step, row.turn] = max(row.episodes, episodes[row.step, row.turn])
         tokens["all authors"][cell] += row.tokens
         tokens[_author(row.author)][cell] += row.tokens
-    had: defaultdict[Cell, int] = defaultdict(int)
-    steps_in: defaultdict[int, int] = defaultdict(int)
+    had: Counter[Cell] = Counter()
     for (step, turn), number in episodes.items():
         had[column_of[step], turn] += number
-    for column in column_of.values():
-        steps_in[column] += 1
+    steps_in = Counter(column_of.values())
     order = ["all authors", *(author.name.lower() for author in Author)]
     means = {name: {cell: total / max(1, had[cell]) for cell, total in tokens[name].items()} for name in order}
     return {**means, "episodes that had the turn": {cell: number / steps_in[cell[0]] for cell, number in had.items()}}
@@ -113,18 +112,13 @@ def _layout(data: RunData, turns: int) -> dict[str, Any]:
     return drawn
 
 
-BandRuns = Sequence[RunData]
-
 LEVELS = {
     "window": (
         "Context that a reply sees",
         "Tokens of the longest context that one reply of an episode saw, the reply included. The limit applies to it.",
     ),
     "episode": ("Context of an episode", "Tokens that an episode gathered over all its turns."),
-    "turn": (
-        "Context of a turn",
-        "Tokens of one round: what the environment said and what the model replied.",
-    ),
+    "turn": ("Context of a turn", "Tokens of one round: what the environment said and what the model replied."),
 }
 QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
 
@@ -145,7 +139,7 @@ def limited_levels(data: RunData) -> set[str]:
     return {"window" if known else "turn", *(["episode"] if full else [])} - ({"turn"} if full else set())
 
 
-def band_figure(runs: BandRuns, level: str) -> Figure:
+def band_figure(runs: Runs, level: str) -> Figure:
     title, told = LEVELS[level]
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:
@@ -167,7 +161,7 @@ def band_figure(runs: BandRuns, level: str) -> Figure:
     return Figure(f"context-{level}", title, told, {"data": bands, "layout": drawn})
 
 
-def _bands(runs: BandRuns, run: int, level: str) -> list[dict[str, Any]]:
+def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
     """Quantiles with the space between them filled; for several runs only median and p95."""
     several = len(runs) > 1
     metrics, color = runs[run].numbers.metrics, color_of(run, 0, len(runs))
@@ -184,7 +178,7 @@ def _bands(runs: BandRuns, run: int, level: str) -> list[dict[str, Any]]:
     return traces
 
 
-def _limit(runs: BandRuns, run: int, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
+def _limit(runs: Runs, run: int, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
     """The limit as a line. If it is far above the data, it is only an annotation, so that the data stay readable."""
     points = limit_of(runs[run])
     if not points:
@@ -225,8 +219,6 @@ def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
     return traces
 
 
-Runs = Sequence[RunData]
-
 AUTHORS = {"template": GREY, "environment": AMBER, "tool": GREEN, "thinking": PURPLE, "action": BLUE}
 
 
@@ -234,20 +226,15 @@ def context_figures(runs: Runs) -> list[Figure]:
     several = len(runs) > 1
     authors = [_author_figure(runs, run) for run in range(len(runs))]
     return [
-        *(band_figure(runs, level) for level in LEVELS if level != "window" or _has(runs, "context/window/p50")),
+        *(
+            band_figure(runs, level)
+            for level in LEVELS
+            if level != "window" or any("context/window/p50" in run.numbers.metrics for run in runs)
+        ),
         *([figure for figure in authors if figure.spec] if several else authors),
         _truncation_figure(runs),
-        series_figure(
-            runs, "memory", "Memory that the contexts imply",
-            "Computed from the lengths and the model's shape: keys and values of a step's longest contexts while "
-            "episodes are played, activations while the weights are updated.",
-            "bytes", {"memory/kv_bytes": "keys and values", "memory/activation_bytes": "activations"}, suffix="B",
-        ),
-    ]  # fmt: skip
-
-
-def _has(runs: Runs, metric: str) -> bool:
-    return any(run.numbers.metrics.get(metric) for run in runs)
+        *declared(runs, "memory"),
+    ]
 
 
 def _author_figure(runs: Runs, run: int) -> Figure:
@@ -280,9 +267,13 @@ def _truncation_figure(runs: Runs) -> Figure:
     names = sorted({name for run in runs for name in run.numbers.metrics if name.startswith("stop/")})
     stops = {name: name.removeprefix("stop/").replace("_", " ") for name in names if name != "stop/finished"}
     covered = ("stop/context_limit", "stop/truncated_turn")
-    if _has(runs, "truncation/reply"):
+    if any("truncation/reply" in run.numbers.metrics for run in runs):
         stops = causes | {name: label for name, label in stops.items() if name not in covered}
-    happened = {name: label for name, label in stops.items() if _happened(runs, name)}
+    happened = {
+        name: label
+        for name, label in stops.items()
+        if any(share for run in runs for _, share in run.numbers.metrics.get(name, []))
+    }
     return series_figure(
         runs, "stops", "Episodes that did not reach their end",
         "Share of a step's episodes that something else than the environment's own end stopped. What a limit cuts off "
@@ -291,5 +282,105 @@ def _truncation_figure(runs: Runs) -> Figure:
     )  # fmt: skip
 
 
-def _happened(runs: Runs, name: str) -> bool:
-    return any(value for run in runs for _, value in run.numbers.metrics.get(name, []))
+# The forecast: the step at which each quantile of the contexts reaches the limit.
+
+ENDS = ("early", "late", "median")
+FORECAST = {"p50": BLUE, "p95": GREEN, "p99": ORANGE}
+FORECAST_TOLD = (
+    "At each step: the step at which that quantile of the contexts was forecast to reach the limit. The line is the "
+    "median forecast, the band holds 80 %; the dotted diagonal is the present. No line: not within the horizon; a band "
+    "that ends at the top: perhaps never."
+)
+
+
+def forecast_figure(runs: Runs) -> Figure:
+    title = "Forecast: when the limit will be reached"
+    several = len(runs) > 1
+    quantiles = {"p95": GREEN} if several else FORECAST
+    horizon = 1.05 * _latest(runs)
+    traces = [
+        trace
+        for run, data in enumerate(runs)
+        for name, own in quantiles.items()
+        for trace in _forecast_bands(
+            data, name, color_of(run, 0, len(runs)) if several else own, label_of(runs, run, name), horizon
+        )
+    ]
+    if not traces:
+        known = any(name.startswith("forecast/") for data in runs for name in data.numbers.metrics)
+        why = "not recorded yet" if not known else "at no step was the limit forecast to be reached within the horizon"
+        return Figure("forecast", title, FORECAST_TOLD, None, missing=why)
+    last = max(run.numbers.last_step or 0 for run in runs)
+    diagonal = line("now", [(0, 0.0), (last, float(last))], GREY, mode="lines", meta=AGAIN, hoverinfo="skip")
+    traces.append(diagonal | {"line": {"color": GREY, "width": 1, "dash": "dot"}})
+    drawn = layout(runs, "limit reached at step")
+    told = FORECAST_TOLD + bucket_note(points for run in runs for points in run.numbers.metrics.values())
+    return Figure("forecast", title, told, {"data": traces, "layout": drawn})
+
+
+def _latest(runs: Runs) -> float:
+    series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
+    return max((value for points in series for _, value in points if math.isfinite(value)), default=0.0)
+
+
+def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
+    """Early, late and median forecast, with gaps if none. A late bound beyond the horizon is clamped to it."""
+    series = {end: data.numbers.metrics.get(f"forecast/{name}/{end}", []) for end in ENDS}
+    if not any(math.isfinite(value) for _, value in series["early"]):
+        return []
+    reached = {step for step, value in series["early"] if math.isfinite(value)}
+    late = [(step, min(value, horizon) if step in reached else math.nan) for step, value in series["late"]]
+    traces = []
+    for end, points in {**series, "late": late}.items():
+        fill = {"fill": "tonexty", "fillcolor": faint(color, 0.15)} if end == "late" else {}
+        words = plain(f"{label}, {end}") if end != "median" else label
+        trace = line(words, thin(points), color, mode="lines", hovertemplate="step %{y:,.0f}", **fill)
+        trace |= {"showlegend": end == "median", "legendgroup": label}
+        traces.append(trace | {"line": {"color": color, "width": 2 if end == "median" else 0}})
+    return traces
+
+
+def outlook_traces(data: RunData, limits: Points, drawn: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last forecast as a wedge from each quantile to the limit. Extends the x axis of `drawn` in place."""
+    now = data.numbers.last_step or 0
+    found = {name: _last(data, name) for name in FORECAST}
+    reached = {name: ends for name, ends in found.items() if ends and math.isfinite(ends[1])}
+    if not reached or not limits:
+        return []
+    ends = [end for bounds in reached.values() for end in bounds if math.isfinite(end)]
+    until = min(max(*ends, now + 1), 2.0 * now + 50)
+    drawn["xaxis"] = {**drawn["xaxis"], "range": [-0.01 * until, 1.02 * until]}
+    traces = []
+    for name, (early, median, late) in reversed(reached.items()):
+        traces += _wedge(name, now, data.numbers.metrics[f"context/window/{name}"][-1][1], limits[-1][1], until,
+                         (early, median, late))  # fmt: skip
+    return traces
+
+
+def _last(data: RunData, name: str) -> tuple[float, float, float] | None:
+    metrics = data.numbers.metrics
+    series = [metrics.get(f"forecast/{name}/{end}") for end in ("early", "median", "late")]
+    if not all(series) or not metrics.get(f"context/window/{name}"):
+        return None
+    now = data.numbers.last_step or 0
+    early, median, late = (max(points[-1][1], now) for points in series if points)
+    return (early, median, late) if late > now else None  # a forecast for a past step is not shown
+
+
+def _wedge(
+    name: str, now: int, height: float, limit: float, until: float, bounds: tuple[float, float, float]
+) -> list[dict[str, Any]]:
+    early, median, late = bounds
+    label, color = f"forecast, {name}", FORECAST[name]
+    x = [now, min(early, until), until, until] if late > until else [now, early, late]
+    y = [height, limit, limit, height] if late > until else [height, limit, limit]
+    base: dict[str, Any] = {"type": "scatter", "mode": "lines", "legendgroup": label, "name": label}
+    base["meta"] = {**AGAIN, "outlook": True}
+    wedge = {"fill": "toself", "fillcolor": faint(color, 0.18), "line": {"width": 0}, "hoverinfo": "skip"}
+    traces = [{**base, "x": finite(x), "y": finite(y), **wedge}]
+    if median <= until:
+        end = f"{late:,.0f}" if math.isfinite(late) else "beyond the horizon"
+        words = f"{name} reaches the limit at step {median:,.0f} ({early:,.0f} to {end})"
+        path = {"line": {"color": color, "width": 1.5, "dash": "dot"}, "hovertemplate": words, "showlegend": False}
+        traces.append({**base, "x": finite([now, median]), "y": finite([height, limit]), **path})
+    return traces

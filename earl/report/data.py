@@ -1,5 +1,6 @@
 """Reads everything that a report shows from a run's folder. Missing parts are None or empty, never errors."""
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -187,14 +188,8 @@ def _parameters(folder: Path) -> int | None:
 
 
 def _numbers_in(path: Path) -> int:
-    total = 0
     with safe_open(checked(_run_of(path), path), framework="numpy") as tensors:
-        for name in tensors.keys():  # noqa: SIM118 (not a dict)
-            size = 1
-            for length in tensors.get_slice(name).get_shape():
-                size *= length
-            total += size
-    return total
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no dict)
 
 
 def _tokenizer(path: Path) -> "Tokenizer | None":
@@ -246,6 +241,7 @@ class RunData:
 
 def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
     problems: list[str] = []
+    stored = folder.database.is_file()
 
     def attempt(read: Callable[[RunFolder], T], otherwise: T) -> T:
         try:
@@ -258,10 +254,10 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
     return RunData(
         name=folder.path.resolve().name,
         recipe=attempt(_recipe, ""),
-        config=attempt(_config, None),
-        numbers=attempt(_numbers, Numbers()),
-        contexts=attempt(_contexts, []) if folder.database.is_file() else [],
-        decisions=attempt(_decisions, []) if folder.database.is_file() else [],
+        config=attempt(lambda run: build(run.recipe()), None),
+        numbers=attempt(lambda run: store.read_numbers(run.database), Numbers()) if stored else Numbers(),
+        contexts=attempt(lambda run: _rows(run, Store.contexts), []) if stored else [],
+        decisions=attempt(lambda run: _rows(run, Store.decisions), []) if stored else [],
         model=attempt(lambda run: model_facts(run.checkpoints), None),
         episodes=stored_episodes(folder, max_episodes, problems),
         started=_modified(folder.config),
@@ -289,24 +285,9 @@ def _recipe(folder: RunFolder) -> str:
         return read_below(folder.path, folder.config).decode(errors="replace")
 
 
-def _config(folder: RunFolder) -> Config | None:
-    return build(folder.recipe())
-
-
-def _numbers(folder: RunFolder) -> Numbers:
-    if not folder.database.is_file():
-        return Numbers()
-    return store.read_numbers(folder.database)
-
-
-def _contexts(folder: RunFolder) -> list[ContextTokens]:
+def _rows(folder: RunFolder, read: Callable[[Store], list[T]]) -> list[T]:
     with Store(folder.database, read_only=True) as store:
-        return store.contexts()
-
-
-def _decisions(folder: RunFolder) -> list[RecordedDecision]:
-    with Store(folder.database, read_only=True) as store:
-        return store.decisions()
+        return read(store)
 
 
 def _modified(path: Path) -> float | None:

@@ -6,9 +6,24 @@ from typing import Any
 
 from earl.matches import wilson
 from earl.report.data import RunData
-from earl.report.figures import AGAIN, BLUE, DASHES, GREY, ORANGE, Figure, finite, layout, line, note, percent_axis
+from earl.report.figures import (
+    AGAIN,
+    BLUE,
+    DASHES,
+    GREY,
+    ORANGE,
+    Figure,
+    color_of,
+    error_bars,
+    faint,
+    label_of,
+    layout,
+    line,
+    note,
+    percent_axis,
+)
 from earl.report.html import count
-from earl.report.results import Pairing, opponent_name, pairings, seat_name
+from earl.report.results import Pairing, all_pairings, opponent_name, pairings, seat_name
 from earl.runs.tables import RecordedMatch
 
 DURING = ("start", "warm_start", "train")
@@ -17,18 +32,35 @@ COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
 
+def curve_of(data: RunData, pairing: Pairing) -> list[RecordedMatch]:
+    return [
+        match
+        for match in data.numbers.matches
+        if (match.result.opponent, match.result.exact) == pairing and match.phase in DURING
+    ]
+
+
+def intervals(curve: Sequence[RecordedMatch], name: str) -> list[tuple[float, float]]:
+    """The 95 % interval of each match's share."""
+    return [wilson(getattr(match.result, name) * match.result.episodes, match.result.episodes) for match in curve]
+
+
+def _title(pairing: Pairing) -> str:
+    return f"Against {opponent_name(*pairing)}" if pairing[0] else "On held-out tasks"
+
+
+def _points(curve: Sequence[RecordedMatch], name: str) -> list[tuple[int, float]]:
+    return [(match.step, float(getattr(match.result, name))) for match in curve]
+
+
 def strength_figures(data: RunData) -> list[Figure]:
     return [_strength_figure(data, number, pairing) for number, pairing in enumerate(pairings(data))]
 
 
 def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
     opponent, exact = pairing
-    curve = [
-        match
-        for match in data.numbers.matches
-        if (match.result.opponent, match.result.exact) == pairing and match.phase in DURING
-    ]
-    title = f"Against {opponent_name(opponent, exact)}" if opponent else "On held-out tasks"
+    curve = curve_of(data, pairing)
+    title = _title(pairing)
     if not curve:
         return Figure(f"strength-{number}", title, "", None)
     how = "Exact: every possible reply of the opponent was tried."
@@ -56,28 +88,14 @@ def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any
 
 
 def _trace(curve: Sequence[RecordedMatch], name: str, label: str, place: int) -> dict[str, Any]:
-    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    points = _points(curve, name)
     trace = line(label, points, COLORS[name], mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=label)
     trace["line"] = {**trace["line"], "dash": DASHES[place % 4]}
     trace["marker"] = {"size": 6, "symbol": SYMBOLS[place % 4]}
     if not curve[0].result.exact:
-        trace["error_y"] = _error_bars(curve, name)
+        bars = error_bars((value for _, value in points), intervals(curve, name), thickness=1, width=2)
+        trace["error_y"] = bars
     return trace
-
-
-def _error_bars(curve: Sequence[RecordedMatch], name: str) -> dict[str, Any]:
-    values = [(float(getattr(match.result, name)), match.result.episodes) for match in curve]
-    bounds = [wilson(value * n, n) for value, n in values]
-    above = finite(high - value for (value, _), (_, high) in zip(values, bounds, strict=True))
-    below = finite(value - low for (value, _), (low, _) in zip(values, bounds, strict=True))
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": above,
-        "arrayminus": below,
-        "thickness": 1,
-        "width": 2,
-    }
 
 
 def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[str, Any]:
@@ -100,3 +118,57 @@ def enlarged_range(losses: Sequence[float]) -> float:
     later = [loss for loss in losses[len(losses) // 2 :] if math.isfinite(loss)]
     top = max(0.01, 1.25 * max(later, default=1.0))
     return top if top <= 0.7 else 0.0
+
+
+# Several runs side by side.
+
+Runs = Sequence[RunData]
+
+
+def curve_figures(runs: Runs) -> list[Figure]:
+    """One plot for each opponent and seat, a line per run; the reader selects the measure."""
+    listed: list[Figure] = []
+    for pairing in all_pairings(runs):
+        curves = [curve_of(run, pairing) for run in runs]
+        for seat in sorted({match.result.seat for curve in curves for match in curve}):
+            own = [[match for match in curve if match.result.seat == seat] for curve in curves]
+            listed.append(_curve_figure(runs, len(listed), pairing, seat, own))
+    return listed
+
+
+def _curve_figure(
+    runs: Runs, number: int, pairing: Pairing, seat: int, curves: Sequence[list[RecordedMatch]]
+) -> Figure:
+    opponent, exact = pairing
+    where = f", {seat_name(seat)}" if opponent else ""
+    title = _title(pairing) + where
+    names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
+    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
+    first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
+    order = [first, *(name for name in names if name != first)]
+    how = "Exact: every possible reply of the opponent was tried." if exact else "Shaded: 95 % intervals (Wilson)."
+    traces = [
+        {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0}
+        for choice, name in enumerate(order)
+        for run, curve in enumerate(curves)
+        if curve
+        for trace in _run_traces(runs, run, curve, name)
+    ]
+    axis = percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
+    spec = {"data": traces, "layout": layout(runs, "", yaxis=axis)}
+    return Figure(f"strength-{number}", title, how, spec, tuple(names[name] for name in order))
+
+
+def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str) -> list[dict[str, Any]]:
+    color, label = color_of(run, 0, len(runs)), label_of(runs, run)
+    group = f"{run} {name}"
+    points = _points(curve, name)
+    own = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=group)
+    if curve[0].result.exact:
+        return [own]
+    bounds = intervals(curve, name)
+    own["error_y"] = error_bars((value for _, value in points), bounds, visible=False)
+    edges = [(match.step, low) for match, (low, _) in zip(curve, bounds, strict=True)]
+    edges += [(match.step, high) for match, (_, high) in zip(curve[::-1], bounds[::-1], strict=True)]
+    band = line(label, edges, color, mode="lines", fill="toself", fillcolor=faint(color, 0.15), hoverinfo="skip")
+    return [band | {"showlegend": False, "legendgroup": group, "meta": AGAIN, "line": {"width": 0}}, own]

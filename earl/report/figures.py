@@ -4,8 +4,12 @@ Plotly interprets text in a figure as a kind of HTML, so text of unknown origin 
 """
 
 import math
+import re
+import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from earl.report.data import RunData
@@ -76,6 +80,16 @@ def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
     trace = {"type": "scatter", "mode": mode, "name": name, "marker": {"size": 5}}
     values = {"x": [step for step, _ in points], "y": finite(value for _, value in points)}
     return {**trace, **values, "line": {"color": color, "width": 2}, **more}
+
+
+def error_bars(values: Iterable[float], bounds: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:
+    """Bars from the lower to the upper of each value's `bounds`."""
+    ends = list(zip(values, bounds, strict=True))
+    sides = {
+        "array": finite(high - value for value, (_, high) in ends),
+        "arrayminus": finite(value - low for value, (low, _) in ends),
+    }
+    return {"type": "data", "symmetric": False, **sides, **more}
 
 
 def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
@@ -166,6 +180,82 @@ def series_figure(
     return Figure(name, title, told, {"data": traces, "layout": placed})
 
 
+PLOTS = tomllib.loads(Path(__file__).with_name("plots.toml").read_text(encoding="utf-8"))
+
+
+def declared(runs: Sequence[RunData], group: str) -> list[Figure]:
+    """The plots that plots.toml declares under `group`."""
+    return [series_figure(runs, **plot) for plot in PLOTS[group]]
+
+
 def bucket_note(series: Iterable[Points]) -> str:
     width = math.ceil(max(map(len, series), default=0) / MAX_POINTS)
     return f" Each point stands for {count(width)} neighbouring steps." if width > 1 else ""
+
+
+# Training metrics, stage times, and any other recorded metric.
+
+Runs = Sequence[RunData]
+
+STAGES = ("rollout", "track", "dispatch", "prepare", "update", "weights", "evaluate", "record")
+"""The stages in the order of a step; others follow by name."""
+
+
+def training_figures(runs: Runs) -> list[Figure]:
+    optional = [figure for figure in declared(runs, "optional") if figure.spec]
+    return [*declared(runs, "training"), *optional]
+
+
+def stages(data: RunData) -> list[str]:
+    known = [stage for stage in STAGES if stage in data.numbers.timings]
+    return known + sorted(set(data.numbers.timings) - set(known))
+
+
+def time_figure(runs: Runs) -> Figure:
+    """Seconds by stage, stacked; for several runs the total of each step."""
+    title, told = "Time of each step", "Seconds that a step took, by stage, one on top of the other."
+    timings = [points for run in runs for points in run.numbers.timings.values()]
+    if not any(timings):
+        return Figure("time", title, told, None)
+    if len(runs) > 1:
+        told, traces = "Seconds that a step took in all.", [_whole_time(runs, run) for run in range(len(runs))]
+    else:
+        traces = _stage_times(runs[0])
+    return Figure("time", title, told + bucket_note(timings), {"data": traces, "layout": layout(runs, "seconds")})
+
+
+def _stage_times(data: RunData) -> list[dict[str, Any]]:
+    traces = []
+    steps = sorted({step for points in data.numbers.timings.values() for step, _ in points})
+    for number, stage in enumerate(stages(data)):
+        had = dict(data.numbers.timings[stage])
+        points = thin([(step, had.get(step, 0.0)) for step in steps])
+        color = CYCLE[number % len(CYCLE)]
+        stacked = {"stackgroup": "time", "fillcolor": color, "mode": "lines", "hovertemplate": "%{y:.3f} s"}
+        traces.append(line(plain(stage), points, color, **stacked) | {"line": {"width": 0, "color": color}})
+    return traces
+
+
+def _whole_time(runs: Runs, run: int) -> dict[str, Any]:
+    totals: defaultdict[int, float] = defaultdict(float)
+    for points in runs[run].numbers.timings.values():
+        for step, seconds in points:
+            totals[step] += seconds
+    color = color_of(run, 0, len(runs))
+    return line(label_of(runs, run), thin(sorted(totals.items())), color, hovertemplate="%{y:.3f} s")
+
+
+ELSEWHERE = re.compile(
+    "(reward|illegal_replies|entropy|grad_norm|loss)$"
+    "|(warm_start|context|stop|tokens|truncation|memory|forecast|staleness|correction|dispatch|weights)/"
+)
+"""Metrics that a plot of their own or another section shows."""
+
+
+def other_figures(runs: Runs) -> list[Figure]:
+    names = sorted({name for run in runs for name in run.numbers.metrics})
+    rest = [name for name in names if not ELSEWHERE.match(name)][:40]
+    return [
+        series_figure(runs, f"metric-{number}", shown(name, 60), "", "", {name: name})
+        for number, name in enumerate(rest)
+    ]

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -12,16 +11,27 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from earl.report import compare, html, results
-from earl.report.compare import curve_figures
-from earl.report.context_plots import context_figures, heat_figure
+from earl.report import html, results
+from earl.report.context_plots import context_figures, forecast_figure, heat_figure
 from earl.report.data import RunData
 from earl.report.episodes import browser
-from earl.report.evaluation_plots import strength_figures
-from earl.report.figures import AGAIN, GREY, Figure, color_of, label_of, layout, line, plain, thin
-from earl.report.forecast import forecast_figure
+from earl.report.evaluation_plots import curve_figures, strength_figures
+from earl.report.figures import (
+    AGAIN,
+    GREY,
+    Figure,
+    color_of,
+    label_of,
+    layout,
+    line,
+    other_figures,
+    plain,
+    stages,
+    thin,
+    time_figure,
+    training_figures,
+)
 from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
-from earl.report.training_plots import other_figures, stages, time_figure, training_figures
 from earl.runs.tables import RecordedDecision
 
 # The facts at the top of the page, and the table of times. Pure functions.
@@ -87,21 +97,15 @@ def _time(data: RunData) -> str:
     return seconds(spent) if spent else MISSING
 
 
-@dataclass(frozen=True, slots=True)
-class StageShare:
-    stage: str
-    mean: float
-    """Seconds per step, over the steps that had the stage."""
-    times: int
-    total: float
-    share: float
-    """Of all recorded time."""
-
-
-def time_table(data: RunData) -> list[StageShare]:
+def time_table(data: RunData) -> list[dict[str, Any]]:
+    """By stage: mean seconds over the steps that had it, their number, the total, and its share of all time."""
     values = {stage: [value for _, value in data.numbers.timings[stage]] for stage in stages(data)}
     whole = sum(map(sum, values.values())) or 1.0
-    return [StageShare(stage, fmean(v), len(v), sum(v), sum(v) / whole) for stage, v in values.items() if v]
+    return [
+        {"stage": stage, "mean": fmean(spent), "times": len(spent), "total": sum(spent), "share": sum(spent) / whole}
+        for stage, spent in values.items()
+        if spent
+    ]
 
 
 STAGES = ("rollout", "experience", "update")
@@ -157,23 +161,20 @@ def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
         for figure in drawn
         if figure.spec
     }
-    script, library = _script(), plotly()
+    script, (library, library_hash) = _script(), plotly()
+    # plotly sets style attributes, and saves images by way of data: and blob: URLs.
+    policy = (
+        f"default-src 'none'; script-src {script_hash(script)} {library_hash}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
     return _template(template).render(
         written=time.time(),
         specs=Markup(pack(specs)),
         style=Markup(_read("style.css")),
         script=Markup(script),
-        plotly=Markup(library.packed if specs else ""),
-        policy=_policy(script, library.hash),
+        plotly=Markup(library if specs else ""),
+        policy=policy,
         **values,
-    )
-
-
-def _policy(script: str, library: str) -> str:
-    # plotly sets style attributes, and saves images by way of data: and blob: URLs.
-    return (
-        f"default-src 'none'; script-src {script_hash(script)} {library}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -197,18 +198,12 @@ def _template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        percent=html.percent, probability=html.probability, count=html.count, number=html.number, seconds=html.seconds,
-        moment=html.moment, shown=html.shown,
-    )  # fmt: skip
-    environment.globals.update(results=results, compare=compare)
+    environment.filters.update(percent=html.percent, count=count, seconds=seconds, moment=moment, shown=shown)
+    environment.globals.update(results=results)
     return environment.get_template(name)
 
 
-Sections = dict[str, list[Figure]]
-
-
-def sections(runs: Sequence[RunData]) -> Sections:
+def sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
     several = len(runs) > 1
     maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
     return {
@@ -221,7 +216,7 @@ def sections(runs: Sequence[RunData]) -> Sections:
     }
 
 
-def listed(found: Sections) -> list[Figure]:
+def listed(found: dict[str, list[Figure]]) -> list[Figure]:
     return list(chain(*found.values()))
 
 
@@ -233,7 +228,7 @@ def title(runs: Sequence[RunData]) -> str:
     return f"Run {names}" if len(runs) == 1 else f"Runs {names}"
 
 
-def render(runs: Sequence[RunData], figures: Sections) -> str:
+def render(runs: Sequence[RunData], figures: dict[str, list[Figure]]) -> str:
     shared = {
         "title": title(runs),
         "figures": figures,
@@ -264,9 +259,9 @@ def _several(runs: Sequence[RunData]) -> dict[str, Any]:
         "runs": runs,
         "facts": [summary(run) for run in runs],
         "colors": [color_of(place, 0, len(runs)) for place in range(len(runs))],
-        "rows": compare.final_rows(runs),
-        "lasts": compare.last_phases(runs),
+        "rows": results.final_rows(runs),
+        "lasts": results.last_phases(runs),
         "measures": list(measures.items()),
-        "differences": compare.recipe_differences(runs),
+        "differences": results.recipe_differences(runs),
         "times": [time_table(run) for run in runs],
     }

@@ -12,7 +12,7 @@ from earl.planner.cell import PlanCell
 from earl.planner.grids import Grid, comparison_grid
 from earl.planner.plan import Plan
 from earl.planner.sheet import Sheet, sheet
-from earl.report.figures import CYCLE, GREY, LEGEND, Figure, finite
+from earl.report.figures import CYCLE, GREY, LEGEND, Figure, error_bars, finite, line
 from earl.report.page import fill
 from earl.runs.storage import write_text
 
@@ -91,8 +91,8 @@ def memory_figure(plan: Plan, stage: Stage, prefix: str) -> Figure:
         own = [cell for cell in cells if cell.tp == tp and (cell.responses or 0) == load]
         traces.append(_line(f"TP {tp}", own, [cell.memory_bytes / GIB for cell in own], _color(plan, tp)))
     if cells:
-        room = [cells[0].room_bytes / GIB] * len(plan.asked.contexts)
-        traces.append({**_line("room", [], room, GREY), "x": list(plan.asked.contexts), "line": {"dash": "dot"}})
+        room = [(context, cells[0].room_bytes / GIB) for context in plan.asked.contexts]
+        traces.append(line("room", room, GREY, hovertemplate="%{y:.4g}", line={"color": GREY, "dash": "dot"}))
     told = f"GiB of one GPU{f' with {load} responses' if load else ''}; what lies above the room does not fit."
     layout = _over_contexts(plan, "GiB per GPU")
     return Figure(f"{prefix}memory-{stage}", f"Memory, {stage}", told, {"data": traces, "layout": layout})
@@ -134,21 +134,14 @@ def _speeds(plan: Plan, load: int, tp: int, number: int) -> dict[str, Any]:
         if (cell.stage, cell.responses, cell.tp) == ("rollout", load, tp) and cell.throughput is not None
     ]
     speeds = [cell.throughput for cell in own if cell.throughput is not None]
-    bars = {
-        "type": "data",
-        "symmetric": False,
-        "array": finite(speed.high - speed.value for speed in speeds),
-        "arrayminus": finite(speed.value - speed.low for speed in speeds),
-        "thickness": 1,
-    }
-    line = _line(f"TP {tp}", own, [speed.value for speed in speeds], _color(plan, tp))
-    return {**line, "error_y": bars, "meta": {"choice": number}, "visible": number == 0}
+    bars = error_bars((speed.value for speed in speeds), [(speed.low, speed.high) for speed in speeds], thickness=1)
+    drawn = _line(f"TP {tp}", own, [speed.value for speed in speeds], _color(plan, tp))
+    return {**drawn, "error_y": bars, "meta": {"choice": number}, "visible": number == 0}
 
 
 def _line(name: str, cells: Sequence[PlanCell], values: Sequence[float], color: str) -> dict[str, Any]:
-    trace = {"type": "scatter", "mode": "lines+markers", "name": name, "marker": {"size": 5, "color": color}}
-    drawn = {"x": [cell.context for cell in cells], "y": finite(values), "line": {"color": color, "width": 2}}
-    return {**trace, **drawn, "hovertemplate": "%{y:.4g}"}
+    points = [(cell.context, value) for cell, value in zip(cells, values, strict=True)]
+    return line(name, points, color, hovertemplate="%{y:.4g}")
 
 
 def _over_contexts(plan: Plan, unit: str) -> dict[str, Any]:

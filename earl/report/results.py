@@ -1,7 +1,9 @@
-"""Evaluation results as tables: opponent × seat by phase of the run. Pure functions."""
+"""Evaluation results as tables: opponent × seat by phase of one run, or by run. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
 from earl.report.data import RunData
@@ -149,3 +151,47 @@ def phases_told(data: RunData) -> str:
         return f"The model begins untrained or as it was given. {rl}"
     teacher = shown(data.config.warm_start.teacher, 60)
     return f"In the warm start the model imitates a scripted teacher ({teacher}). {rl}"
+
+
+# Several runs side by side.
+
+Runs = Sequence[RunData]
+
+
+def all_pairings(runs: Runs) -> list[Pairing]:
+    return list(dict.fromkeys(pairing for run in runs for pairing in pairings(run)))
+
+
+def final_rows(runs: Runs) -> list[list[dict[str, Any]]]:
+    """By pairing, a row for each seat with the last result of each run."""
+    last = last_phases(runs)
+    rows = [
+        {"pairing": pairing, "seat": seat, "results": [_result(phase, pairing, seat) for phase in last]}
+        for pairing in all_pairings(runs)
+        for seat in seats_of(last, pairing)
+    ]
+    return [list(group) for _, group in groupby(rows, key=lambda row: row["pairing"])]
+
+
+def _result(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
+    found = result_at(phase, pairing, seat)
+    alone = phase.results.get(pairing, [])
+    return alone[0] if found is None and seat == BOTH_SEATS and len(alone) == 1 else found
+
+
+def last_phases(runs: Runs) -> list[Phase]:
+    return [phases(run)[-1] for run in runs]
+
+
+def recipe_differences(runs: Runs) -> list[tuple[str, list[str]]]:
+    """Every recipe key that differs, with each value, such as ("context.limit", ["72", "120"]); "–" if missing."""
+    trees = [dict(_flat(run.config.model_dump())) if run.config else {} for run in runs]
+    keys = list(dict.fromkeys(key for tree in trees for key in tree))
+    values = {key: [tree.get(key, "–") for tree in trees] for key in keys}
+    return [(shown(key, 80), found) for key, found in values.items() if len(set(found)) > 1]
+
+
+def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        return [pair for name, inner in value.items() for pair in _flat(inner, f"{key}.{name}" if key else name)]
+    return [(key, shown(str(value), 200))]

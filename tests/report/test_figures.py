@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from earl.report import context_plots, figures, forecast, training_plots
+from earl.report import context_plots, figures
 from earl.report.data import RunData, gather
 from earl.report.evaluation_plots import enlarged_range, strength_figures
 from earl.report.figures import MAX_POINTS, plain, thin
@@ -119,12 +119,12 @@ def test_the_last_forecast_reaches_beyond_the_last_step(runs: Any) -> None:
 
 
 def test_how_forecasts_moved(runs: Any) -> None:
-    figure = forecast.forecast_figure([gather(runs.run())])
+    figure = context_plots.forecast_figure([gather(runs.run())])
     drawn = traces(spec([figure], "forecast"))
     assert {name for name in drawn if "," not in name} == {"p50", "p95"}
     assert set(drawn["p95"]["y"]) == {90.0}
     assert set(drawn["p50, late"]["y"]) == {178.5}, "beyond the horizon: 1.05 times 170, the latest within it"
-    none = forecast.forecast_figure([without(gather(runs.run(name="b")), "forecast/p50", "forecast/p95")])
+    none = context_plots.forecast_figure([without(gather(runs.run(name="b")), "forecast/p50", "forecast/p95")])
     assert none.spec is None and "within the horizon" in none.missing
 
 
@@ -172,43 +172,45 @@ def test_several_runs_share_every_plot(runs: Any) -> None:
     both = [gather(runs.run(name="a")), gather(runs.run(name="b", until=45, final=False))]
     window = traces(spec(context_plots.context_figures(both), "context-window"))
     assert list(window) == ["a: median", "a: p95", "b: median", "b: p95", "a: limit", "b: limit"]
-    reward = traces(spec(training_plots.training_figures(both), "reward"))
+    reward = traces(spec(figures.training_figures(both), "reward"))
     assert {name: trace["x"][-1] for name, trace in reward.items()} == {"a": 60, "b": 45}
     assert reward["a"]["line"]["color"] != reward["b"]["line"]["color"]
-    assert list(traces(spec([training_plots.time_figure(both)], "time"))) == ["a", "b"]
+    assert list(traces(spec([figures.time_figure(both)], "time"))) == ["a", "b"]
 
 
 def test_how_old_what_was_learned_from_was_is_shown_where_it_was_recorded(runs: Any) -> None:
     data = gather(runs.run())
-    assert not training_plots.importance_figures([data])
+    names = {figure.name for figure in figures.training_figures([data])}
+    assert not {"staleness", "importance-weight", "importance-capped"} & names
     recorded = {"staleness/mean": [(11, 0.5)], "staleness/max": [(11, 2.0)], "correction/capped": [(11, 0.1)]}
     numbers = replace(data.numbers, metrics={**data.numbers.metrics, **recorded})
     told = replace(data, numbers=numbers)
-    drawn = training_plots.training_figures([told])
+    drawn = figures.training_figures([told])
     assert list(traces(spec(drawn, "staleness"))) == ["mean", "largest"]
     assert spec(drawn, "importance-capped")["data"]
-    assert not {figure.title for figure in training_plots.other_figures([told])} & {*recorded}
+    assert not {figure.title for figure in figures.other_figures([told])} & {*recorded}
 
 
 def test_what_was_dispatched_is_shown_where_it_was_recorded(runs: Any) -> None:
     data = gather(runs.run())
-    assert not training_plots.dispatch_figures([data])
+    names = {figure.name for figure in figures.training_figures([data])}
+    assert not {"dispatch-bytes", "dispatch-ratio"} & names
     recorded = {"dispatch/bytes": [(11, 4096.0)], "dispatch/bytes_across": [(11, 512.0)], "dispatch/ratio": [(11, 1.0)]}
     numbers = replace(data.numbers, metrics={**data.numbers.metrics, **recorded})
-    drawn = training_plots.training_figures([replace(data, numbers=numbers)])
+    drawn = figures.training_figures([replace(data, numbers=numbers)])
     assert list(traces(spec(drawn, "dispatch-bytes"))) == ["in all", "between hosts"]
     assert spec(drawn, "dispatch-ratio")["data"]
 
 
 def test_time_is_stacked_over_every_step(runs: Any) -> None:
-    drawn = spec([training_plots.time_figure([gather(runs.run())])], "time")
+    drawn = spec([figures.time_figure([gather(runs.run())])], "time")
     assert [trace["name"] for trace in drawn["data"]] == ["rollout", "update", "weights", "record"]
     assert {trace["stackgroup"] for trace in drawn["data"]} == {"time"}
     assert {len(trace["y"]) for trace in drawn["data"]} == {61}
 
 
 def test_gaps_where_a_number_is_none(runs: Any) -> None:
-    listed = training_plots.other_figures([gather(runs.run())])
+    listed = figures.other_figures([gather(runs.run())])
     name = next(figure.name for figure in listed if figure.title == "kl_to_sampler")
     assert set(spec(listed, name)["data"][0]["y"]) == {None}
 
@@ -216,12 +218,12 @@ def test_gaps_where_a_number_is_none(runs: Any) -> None:
 def test_without_numbers_there_are_no_plots(runs: Any) -> None:
     data = gather(runs.empty())
     listed = [
-        *training_plots.training_figures([data]),
+        *figures.training_figures([data]),
         *context_plots.context_figures([data]),
-        training_plots.time_figure([data]),
+        figures.time_figure([data]),
     ]
     assert {figure.spec for figure in listed} == {None}
-    assert strength_figures(data) == [] == training_plots.other_figures([data])
+    assert strength_figures(data) == [] == figures.other_figures([data])
 
 
 def test_long_series_are_thinned() -> None:
