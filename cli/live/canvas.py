@@ -167,9 +167,11 @@ def plot(
     gutter = max(map(len, labels.values()))
     marks = _marks(curves, frame, rows)
     columns = width - gutter - 2 - max(map(len, marks.values()), default=0)
-    named: list[Span] = [(f"{curve.mark} {curve.label}  ", curve.color) for curve in curves]
-    lines = [[*named[:-1], (named[-1][0].rstrip(), named[-1][1])]] if legend else []
-    colors = {None: "", **{number: curve.color for number, curve in enumerate(curves)}}
+    named = [(f"{curve.mark} {curve.label}  ", curve.color) for curve in curves]
+    while sum(len(text) for text, _ in named) > width + 2:
+        named.pop()
+    lines: list[list[Span]] = [[*named[:-1], *((text.rstrip(), color) for text, color in named[-1:])]] if legend else []
+    colors: dict[int | None, str] = {None: "", **{number: curve.color for number, curve in enumerate(curves)}}
     for row, cells in enumerate(raster(curves, frame, columns, rows, ascii_only)):
         wall = "|" if ascii_only else "┤" if row in labels else "│"
         ends = [(curves[number].mark, curves[number].color) for number in marks.get(row, ())]
