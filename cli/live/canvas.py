@@ -1,9 +1,9 @@
 """Draws values as text: sparklines, bars and line plots, in braille (2 x 4 dots per cell) or ASCII."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import fmean
 
 from earl.cli.live.spans import DIM, Span, short
@@ -114,27 +114,15 @@ def _place(value: float, low: float, high: float, size: int) -> int:
 
 
 def _dots(curve: Curve, frame: Frame, width: int, height: int) -> Iterator[tuple[int, int]]:
-    for run in _unbroken(curve.points):
-        corners = _merged(run, frame, width, curve.peak)
+    for finite, run in groupby(curve.points, lambda point: math.isfinite(point[0]) and math.isfinite(point[1])):
+        corners = _merged(run, frame, width, curve.peak) if finite else []
         places = [(x, _place(y, frame.low, frame.high, height)) for x, y in corners]
         for x, y in _joined(places, width, height):
             if 0 <= x < width and 0 <= y < height and not (curve.dashed and x // 2 % 2):
                 yield x, y
 
 
-def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
-    run: list[Point] = []
-    for x, y in points:
-        if math.isfinite(x) and math.isfinite(y):
-            run.append((x, y))
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
-
-
-def _merged(run: Sequence[Point], frame: Frame, width: int, peak: bool) -> list[tuple[int, float]]:
+def _merged(run: Iterable[Point], frame: Frame, width: int, peak: bool) -> list[tuple[int, float]]:
     columns: dict[int, list[float]] = {}
     for x, y in run:
         columns.setdefault(_place(x, frame.left, frame.right, width), []).append(y)
@@ -179,11 +167,16 @@ def plot(
     gutter = max(map(len, labels.values()))
     marks = _marks(curves, frame, rows)
     columns = width - gutter - 2 - max(map(len, marks.values()), default=0)
-    lines = [_legend(curves, width)] if legend else []
+    named = [(f"{curve.mark} {curve.label}  ", curve.color) for curve in curves]
+    while sum(len(text) for text, _ in named) > width + 2:
+        named.pop()
+    lines: list[list[Span]] = [[*named[:-1], *((text.rstrip(), color) for text, color in named[-1:])]] if legend else []
+    colors: dict[int | None, str] = {None: "", **{number: curve.color for number, curve in enumerate(curves)}}
     for row, cells in enumerate(raster(curves, frame, columns, rows, ascii_only)):
         wall = "|" if ascii_only else "┤" if row in labels else "│"
         ends = [(curves[number].mark, curves[number].color) for number in marks.get(row, ())]
-        lines.append([(f"{labels.get(row, ''):>{gutter}}{wall}", DIM), *_runs(cells, curves), *ends])
+        runs = [("".join(sign for sign, _ in run), colors[key]) for key, run in groupby(cells, lambda cell: cell[1])]
+        lines.append([(f"{labels.get(row, ''):>{gutter}}{wall}", DIM), *runs, *ends])
     return [*lines, [(f"{'':{gutter + 1}}{_steps(frame, columns)}", DIM)]]
 
 
@@ -224,26 +217,6 @@ def _marks(curves: Sequence[Curve], frame: Frame, rows: int) -> dict[int, list[i
         if row is not None:
             found.setdefault(row, []).append(number)
     return found
-
-
-def _legend(curves: Sequence[Curve], width: int) -> list[Span]:
-    spans: list[Span] = []
-    for curve in curves:
-        text = f"{curve.mark} {curve.label}"
-        if sum(len(shown) for shown, _ in spans) + len(text) > width:
-            break
-        spans += [(text, curve.color), ("  ", "")]
-    return spans[:-1]
-
-
-def _runs(cells: Sequence[Cell], curves: Sequence[Curve]) -> Iterator[Span]:
-    text, owner = "", None
-    for character, number in cells:
-        if number != owner and text:
-            yield text, "" if owner is None else curves[owner].color
-            text = ""
-        text, owner = text + character, number
-    yield text, "" if owner is None else curves[owner].color
 
 
 def _steps(frame: Frame, columns: int) -> str:

@@ -94,16 +94,15 @@ def as_object(run: RunNow) -> dict[str, Any]:
         "context": _context(run),
         "tokens": {name: points[-1][1] for name, points in authors(run).items()},
         "stages": {name: {"last_seconds": last, "seconds_per_step": mean} for name, last, mean in stage_table(run)},
-        "metrics": {name: {"step": points[-1][0], "value": points[-1][1]} for name, points in _metrics(run)},
+        "metrics": {
+            name: {"step": points[-1][0], "value": points[-1][1]}
+            for name, points in sorted(run.numbers.metrics.items())
+        },
         "events": [asdict(event) | {"time": _moment(event.time)} for event in run.numbers.events[-LAST_EVENTS:]],
         "problems": list(run.problems),
     }
     finite: dict[str, Any] = _finite(value)
     return finite
-
-
-def _metrics(run: RunNow) -> list[tuple[str, list[tuple[int, float]]]]:
-    return sorted(run.numbers.metrics.items())
 
 
 def _context(run: RunNow) -> dict[str, Any]:

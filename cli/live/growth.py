@@ -1,7 +1,6 @@
 """The panels about contexts (growth towards the limit, tokens by author), stage times and events."""
 
 import math
-from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby, islice
 
@@ -15,7 +14,6 @@ from earl.cli.live.spans import (
     PALETTE,
     WARN,
     Line,
-    Span,
     column,
     duration,
     percent,
@@ -168,26 +166,15 @@ def written_by(run: RunNow, width: int, height: int, ascii_only: bool) -> list[L
     wide = max(4, min(30, (width - 32) // 2))
     head = f"{column('author', 13)}{'tokens':>8}{'share':>8}  {column('', wide)}  course"
     lines: list[Line] = [[(column(head, width), DIM)]]
-    for number, name in enumerate(found):
-        cells: list[Span] = [
-            (column(name, 13), PALETTE[number % len(PALETTE)]),
-            (f"{short(last[name]):>8}{percent(last[name] / total):>8}  ", ""),
-            (bar(last[name] / total, wide, ascii_only), PALETTE[number % len(PALETTE)]),
-            ("  ", ""),
-            (
-                sparkline(_shares(found[name], totals), width - 33 - wide, ascii_only, (0.0, 1.0)),
-                PALETTE[number % len(PALETTE)],
-            ),
-        ]
-        lines.append(cells)
+    for number, (name, points) in enumerate(found.items()):
+        color, share = PALETTE[number % len(PALETTE)], last[name] / total
+        numbers = f"{short(last[name]):>8}{percent(share):>8}  "
+        shares = [value / totals[step] if totals[step] else math.nan for step, value in points]
+        course = sparkline(shares, width - 33 - wide, ascii_only, (0.0, 1.0))
+        lines.append([(column(name, 13), color), (numbers, ""), (f"{bar(share, wide, ascii_only)}  {course}", color)])
     sums = list(totals.values())
-    lines.append(
-        [
-            (f"{column('all', 13)}{short(sums[-1]):>8}  {'':{wide + 8}}  ", ""),
-            (sparkline(sums, width - 33 - wide, ascii_only), ""),
-        ]
-    )
-    return lines[:height]
+    told = f"{column('all', 13)}{short(sums[-1]):>8}  {'':{wide + 8}}  "
+    return [*lines, [(told + sparkline(sums, width - 33 - wide, ascii_only), "")]][:height]
 
 
 def _totals(found: dict[str, Points]) -> dict[int, float]:
@@ -196,7 +183,3 @@ def _totals(found: dict[str, Points]) -> dict[int, float]:
         for step, value in points:
             totals[step] = totals.get(step, 0.0) + value
     return totals
-
-
-def _shares(points: Points, totals: dict[int, float]) -> Sequence[float]:
-    return [value / totals[step] if totals[step] else math.nan for step, value in points]

@@ -127,13 +127,18 @@ def body(
     for row, tall in zip(rows, _heights(run, rows, height), strict=True):
         each = (width - GAP * (len(row) - 1)) // len(row)
         panels = [_panel(run, PANELS[panel], each, tall, ascii_only) for panel in row]
-        lines += [_beside([panel[line] for panel in panels]) for line in range(tall)]
+        lines += [
+            [span for part in parts for span in (*part, (" " * GAP, ""))][:-1] for parts in zip(*panels, strict=True)
+        ]
     return lines
 
 
 def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[int]:
     """Lines of each row: tables get what they need, plots share the rest; without plots the last row gets it."""
-    wanted = [max(NEEDS.get(PANELS[panel][0], _rest)(run) for panel in row) for row in rows]
+    wanted = [
+        max(NEEDS[name](run) if name in NEEDS else math.inf for name in (PANELS[panel][0] for panel in row))
+        for row in rows
+    ]
     elastic = [number for number, lines in enumerate(wanted) if lines == math.inf] or [len(rows) - 1]
     heights = [0] * len(rows)
     for number, lines in enumerate(wanted):
@@ -145,25 +150,12 @@ def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[in
     return heights
 
 
-def _rest(run: RunNow) -> float:
-    del run
-    return math.inf
-
-
 def _panel(run: RunNow, panel: tuple[str, Draw], width: int, height: int, ascii_only: bool) -> list[list[Span]]:
     name, drawing = panel
     title = learning.strength_title(run) if name == "strength" else TITLES[name]
     lines: list[Line] = [heading(title, width, ascii_only)]
     lines += drawing(run, width, height - 1, ascii_only) if height > 1 else []
     return [fit(line, width) for line in (lines + [[]] * height)[:height]]
-
-
-def _beside(lines: Sequence[list[Span]]) -> list[Span]:
-    joined: list[Span] = []
-    for line in lines:
-        joined += [(" " * GAP, "")] if joined else []
-        joined += line
-    return joined
 
 
 def _footer(grid: PanelGrid, page: int, width: int) -> Line:

@@ -12,32 +12,21 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from earl.cli.live.now import RunNow
 from earl.cli.live.page import PANELS, arrange, body, draw, header
 from earl.cli.live.reader import Reader
 from earl.cli.live.spans import Line, to_text
 
-KEYS = {
-    "q": "quit",
-    "Q": "quit",
-    "\x04": "quit",
-    "\x1a": "suspend",
-    "\t": "next",
-    " ": "next",
-    "n": "next",
-    "p": "previous",
-    "\x1b[C": "next",
-    "\x1b[B": "next",
-    "\x1bOC": "next",
-    "\x1b[6~": "next",
-    "\x1b[D": "previous",
-    "\x1b[A": "previous",
-    "\x1bOD": "previous",
-    "\x1b[5~": "previous",
-    "\x1b[Z": "previous",
-    **{str(number): str(number) for number in range(1, 10)},
+_ACTIONS = {
+    "quit": ("q", "Q", "\x04"),
+    "suspend": ("\x1a",),
+    "next": ("\t", " ", "n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1b[6~"),
+    "previous": ("p", "\x1b[D", "\x1b[A", "\x1bOD", "\x1b[5~", "\x1b[Z"),
+    **{str(number): (str(number),) for number in range(1, 10)},
 }
+KEYS = {key: action for action, keys in _ACTIONS.items() for key in keys}
 """Input bytes -> action. Other keys are ignored."""
 
 
@@ -161,17 +150,12 @@ def snapshot(run: RunNow, console: Console) -> None:
     rows = -(-len(PANELS) // grid.columns)
     lines: list[Line] = [*header(run, width, plain(console))]
     lines += body(run, range(len(PANELS)), grid.columns, width, SNAPSHOT_PANEL * rows, plain(console))
-    kept = [_trimmed(line) for line in lines]
-    while not kept[-1]:
-        kept.pop()
-    console.print(to_text(kept))
-
-
-def _trimmed(line: Line) -> Line:
-    kept = list(line)
-    while kept and not kept[-1][0].strip():
-        kept.pop()
-    return [*kept[:-1], (kept[-1][0].rstrip(), kept[-1][1])] if kept else []
+    kept = to_text(lines).split(allow_blank=True)
+    for line in kept:
+        line.rstrip()
+    shown = Text("\n", no_wrap=True, overflow="crop", end="").join(kept)
+    shown.rstrip()
+    console.print(shown)
 
 
 def plain(console: Console) -> bool:

@@ -98,9 +98,4 @@ def heading(title: str, width: int, ascii_only: bool) -> list[Span]:
 
 
 def to_text(lines: Sequence[Line]) -> Text:
-    text = Text(no_wrap=True, overflow="crop", end="")
-    for number, line in enumerate(lines):
-        text.append("\n" if number else "")
-        for content, style in line:
-            text.append(content, style or None)
-    return text
+    return Text("\n", no_wrap=True, overflow="crop", end="").join(Text.assemble(*line) for line in lines)
