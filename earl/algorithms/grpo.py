@@ -2,9 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
+from earl.algorithms.base import Advantages, per_turn, returns_of
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
 from earl.group import PlayedGroups
@@ -16,11 +15,9 @@ class GRPO:
     """A_i = (R_i - mean(R)) / (std(R) + ε) over the group (section 4.1.2), the clipped surrogate per token."""
 
     needs_values = False
+    loss = staticmethod(clipped_surrogate)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         del config
         episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]
         return Advantages(per_turn(groups, episodes), np.zeros_like(values))
-
-    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        return clipped_surrogate(inputs, config)

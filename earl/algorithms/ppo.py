@@ -2,9 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from earl.algorithms.base import Advantages, Stats, TokenInputs
+from earl.algorithms.base import Advantages
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
 from earl.group import PlayedGroups
@@ -30,6 +29,7 @@ class PPO:
     """Turn-level GAE, normalised over the batch; returns = advantages + values before normalising."""
 
     needs_values = True
+    loss = staticmethod(clipped_surrogate)  # the learner adds the value loss
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         parts, start = [], 0
@@ -42,7 +42,3 @@ class PPO:
         returns = (raw + values).astype(np.float32)
         scaled = (raw - raw.mean()) / (raw.std() + EPSILON) if len(raw) else raw
         return Advantages(scaled.astype(np.float32), returns)
-
-    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        """The clipped surrogate; the learner adds the value loss."""
-        return clipped_surrogate(inputs, config)

@@ -2,9 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from earl.algorithms.base import Advantages, Stats, TokenInputs, per_turn, returns_of
+from earl.algorithms.base import Advantages, per_turn, returns_of
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
 from earl.group import PlayedGroups
@@ -16,6 +15,7 @@ class ReinforcePlusPlus:
     """A_i = R_i - mean(R of the group), then normalised over all episodes of the batch."""
 
     needs_values = False
+    loss = staticmethod(clipped_surrogate)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         del config
@@ -24,6 +24,3 @@ class ReinforcePlusPlus:
         mean, std = (everything.mean(), everything.std()) if len(everything) else (0.0, 1.0)
         episodes = [(r - mean) / (std + EPSILON) for r in centred]
         return Advantages(per_turn(groups, episodes), np.zeros_like(values))
-
-    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        return clipped_surrogate(inputs, config)
