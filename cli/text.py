@@ -50,7 +50,7 @@ def table(columns: Iterable[str], rows: Iterable["Iterable[str | Text]"], right:
     for name in columns:
         drawn.add_column(name, justify="right" if name in right else "left", min_width=len(name))
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(clean(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn
 
 

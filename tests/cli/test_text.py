@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.cli import text
-from earl.cli.text import clean, one_line
+from earl.cli.text import clean, one_line, table
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,8 @@ def test_a_console_takes_strings_as_they_are(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(text.sys, "stdout", out)
     text.console().print("[red]not red[/red] :boom: 12")
     assert out.getvalue() == "[red]not red[/red] :boom: 12\n"
+
+
+def test_a_table_cleans_its_cells() -> None:
+    drawn = table(("name",), [["\x1b[2Jhost\u202e 1"]])
+    assert [*drawn.columns[0].cells] == ["host 1"]
