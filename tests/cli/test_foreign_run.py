@@ -19,7 +19,7 @@ LIMIT_SECONDS = 120
 SERVER = """
 import contextlib, json, os, signal, sys, time
 from importlib import import_module
-for name in ("main", "training", "jobs", "contestants", "stage", "live.screen", "live.reader", "live.context"):
+for name in ("main", "training", "contestants", "stage", "live.screen", "live.reader", "live.context"):
     import_module("earl.cli." + name)
 for name in ("audit", "report", "engine.export", "report.data", "report.decoding"):
     import_module("earl." + name)
