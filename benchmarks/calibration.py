@@ -15,9 +15,9 @@ import numpy as np
 import tomli_w
 
 import earl.parallel.throughput
-from earl.benchmarks.fitting import ThroughputMeasurement, fit, kernels, measured, predicted, served
+from earl.benchmarks.fitting import PRIORS, ThroughputMeasurement, fit, kernels, measured, predicted, served
 from earl.parallel.throughput.rollout import interval
-from earl.parallel.throughput.step import FILE, PRIORS, Coefficients
+from earl.parallel.throughput.step import FILE, Coefficients
 
 NEAR = 0.03
 """Relative distance from the best that still counts as right."""
@@ -154,6 +154,6 @@ def _contexts(best: Coefficients) -> dict[str, int]:
 def _coefficients(best: Coefficients) -> dict[str, Any]:
     spreads = np.sqrt(np.diag(best.covariance))
     return {
-        name: {"value": best.values[name], "spread": float(spread), "prior": prior.value, "prior_spread": prior.spread}
-        for (name, prior), spread in zip(PRIORS.items(), spreads, strict=True)
+        name: {"value": best.values[name], "spread": float(spread), "prior": prior, "prior_spread": believed}
+        for (name, (prior, believed)), spread in zip(PRIORS.items(), spreads, strict=True)
     }

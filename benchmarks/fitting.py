@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import exp, inf, log
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from earl.parallel.hardware import devices
 from earl.parallel.memory import ModelShape
 from earl.parallel.throughput.rollout import Workload, mean_step, running, tokens_per_second
 from earl.parallel.throughput.step import (
-    PRIORS,
     TENSORRT_LLM,
     TRITON,
     VLLM_0_5,
@@ -35,7 +35,9 @@ from earl.parallel.throughput.step import (
     all_reduce_seconds,
     step_seconds,
 )
+from earl.recipe import load_toml
 
+PRIORS: dict[str, tuple[float, float]] = load_toml(Path(__file__).with_name("priors.toml"))
 Vector = NDArray[np.float64]
 NUDGE = 5e-3
 MOST_ROUNDS = 60
@@ -196,8 +198,8 @@ ROUNDS = 6
 def fit(rows: Sequence[ThroughputMeasurement], start: Values | None = None) -> Coefficients:
     """Fit every coefficient. `start` only saves time; by default the fit starts at the priors."""
     names = list(PRIORS)
-    believed = np.array([log(prior.value) for prior in PRIORS.values()])
-    spreads = np.array([prior.spread for prior in PRIORS.values()])
+    believed = np.array([log(value) for value, _ in PRIORS.values()])
+    spreads = np.array([spread for _, spread in PRIORS.values()])
 
     def residuals(point: Vector) -> Vector:
         own = dict(zip(names, map(exp, point), strict=True))
