@@ -4,7 +4,7 @@ For each hop: pack what each destination lacks, exchange, unpack. Hop 0 goes acr
 checksums, nothing is applied before all messages of a hop have arrived intact.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,31 +33,17 @@ def execute(
     for hop in plan.hops:
         pieces = plan.of(process, hop)
         source = [target[leg.axis] for leg in plan.legs] if hop else held
-        outgoing = Packer(dict(_by(pieces, pieces.destination, process)), plan.legs, source)
-        coming = dict(_by(pieces, pieces.source, process))
+        going = _by(pieces, pieces.destination, process)
+        outgoing = {other: pack(own, plan.legs, source) for other, own in going.items()}
         keep(pieces, process, plan.legs, source, target)
         if checksums:
             came = _checked(plan, process, transport, outgoing, plan.sizes[hop])
         else:
             came = transport.exchange(outgoing, plan.sizes[hop])
             transport.most(0)
-        for other, message in came.items():
-            unpack(message, coming[other], plan.legs, target)
+        for other, own in _by(pieces, pieces.source, process).items():
+            unpack(came[other], own, plan.legs, target)
     return target
-
-
-class Packer(Mapping[int, Bytes]):
-    def __init__(self, pieces: Mapping[int, Pieces], legs: Sequence[Leg], source: Sequence[Shard]) -> None:
-        self._pieces, self._legs, self._source = pieces, legs, source
-
-    def __getitem__(self, other: int) -> Bytes:
-        return pack(self._pieces[other], self._legs, self._source)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._pieces)
-
-    def __len__(self) -> int:
-        return len(self._pieces)
 
 
 def room(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
@@ -78,9 +64,9 @@ def keep(
     unpack(pack(kept, legs, source), kept, legs, target)
 
 
-def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> list[tuple[int, Pieces]]:
+def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> dict[int, Pieces]:
     elsewhere = np.unique(others[others != process]).tolist()
-    return [(other, pieces.where(others == other)) for other in elsewhere]
+    return {other: pieces.where(others == other) for other in elsewhere}
 
 
 def _checked(

@@ -95,7 +95,7 @@ class Transport(Protocol):
         """Send every other process its message and receive one from each.
 
         Args:
-            outgoing: by destination; a message may be packed when it is first read.
+            outgoing: by destination.
             sizes: [P, P], bytes from each process to each other one, the same on all; 0 where there is no message.
 
         Raises:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -151,18 +150,15 @@ class PeerTransport:
             for source in np.flatnonzero(sizes[:, process]).tolist()
         }
 
-        @cache
-        def going(to: int) -> Tensor:  # packed when it is first sent, so that links need not wait for all
-            return torch.from_numpy(outgoing[to])
-
+        going = {to: torch.from_numpy(message) for to, message in outgoing.items()}
         at_once = self._post(
             [(source, message) for source, message in came.items() if not stepped[source, process]],
-            [(to, going(to)) for to in np.flatnonzero(sizes[process] > stepped[process]).tolist()],
+            [(to, going[to]) for to in np.flatnonzero(sizes[process] > stepped[process]).tolist()],
             _DATA,
         )
         for step in steps(self.hosts, process, stepped):
             coming = [(part.other, came[part.other][part.begin : part.end]) for part in (step.source,) if part]
-            parting = [(part.other, going(part.other)[part.begin : part.end]) for part in (step.to,) if part]
+            parting = [(part.other, going[part.other][part.begin : part.end]) for part in (step.to,) if part]
             self._finish(self._post(coming, parting, _DATA))
         self._finish(at_once)
         return {source: message.numpy() for source, message in came.items()}
