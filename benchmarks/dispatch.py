@@ -16,10 +16,9 @@ from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
 from earl.benchmarks.rollout import interval
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
-from earl.dispatch.plan import Leg, TransferPlan, plan, volume
-from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread
+from earl.dispatch.plan import TransferPlan, plan, volume
+from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread, token_bytes
 from earl.dispatch.transports.choice import Pace
-from earl.dispatch.transports.objects import from_origins
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, check_network
@@ -49,7 +48,7 @@ def planned() -> dict[str, Any]:
     source = spread(Layout(64, 8), range(half), random.integers(0, 64, PLANNED_ROWS))
     target = spread(Layout(128, 4), range(half, PLANNED_RANKS), random.integers(0, 128, PLANNED_ROWS))
     begin = time.perf_counter()
-    made = plan(lengths, [Leg(columns(EVERYTHING), source)], target, np.arange(PLANNED_RANKS) // 8)
+    made = plan(lengths, columns(EVERYTHING), source, target, np.arange(PLANNED_RANKS) // 8)
     seconds = time.perf_counter() - begin
     return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}
 
@@ -121,7 +120,7 @@ def _case(
 ) -> TransferCase:
     """A payload of the paper, in whole rows for every consumer."""
     groups = processes // others.get("tp", 1)
-    size = sum(column.size_bytes for column in columns(names)) * tokens
+    size = token_bytes(columns(names)) * tokens
     payload = PAPER[tokens] * 2**20 * bits / PAPER_RATE / others.get("tp", 1)
     return TransferCase(kind, names, tokens, max(1, round(payload / size / groups)) * groups, repeats, **others)
 
@@ -200,8 +199,8 @@ def _driver_bytes(timings: Mapping[str, Sequence[Sequence[TransferTiming]]]) -> 
 
 
 def _copies(made: TransferPlan) -> int:
-    direct = from_origins(made)
-    return int(made.bytes[made.hosts[direct.source] != made.hosts[direct.destination]].sum())
+    across = made.hosts[made.pieces.origin] != made.hosts[made.pieces.destination]
+    return int(made.bytes[across].sum())
 
 
 def _same(timings: Mapping[str, Sequence[Sequence[TransferTiming]]]) -> bool:

@@ -23,7 +23,6 @@ from earl.benchmarks.transfers import (
 )
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
-from earl.dispatch.rows import Axis, Shard
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened, reached
@@ -41,10 +40,9 @@ class HostActor:
         direct = case.plan(seat.hosts)
         gathering, scattering = ways(direct)
         self._plans = {"direct": direct, "gather": gathering, "scatter": scattering}
-        own = [filled(leg, self._process, direct.lengths) for leg in direct.legs]
-        nothing = [filled(leg, self._process, direct.lengths) for leg in scattering.legs]
+        own, nothing = (filled(way, way.source, self._process) for way in (direct, scattering))
         self._held = {"direct": own, "gather": own, "scatter": nothing}
-        self._result: Mapping[Axis, Shard] = {}
+        self._result = nothing
         self._store: Sealed | None = None
 
     def open(self) -> Rendezvous:
@@ -70,7 +68,7 @@ class HostActor:
         """See `take`. What the controller gathers is what it then scatters."""
         self._result = take(self._plans[way], self._process, references, self._held[way])
         if way == "gather":
-            self._held["scatter"] = [self._result[leg.axis] for leg in self._plans[way].legs]
+            self._held["scatter"] = self._result
         if way == "scatter":
             self._result = cut(self._plans["direct"], self._process, self._result)
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from earl.benchmarks.hosts import Seat
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import Leg, TransferPlan, plan
-from earl.dispatch.rows import COLUMNS, Axis, Numbers, Shard, balance, columns, empty, spread
+from earl.dispatch.plan import TransferPlan, plan
+from earl.dispatch.rows import COLUMNS, Shard, Spread, balance, columns, empty, spread, token_bytes
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.controller import gather_and_scatter
 from earl.parallel.layout import Layout
 
 LOGPROBS = ("reference",)
-EVERYTHING = tuple(name for name, column in COLUMNS.items() if column.axis == "token")
+EVERYTHING = tuple(COLUMNS)
 PATIENCE_SECONDS = 300.0
 DIRECT_REPEATS = 3
 """Direct transfers for each centralised one, which takes many times as long and varies less."""
@@ -43,7 +43,7 @@ class TransferCase:
 
     @property
     def payload_bytes(self) -> int:
-        return self.rows * self.tokens * sum(column.size_bytes for column in columns(self.names))
+        return self.rows * self.tokens * token_bytes(columns(self.names))
 
     def plan(self, hosts: Sequence[int]) -> TransferPlan:
         """The plan, the same on every process. hosts: [P], the host of each process."""
@@ -56,8 +56,8 @@ class TransferCase:
             random = np.random.default_rng(0)
             lengths = random.integers(self.tokens // 4, self.tokens * 7 // 4, len(here))
             parts = balance(lengths.astype(np.float64), groups)
-        leg = Leg(columns(self.names), spread(Layout(count), range(count), here))
-        return plan(lengths, [leg], spread(Layout(groups, self.tp), range(count), parts), np.array(hosts))
+        source, target = spread(Layout(count), range(count), here), spread(Layout(groups, self.tp), range(count), parts)
+        return plan(lengths, columns(self.names), source, target, np.array(hosts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class TransferTiming:
 
 Timings = dict[str, list[TransferTiming]]
 """By transport, for each repeat."""
-Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Shard]]
+Way = Callable[[TransferPlan, int, Shard, Transport], Shard]
 
 
 def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
@@ -98,7 +98,7 @@ def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings
 
 def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]]) -> Timings:
     made = case.plan(seat.hosts)
-    held = [filled(leg, seat.process, made.lengths) for leg in made.legs]
+    held = filled(made, made.source, seat.process)
     timings: Timings = {name: [] for name in ways}
     for _ in range(case.repeats):
         for name, (way, transport) in ways.items():
@@ -107,30 +107,29 @@ def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, T
     return timings
 
 
-def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> TransferTiming:
+def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Shard) -> TransferTiming:
     transport.most(0)
     came, left = seat.carried
     begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
     time.sleep(max(0.0, begun - time.monotonic()))
-    shards = way(made, seat.process, held, transport)
+    shard = way(made, seat.process, held, transport)
     ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
     now_came, now_left = seat.carried
     transport.most(0)
-    return TransferTiming(begun, ended, now_came - came, now_left - left, checksum(shards))
+    return TransferTiming(begun, ended, now_came - came, now_left - left, checksum(shard))
 
 
-def filled(leg: Leg, process: int, lengths: Numbers) -> Shard:
-    """A process's random data of a leg."""
-    shard = empty(leg.source, process, lengths, leg.axis, leg.columns)
+def filled(plan: TransferPlan, where: Spread, process: int) -> Shard:
+    """A process's random data."""
+    shard = empty(where, process, plan.lengths, plan.columns)
     random = np.random.default_rng(process)
     for column in shard.columns.values():
-        column.reshape(-1).view(np.uint8)[:] = random.integers(0, 2, column.nbytes, np.uint8)
+        column.view(np.uint8)[:] = random.integers(0, 2, column.nbytes, np.uint8)
     return shard
 
 
-def checksum(shards: Mapping[Axis, Shard]) -> int:
+def checksum(shard: Shard) -> int:
     value = 0
-    for shard in shards.values():
-        for column in shard.columns.values():
-            value = zlib.crc32(column.reshape(-1).view(np.uint8).data, value)
+    for column in shard.columns.values():
+        value = zlib.crc32(column.view(np.uint8).data, value)
     return value

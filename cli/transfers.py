@@ -12,7 +12,7 @@ from earl.cli.text import console, one_line
 from earl.config import Config
 from earl.dispatch.explain import MIB, Explanation, explain
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, contexts, entry, sizes
-from earl.dispatch.rows import Column
+from earl.dispatch.rows import Columns, token_bytes
 from earl.dispatch.rows import columns as named
 from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Layout
@@ -30,7 +30,7 @@ class Planned:
     model: str
     cluster: ClusterSpec
     shared: bool
-    columns: tuple[Column, ...]
+    columns: Columns
     by_context: tuple[CostLine, ...]
     by_gpus: tuple[CostLine, ...]
     explained: Explanation
@@ -47,8 +47,8 @@ class Planned:
             "hosts": self.cluster.hosts,
             "kind": device.kind if device else None,
             "placement": "colocated" if self.shared else "disaggregated",
-            "columns": [column.name for column in self.columns],
-            "token_bytes": _token_bytes(self.columns),
+            "columns": [*self.columns],
+            "token_bytes": token_bytes(self.columns),
             "by_context": [asdict(line) for line in self.by_context],
             "by_gpus": [asdict(line) for line in self.by_gpus],
             "explained": asdict(self.explained),
@@ -78,12 +78,11 @@ def show(plan: Planned, as_json: bool) -> None:
         return print_json(plan.as_object)
     device, last, cluster = plan.cluster.device, plan.by_context[-1], plan.cluster
     where = "on the same GPUs in turns" if plan.shared else "on GPUs of their own"
-    names = ", ".join(column.name for column in plan.columns)
     for line in (
         f"{one_line(plan.env)}, {plan.model}: rows from Experience preparation to Update, {where}",
         PREDICTED,
         f"{last.rows:,} rows a step (rollout.episodes), log-normal around half of the context, cut at the context",
-        f"columns: {names}; {_token_bytes(plan.columns)} bytes of a token",
+        f"columns: {', '.join(plan.columns)}; {token_bytes(plan.columns)} bytes of a token",
         "layouts: dp x tp that prepares → that learns, the smallest tp that fits; *: the model does not fit",
         "batch: all of it once; crosses: what the plan sends between hosts; bound: on the busiest link under any plan",
     ):
@@ -136,11 +135,7 @@ def _time(seconds: float) -> str:
     return "< 1 µs" if seconds else "0"
 
 
-def _columns(names: str | None) -> tuple[Column, ...]:
+def _columns(names: str | None) -> Columns:
     if names is None:
         return named(field.name for field in fields(Batch) if field.name != "offsets")
     return named(dict.fromkeys(name.strip() for name in names.split(",")))
-
-
-def _token_bytes(columns: Iterable[Column]) -> int:
-    return sum(column.size_bytes for column in columns if column.axis == "token")

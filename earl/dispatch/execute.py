@@ -4,64 +4,50 @@ For each hop: pack what each destination lacks, exchange, unpack. Hop 0 goes acr
 checksums, nothing is applied before all messages of a hop have arrived intact.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.plan import Leg, Pieces, TransferPlan
-from earl.dispatch.rows import Axis, Numbers, Shard, empty
+from earl.dispatch.plan import Pieces, TransferPlan
+from earl.dispatch.rows import Numbers, Shard, empty
 from earl.dispatch.transports.base import CHECKSUM_BYTES, Bytes, Corrupted, Transport, intact, pack, seal, unpack
 
 TRIES = 3
 
 
-def execute(
-    plan: TransferPlan, process: int, held: Sequence[Shard], transport: Transport, checksums: bool = False
-) -> dict[Axis, Shard]:
-    """Send what the plan takes from this process; return its rows of the target, by axis, with the columns of all legs.
+def execute(plan: TransferPlan, process: int, held: Shard, transport: Transport, checksums: bool = False) -> Shard:
+    """Send what the plan takes from this process; return its rows of the target.
 
     Args:
-        held: the rows the process holds for each leg; an empty shard where it holds none.
+        held: the rows of the source that the process holds.
         checksums: verify every message; all processes repeat an exchange in which one was damaged.
 
     Raises:
         Corrupted: on every process, when messages arrive damaged `TRIES` times.
         ProcessLost, Late: on every process, when another one fails.
     """
-    target = room(plan, process)
+    target = empty(plan.target, process, plan.lengths, plan.columns)
+    keep(plan, process, held, target)
     for hop in plan.hops:
         pieces = plan.of(process, hop)
-        source = [target[leg.axis] for leg in plan.legs] if hop else held
         going = _by(pieces, pieces.destination, process)
-        outgoing = {other: pack(own, plan.legs, source) for other, own in going.items()}
-        keep(pieces, process, plan.legs, source, target)
+        outgoing = {other: pack(own, plan.columns, target if hop else held) for other, own in going.items()}
         if checksums:
             came = _checked(plan, process, transport, outgoing, plan.sizes[hop])
         else:
             came = transport.exchange(outgoing, plan.sizes[hop])
             transport.most(0)
         for other, own in _by(pieces, pieces.source, process).items():
-            unpack(came[other], own, plan.legs, target)
+            unpack(came[other], own, plan.columns, target)
     return target
 
 
-def room(plan: TransferPlan, process: int) -> dict[Axis, Shard]:
-    axes: dict[Axis, list[Leg]] = {}
-    for leg in plan.legs:
-        axes.setdefault(leg.axis, []).append(leg)
-    return {
-        axis: empty(plan.target, process, plan.lengths, axis, [column for leg in legs for column in leg.columns])
-        for axis, legs in axes.items()
-    }
-
-
-def keep(
-    pieces: Pieces, process: int, legs: Sequence[Leg], source: Sequence[Shard], target: Mapping[Axis, Shard]
-) -> None:
+def keep(plan: TransferPlan, process: int, held: Shard, target: Shard) -> None:
     """Copy the rows that stay on this process into its target."""
+    pieces = plan.pieces
     kept = pieces.where((pieces.source == process) & (pieces.destination == process))
-    unpack(pack(kept, legs, source), kept, legs, target)
+    unpack(pack(kept, plan.columns, held), kept, plan.columns, target)
 
 
 def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> dict[int, Pieces]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from earl.config import Config
-from earl.dispatch.plan import Leg, TransferPlan, Volume, plan, volume
-from earl.dispatch.rows import Column, Numbers, Spread, balance, even_counts, spread, work_of
+from earl.dispatch.plan import TransferPlan, Volume, plan, volume
+from earl.dispatch.rows import Columns, Numbers, Spread, balance, even_counts, spread, work_of
 from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
 from earl.parallel.arrangement import fits, shares, smallest, splits
@@ -89,7 +89,7 @@ class DispatchJob:
         drawn = np.random.default_rng(0).lognormal(np.log(self.context / 2), SIGMA, self.rows)
         return np.clip(drawn, 1, self.context).astype(np.int64)
 
-    def transfer(self, columns: tuple[Column, ...]) -> TransferPlan:
+    def transfer(self, columns: Columns) -> TransferPlan:
         """Plan the transfer: rows start evenly spread; they go where work is least, or stay if that costs nothing."""
         lengths = self.lengths
         begin = 0 if self.shared else self.learned.size
@@ -97,11 +97,8 @@ class DispatchJob:
             self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
         )
         parts = balance(work_of(self.shape).of(lengths), self.learned.dp, self._here(given))
-        legs = [
-            Leg(alike, given) for axis in ("token", "row") if (alike := tuple(c for c in columns if c.axis == axis))
-        ]
         hosts = np.arange(self.cluster.gpus) // self.cluster.gpus_per_host
-        return plan(lengths, legs, spread(self.learned, range(self.learned.size), parts), hosts)
+        return plan(lengths, columns, given, spread(self.learned, range(self.learned.size), parts), hosts)
 
     def _here(self, given: Spread) -> Numbers:
         """The learner's part on one of the processes that hold each row, taken in turn; -1 where there is none."""
@@ -189,7 +186,7 @@ class CostLine:
     times: tuple[Time, ...]
 
 
-def entry(of: DispatchJob, columns: tuple[Column, ...], rates: Sequence[float] = RATES) -> CostLine:
+def entry(of: DispatchJob, columns: Columns, rates: Sequence[float] = RATES) -> CostLine:
     """Plan a job's transfer and predict its times. rates: Gbit/s of a host's link."""
     transfer = of.transfer(columns)
     moved, centralised = volume(transfer), detour(transfer)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,52 +12,36 @@ from earl.errors import unknown
 from earl.parallel.layout import Layout
 from earl.parallel.memory import ModelShape
 
-Axis = Literal["token", "row"]
+Numbers = NDArray[np.int64]
+Columns = Mapping[str, np.dtype[Any]]
+"""By name, the type of the number that a column has for every token."""
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a batch: `width` numbers of numpy type `kind` for every token, or for every row."""
-
-    name: str
-    kind: str
-    width: int = 1
-    axis: Axis = "token"
-
-    @property
-    def size_bytes(self) -> int:
-        return np.dtype(self.kind).itemsize * self.width
-
-
-COLUMNS = {
-    column.name: column
-    for column in (
-        Column("tokens", "int32"),
-        Column("mask", "bool"),
-        Column("targets", "int32"),
-        Column("logprobs", "float32"),
-        Column("turns", "int32"),
-        Column("value_mask", "bool"),
-        Column("reference", "float32"),
-        Column("values", "float32"),
-        Column("advantages", "float32"),
-        Column("returns", "float32"),
-        Column("rewards", "float32", axis="row"),
-    )
+COLUMNS: Columns = {
+    "tokens": np.dtype("int32"),
+    "mask": np.dtype("bool"),
+    "targets": np.dtype("int32"),
+    "logprobs": np.dtype("float32"),
+    "turns": np.dtype("int32"),
+    "value_mask": np.dtype("bool"),
+    "reference": np.dtype("float32"),
+    "values": np.dtype("float32"),
+    "advantages": np.dtype("float32"),
+    "returns": np.dtype("float32"),
 }
 
 
-def columns(names: Iterable[str]) -> tuple[Column, ...]:
+def columns(names: Iterable[str]) -> Columns:
     """Columns by name. Raises EarlError for an unknown one."""
-    found = []
+    found = {}
     for name in names:
         if name not in COLUMNS:
             raise unknown("column", name, COLUMNS)
-        found.append(COLUMNS[name])
-    return tuple(found)
+        found[name] = COLUMNS[name]
+    return found
 
 
-Numbers = NDArray[np.int64]
+def token_bytes(columns: Columns) -> int:
+    return sum(kind.itemsize for kind in columns.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +79,6 @@ class Spread:
         some = stops > starts
         return rows[some], starts[some], stops[some]
 
-    def flat(self) -> Self:
-        """The spread of columns with one number per row: every rank of a part holds it."""
-        dp, cp, tp = self.processes.shape
-        return type(self)(self.processes.reshape(dp, 1, cp * tp), self.parts)
-
 
 def spread(layout: Layout, processes: Sequence[int], parts: Sequence[int] | Numbers) -> Spread:
     """Rows over a layout, whose ranks are the given processes in order."""
@@ -110,13 +89,13 @@ def spread(layout: Layout, processes: Sequence[int], parts: Sequence[int] | Numb
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """T tokens (or rows) of one process, end to end, for columns of one axis, not padded: rows [3, 8], starts [0,
-    40], offsets [0, 7, 12] are row 3 from its first token, row 8 from its 41st."""
+    """T tokens of one process, end to end, not padded. rows [3, 8], starts [0, 40], offsets [0, 7, 12]: row 3 from its
+    first token, row 8 from its 41st."""
 
     rows: Numbers
     starts: Numbers  # [n], the first token held of each row
     offsets: Numbers  # [n + 1], where each row begins in the columns
-    columns: Mapping[str, NDArray[np.generic]]  # [T] or [T, width], by name
+    columns: Mapping[str, NDArray[np.generic]]  # [T], by name
 
     def begins(self, row: Numbers, start: Numbers) -> Numbers:
         """Where ranges begin in the columns, given their rows and first tokens. All rows must be in this shard."""
@@ -132,17 +111,11 @@ def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
     return first + np.arange(len(first))
 
 
-def empty(spread: Spread, process: int, lengths: Numbers, axis: Axis, columns: Sequence[Column]) -> Shard:
+def empty(spread: Spread, process: int, lengths: Numbers, columns: Columns) -> Shard:
     """An uninitialised shard for the rows of a process. lengths: [N], in tokens."""
-    if axis == "row":
-        spread, lengths = spread.flat(), np.ones_like(lengths)
     rows, starts, stops = spread.ranges(process, lengths)
     offsets = offsets_of(stops - starts)
-    return Shard(rows, starts, offsets, {column.name: _room(column, int(offsets[-1])) for column in columns})
-
-
-def _room(column: Column, count: int) -> NDArray[np.generic]:
-    return np.empty((count, column.width) if column.width > 1 else count, np.dtype(column.kind))
+    return Shard(rows, starts, offsets, {name: np.empty(int(offsets[-1]), kind) for name, kind in columns.items()})
 
 
 # Balancing: longest row first, each to the consumer with the least work (LPT: at most 4/3 of the optimum, and close to

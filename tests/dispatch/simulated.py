@@ -7,12 +7,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import Leg, plan
-from earl.dispatch.rows import Column, columns, empty, spread
+from earl.dispatch.plan import TransferPlan, plan
+from earl.dispatch.rows import COLUMNS, Shard, columns, empty, spread
 from earl.parallel.layout import Layout
-
-TOP = (Column("topk_tokens", "int32", 3), Column("topk_logprobs", "float32", 3))
-LEGS = (("tokens", "mask", "logprobs"), ("reference",), ("rewards",))
 
 
 @st.composite
@@ -27,34 +24,29 @@ def spreads(draw, rows: int, processes: int):
 
 @st.composite
 def transfers(draw):
-    """A plan: ragged rows, several legs with producers of their own, processes on any hosts."""
+    """A plan: ragged rows, any columns, processes on any hosts."""
     lengths = draw(st.lists(st.integers(0, 9), max_size=7))
     processes = draw(st.integers(1, 12))
     hosts = draw(st.lists(st.integers(0, 4), min_size=processes, max_size=processes))
-    chosen = draw(st.lists(st.sampled_from(LEGS), unique=True, min_size=1))
-    sources = [draw(spreads(len(lengths), processes)) for _ in chosen]
-    legs = [Leg(columns(names), source) for names, source in zip(chosen, sources, strict=True)]
-    if draw(st.booleans()):
-        legs.append(Leg(TOP, draw(spreads(len(lengths), processes))))
-    target = draw(spreads(len(lengths), processes))
-    return plan(np.array(lengths, np.int64), legs, target, np.array(hosts))
+    names = draw(st.lists(st.sampled_from(["tokens", "mask", "logprobs"]), unique=True, min_size=1))
+    source, target = (draw(spreads(len(lengths), processes)) for _ in range(2))
+    return plan(np.array(lengths, np.int64), columns(names), source, target, np.array(hosts))
 
 
-def content(column: Column, row: int, start: int, stop: int) -> np.ndarray:
+def content(name: str, row: int, start: int, stop: int) -> np.ndarray:
     """What a column holds of a row: every number tells where it belongs."""
-    seed = np.random.default_rng([sum(column.name.encode()), row])
-    drawn = seed.integers(0, 1 << 20, (stop, column.width)).astype(column.kind)[start:stop]
-    return drawn if column.width > 1 else drawn[:, 0]
+    seed = np.random.default_rng([sum(name.encode()), row])
+    return seed.integers(0, 1 << 20, stop).astype(COLUMNS[name])[start:stop]
 
 
-def filled(leg: Leg, where, process: int, lengths: np.ndarray):
+def filled(transfer: TransferPlan, where, process: int):
     """A shard with the content of its rows."""
-    shard = empty(where, process, lengths, leg.axis, leg.columns)
+    shard = empty(where, process, transfer.lengths, transfer.columns)
     for number, row in enumerate(shard.rows.tolist()):
         begin, end = shard.offsets[number : number + 2]
         start = int(shard.starts[number])
-        for column in leg.columns:
-            shard.columns[column.name][begin:end] = content(column, row, start, start + int(end - begin))
+        for name in transfer.columns:
+            shard.columns[name][begin:end] = content(name, row, start, start + int(end - begin))
     return shard
 
 
@@ -107,10 +99,10 @@ class Post:
 def carried_out(transfer, checksums=False, way=execute):
     """What every process ends with, and the messages that were sent."""
     board = Board(len(transfer.hosts))
-    results: dict[int, dict] = {}
+    results: dict[int, Shard] = {}
 
     def run(process: int) -> None:
-        held = [filled(leg, leg.source, process, transfer.lengths) for leg in transfer.legs]
+        held = filled(transfer, transfer.source, process)
         results[process] = way(transfer, process, held, board.transport(process), checksums)
 
     threads = [Thread(target=run, args=(process,)) for process in range(board.size)]

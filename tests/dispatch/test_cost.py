@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from earl.dispatch.plan import Leg, plan, volume
+from earl.dispatch.plan import plan, volume
 from earl.dispatch.predicted_cost import GIGABIT, cost, detour, volume_model
 from earl.dispatch.rows import columns, spread
-from earl.dispatch.transports.controller import gather_and_scatter
+from earl.dispatch.transports.controller import gather_and_scatter, ways
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers
 
@@ -19,8 +19,8 @@ LINKS = 1000.0, 8000.0
 
 def to_the_other_host():
     """Two rows of 100 and 50 tokens, 4 bytes each, from processes 0 and 1 on host 0 to a tp pair on host 1."""
-    leg = Leg(columns(["logprobs"]), spread(Layout(dp=2), [0, 1], [0, 1]))
-    return plan(np.array([100, 50]), [leg], spread(Layout(tp=2), [2, 3], [0, 0]), np.array([0, 0, 1, 1]))
+    source, target = spread(Layout(dp=2), [0, 1], [0, 1]), spread(Layout(tp=2), [2, 3], [0, 0])
+    return plan(np.array([100, 50]), columns(["logprobs"]), source, target, np.array([0, 0, 1, 1]))
 
 
 def test_direct_is_the_busiest_link_and_then_the_fan_out() -> None:
@@ -36,8 +36,8 @@ def test_a_controller_gathers_once_and_sends_every_copy() -> None:
 
 
 def test_nothing_moved_takes_nothing() -> None:
-    leg = Leg(columns(["logprobs", "tokens"]), spread(Layout(dp=2), [0, 1], [0, 1]))
-    made = plan(np.array([7, 5]), [leg], spread(Layout(dp=2), [0, 1], [0, 1]), np.array([0, 1]))
+    where = spread(Layout(dp=2), [0, 1], [0, 1])
+    made = plan(np.array([7, 5]), columns(["logprobs", "tokens"]), where, where, np.array([0, 1]))
     # Row 1 goes to the controller and back.
     assert cost(volume(made), detour(made), *LINKS) == pytest.approx(((5 * 8 + 5 * 8) / 1000, 0, 0))
 
@@ -52,12 +52,11 @@ def test_the_papers_formulas() -> None:
 @given(transfers())
 def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     # A process that neither has nor needs anything, alone on its host, as process 0. Gathered: S. Scattered: S x r.
-    moved = replace(transfer.target, processes=transfer.target.processes + 1)
-    legs = [Leg(leg.columns, replace(leg.source, processes=leg.source.processes + 1)) for leg in transfer.legs]
-    apart = plan(transfer.lengths, legs, moved, np.concatenate([[transfer.hosts.max() + 1], transfer.hosts]))
-    whole = plan(transfer.lengths, legs, moved.flat(), apart.hosts)  # a context-parallel rank is sent whole rows
-    size = volume(apart)
-    assert detour(apart) == (size.total + volume(whole).copies, 0)
+    source, target = (replace(own, processes=own.processes + 1) for own in (transfer.source, transfer.target))
+    hosts = np.concatenate([[transfer.hosts.max() + 1], transfer.hosts])
+    apart = plan(transfer.lengths, transfer.columns, source, target, hosts)
+    size, scattering = volume(apart), ways(apart)[1]  # a context-parallel rank is sent whole rows
+    assert detour(apart) == (size.total + volume(scattering).copies, 0)
     _, direct, bound = cost(size, detour(apart), *LINKS)
     assert bound <= direct
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from earl.dispatch.explain import LinkLoad, explain
-from earl.dispatch.plan import Leg, plan, volume
+from earl.dispatch.plan import plan, volume
 from earl.dispatch.rows import columns, spread
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import transfers
@@ -12,8 +12,8 @@ from tests.dispatch.simulated import transfers
 
 def test_every_byte_is_accounted_for() -> None:
     # 3 rows of 2**18 tokens x 4 bytes = 1 MiB each on process 0 (host 0), for dp 3: itself, its neighbour, and host 1.
-    leg = Leg(columns(["logprobs"]), spread(Layout(), [0], [0, 0, 0]))
-    made = plan(np.full(3, 1 << 18), [leg], spread(Layout(dp=3), [0, 1, 2], [0, 1, 2]), np.array([0, 0, 1]))
+    source, target = spread(Layout(), [0], [0, 0, 0]), spread(Layout(dp=3), [0, 1, 2], [0, 1, 2])
+    made = plan(np.full(3, 1 << 18), columns(["logprobs"]), source, target, np.array([0, 0, 1]))
     told = explain(made)
     mib = 1 << 20
     assert (told.rows, told.tokens, told.total, told.needed) == (3, 3 << 18, 3 * mib, 3 * mib)
@@ -29,8 +29,8 @@ def test_every_byte_is_accounted_for() -> None:
 
 
 def test_a_plan_of_nothing_is_told_too() -> None:
-    leg = Leg(columns(["logprobs"]), spread(Layout(), [0], []))
-    told = explain(plan(np.zeros(0, np.int64), [leg], spread(Layout(), [1], []), np.array([0, 1])))
+    source, target = spread(Layout(), [0], []), spread(Layout(), [1], [])
+    told = explain(plan(np.zeros(0, np.int64), columns(["logprobs"]), source, target, np.array([0, 1])))
     assert told.needed == 0
     assert told.lines[-1] == "no link between hosts carries anything"
 

@@ -6,51 +6,46 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.plan import Leg, plan, volume
-from earl.dispatch.rows import columns, spread
+from earl.dispatch.plan import plan, volume
+from earl.dispatch.rows import columns, spread, token_bytes
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, filled, transfers
 
 
-def cells(leg, where, process, lengths):
-    """The (row, token) that a process holds of a leg, one by one, from the definition of a layout."""
+def cells(where, process, lengths):
+    """The (row, token) that a process holds, one by one, from the definition of a layout."""
     layout, found = where.layout, set()
     for rank, own in enumerate(where.processes.reshape(-1).tolist()):
         part, cut = rank // (layout.tp * layout.cp), rank // layout.tp % layout.cp
         for row in np.flatnonzero(where.parts == part).tolist() if own == process else []:
-            if leg.axis == "row":
-                found.add((row, 0))
-                continue
             size = -(-int(lengths[row]) // layout.cp)
             found |= {(row, token) for token in range(cut * size, min(cut * size + size, int(lengths[row])))}
     return found
 
 
 def needs(transfer):
-    """By leg: what each process has, and what it needs."""
-    for leg in transfer.legs:
-        held = [cells(leg, leg.source, process, transfer.lengths) for process in range(len(transfer.hosts))]
-        wanted = [cells(leg, transfer.target, process, transfer.lengths) for process in range(len(transfer.hosts))]
-        yield leg, held, wanted
+    """What each process has, and what it needs."""
+    return [
+        [cells(where, process, transfer.lengths) for process in range(len(transfer.hosts))]
+        for where in (transfer.source, transfer.target)
+    ]
 
 
 @settings(max_examples=200)
 @given(transfers())
 def test_everybody_gets_what_it_lacks_once_and_nothing_else(transfer):
-    pieces = transfer.pieces
-    for number, (_, held, wanted) in enumerate(needs(transfer)):
-        came = Counter()
-        own = pieces.where(pieces.leg == number)
-        have = [set(tokens) for tokens in held]
-        order = np.argsort(own.hop, kind="stable")
-        for index in order.tolist():
-            source, to = int(own.source[index]), int(own.destination[index])
-            sent = {(int(own.row[index]), token) for token in range(own.start[index], own.stop[index])}
-            assert sent <= have[source], "it sends what it has"
-            came.update((to, cell) for cell in sent)
-            have[to] |= sent
-        assert all(count == 1 for count in came.values())
-        assert {cell for cell, _ in came.items()} == {(p, cell) for p, tokens in enumerate(wanted) for cell in tokens}
+    own, (have, wanted), came = transfer.pieces, needs(transfer), Counter()
+    held = [set(tokens) for tokens in have]
+    order = np.argsort(own.hop, kind="stable")
+    for index in order.tolist():
+        source, to = int(own.source[index]), int(own.destination[index])
+        sent = {(int(own.row[index]), token) for token in range(own.start[index], own.stop[index])}
+        assert sent <= have[source], "it sends what it has"
+        assert sent <= held[own.origin[index]], "it comes from its producer"
+        came.update((to, cell) for cell in sent)
+        have[to] |= sent
+    assert all(count == 1 for count in came.values())
+    assert {cell for cell, _ in came.items()} == {(p, cell) for p, tokens in enumerate(wanted) for cell in tokens}
 
 
 @settings(max_examples=200)
@@ -58,15 +53,13 @@ def test_everybody_gets_what_it_lacks_once_and_nothing_else(transfer):
 def test_bytes_are_at_the_lower_bound(transfer):
     moved = volume(transfer)
     hosts = transfer.hosts.tolist()
-    least = Counter()
-    lacking = 0
-    for leg, held, wanted in needs(transfer):
-        for host in set(hosts):
-            here = [process for process, own in enumerate(hosts) if own == host]
-            has = set().union(*(held[process] for process in here))
-            least[host] += leg.size_bytes * len(set().union(*(wanted[process] for process in here)) - has)
-        lacking += leg.size_bytes * sum(len(w - h) for w, h in zip(wanted, held, strict=True))
-    assert {host: int(moved.received[host]) for host in set(hosts)} == dict(least)
+    least, size, (held, wanted) = {}, token_bytes(transfer.columns), needs(transfer)
+    for host in set(hosts):
+        here = [process for process, own in enumerate(hosts) if own == host]
+        has = set().union(*(held[process] for process in here))
+        least[host] = size * len(set().union(*(wanted[process] for process in here)) - has)
+    lacking = size * sum(len(w - h) for w, h in zip(wanted, held, strict=True))
+    assert {host: int(moved.received[host]) for host in set(hosts)} == least
     assert moved.received.tolist() == moved.least.tolist()
     assert moved.across + int(moved.inside.sum()) == lacking
     assert moved.bound <= moved.busiest
@@ -76,7 +69,7 @@ def test_what_only_one_host_has_sets_the_bound_too():
     # Process 0 has 3 rows of 100 tokens, process 1 has 1; processes 2 and 3 get 2 each: 1,200 bytes leave host 0.
     lengths, source = np.full(4, 100), spread(Layout(2), [0, 1], [0, 0, 0, 1])
     target = spread(Layout(2), [2, 3], [0, 0, 1, 1])
-    moved = volume(plan(lengths, [Leg(columns(["logprobs"]), source)], target, np.arange(4)))
+    moved = volume(plan(lengths, columns(["logprobs"]), source, target, np.arange(4)))
     assert moved.owed.tolist() == [1200, 400, 0, 0] and moved.least.tolist() == [0, 0, 800, 800]
     assert moved.bound == moved.busiest == 1200
 
@@ -85,13 +78,11 @@ def test_what_only_one_host_has_sets_the_bound_too():
 @given(transfers())
 def test_the_result_is_that_of_gathering_and_scattering(transfer):
     results, log = carried_out(transfer, checksums=False)
-    for process, shards in results.items():
-        for leg in transfer.legs:
-            whole = filled(leg, transfer.target, process, transfer.lengths)
-            shard = shards[leg.axis]
-            assert shard.rows.tolist() == whole.rows.tolist()
-            for column in leg.columns:
-                assert shard.columns[column.name].tobytes() == whole.columns[column.name].tobytes()
+    for process, shard in results.items():
+        whole = filled(transfer, transfer.target, process)
+        assert shard.rows.tolist() == whole.rows.tolist()
+        for name in transfer.columns:
+            assert shard.columns[name].tobytes() == whole.columns[name].tobytes()
     moved = volume(transfer)
     assert sum(size for _, _, size in log) == moved.across + int(moved.inside.sum())
 
@@ -99,17 +90,16 @@ def test_the_result_is_that_of_gathering_and_scattering(transfer):
 def test_replicas_on_several_hosts_share_the_sending():
     # 40 rows of 100 tokens lie on processes 0 to 3, each on a host of its own; process 4 needs all of them.
     lengths = np.full(40, 100)
-    leg = Leg(columns(["logprobs"]), spread(Layout(tp=4), range(4), np.zeros(40)))
-    moved = volume(plan(lengths, [leg], spread(Layout(), [4], np.zeros(40)), np.arange(5)))
+    source, target = spread(Layout(tp=4), range(4), np.zeros(40)), spread(Layout(), [4], np.zeros(40))
+    moved = volume(plan(lengths, columns(["logprobs"]), source, target, np.arange(5)))
     assert moved.sent.tolist() == [4000, 4000, 4000, 4000, 0]
     assert moved.received.tolist() == [0, 0, 0, 0, 16_000]
 
 
 def test_one_copy_crosses_the_link_for_eight_ranks_of_a_host():
     # One row of 1,000 tokens from host 0 to the tp group of 8 on host 1: 4,000 bytes over the link, 7 x 4,000 inside.
-    leg = Leg(columns(["logprobs"]), spread(Layout(), [0], [0]))
-    target = spread(Layout(tp=8), range(1, 9), [0])
-    made = plan(np.array([1000]), [leg], target, np.array([0, *[1] * 8]))
+    source, target = spread(Layout(), [0], [0]), spread(Layout(tp=8), range(1, 9), [0])
+    made = plan(np.array([1000]), columns(["logprobs"]), source, target, np.array([0, *[1] * 8]))
     moved = volume(made)
     assert (moved.across, moved.inside.tolist(), moved.copies) == (4000, [0, 28_000], 32_000)
     assert [*made.hops] == [0, 1]
@@ -122,7 +112,7 @@ def test_a_thousand_ranks_are_planned_in_a_moment():
     source = spread(Layout(64, 8), range(512), random.integers(0, 64, 16_384))
     target = spread(Layout(128, 4), range(512, 1024), random.integers(0, 128, 16_384))
     begin = time.process_time()
-    made = plan(lengths, [Leg(columns(["tokens", "logprobs"]), source)], target, np.arange(1024) // 8)
+    made = plan(lengths, columns(["tokens", "logprobs"]), source, target, np.arange(1024) // 8)
     spent = time.process_time() - begin
     assert len(made.pieces) == 16_384 * 4
     assert volume(made).across == int(lengths.sum()) * 8

@@ -30,7 +30,7 @@ class Worker:
         manifest = ray.get(known)
         shard = self.holdings.shard(manifest.numbers(0), LEARNED)
         self.members = []
-        return [objects.offer(manifest.plan(), 1, [shard], checksums)]
+        return [objects.offer(manifest.plan(), 1, shard, checksums)]
 
 
 class Notes:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.batch import Rows
-from earl.dispatch.execute import room
-from earl.dispatch.rows import Work
+from earl.dispatch.rows import Work, empty
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
 from earl.engine.micro_batches import RowShare, minibatches, order_of
@@ -50,14 +49,14 @@ def arrived(holdings, manifest):
     """What every rank takes of what the workers send."""
     plan = manifest.plan()
     for rank in range(manifest.layout.size):
-        target = room(plan, rank)
+        target = empty(plan.target, rank, plan.lengths, plan.columns)
         for worker, own in enumerate(holdings):
             shard = own.shard(manifest.numbers(worker), manifest.table.columns)
             pieces = plan.pieces.where(
                 (plan.pieces.source == manifest.layout.size + worker) & (plan.pieces.destination == rank)
             )
-            unpack(packed(pieces, plan.legs, [shard]), pieces, plan.legs, target)
-        yield manifest.taken(target["token"])
+            unpack(packed(pieces, plan.columns, shard), pieces, plan.columns, target)
+        yield manifest.taken(target)
 
 
 @pytest.mark.parametrize("layout", [Layout(1, 1), Layout(2, 1), Layout(3, 1)])

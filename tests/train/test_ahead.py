@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from earl.audit import audit
-from earl.dispatch.execute import room
+from earl.dispatch.rows import empty
 from earl.dispatch.transports.base import pack, unpack
 from earl.engine.model import load
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
@@ -121,12 +121,12 @@ class Place:
         hosts = np.zeros(1 + len(self.crew), np.int32)
         manifest = Manifest(table, np.zeros(len(table.lengths), np.int32), Layout(), hosts)
         plan = manifest.plan()
-        target = room(plan, 0)
+        target = empty(plan.target, 0, plan.lengths, plan.columns)
         for worker, actor in enumerate(self.crew.actors):
             shard = actor.actor._holdings.shard(manifest.numbers(worker), table.columns)
             pieces = plan.pieces.where(plan.pieces.source == 1 + worker)
-            unpack(pack(pieces, plan.legs, [shard]), pieces, plan.legs, target)
-        return manifest.taken(target["token"])[0]
+            unpack(pack(pieces, plan.columns, shard), pieces, plan.columns, target)
+        return manifest.taken(target)[0]
 
     def update(self, update, batch, algorithm, settings):
         if self.lost_at is not None:

@@ -1,18 +1,17 @@
 """The `Transport` protocol, its errors, and messages as bytes."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.plan import Leg, Pieces
-from earl.dispatch.rows import Axis, Numbers, Shard, ranges
+from earl.dispatch.plan import Pieces
+from earl.dispatch.rows import Columns, Numbers, Shard, ranges, token_bytes
 from earl.errors import EarlError
 
-# A message holds numbers end to end, leg by leg, column by column, piece by piece; no names, since both sides know the
-# plan.
+# A message holds numbers end to end, column by column, piece by piece; no names, since both sides know the plan.
 
 Bytes = NDArray[np.uint8]
 CHECKSUM_BYTES = 4
@@ -20,45 +19,31 @@ SHORT = 64
 """Mean tokens per piece below which gathering by index is cheaper than copying piece by piece."""
 
 
-def pack(pieces: Pieces, legs: Sequence[Leg], source: Sequence[Shard]) -> Bytes:
-    """The message with these pieces. source: the shard held for each leg."""
-    size_bytes = np.array([leg.size_bytes for leg in legs], np.int64)
-    message = np.empty(int((pieces.tokens * size_bytes[pieces.leg]).sum()), np.uint8)
-    begin = 0
-    for number, leg in enumerate(legs):
-        own = pieces.where(pieces.leg == number)
-        if not len(own):
-            continue
-        at, to, end = source[number].begins(own.row, own.start), _begins(own.tokens), int(own.tokens.sum())
-        for column in leg.columns:
-            size = end * column.size_bytes
-            into = message[begin : begin + size].reshape(end, column.size_bytes)
-            _move(_cells(source[number].columns[column.name]), at, into, to, own.tokens)
-            begin += size
+def pack(pieces: Pieces, columns: Columns, source: Shard) -> Bytes:
+    """The message with these pieces."""
+    tokens = pieces.tokens
+    message = np.empty(int(tokens.sum()) * token_bytes(columns), np.uint8)
+    for name, into in _split(message, columns).items():
+        _move(source.columns[name], source.begins(pieces.row, pieces.start), into, _begins(tokens), tokens)
     return message
 
 
 def unpack(
-    message: Bytes,
-    pieces: Pieces,
-    legs: Sequence[Leg],
-    target: Mapping[Axis, Shard],
-    chosen: NDArray[np.bool_] | None = None,
+    message: Bytes, pieces: Pieces, columns: Columns, target: Shard, chosen: NDArray[np.bool_] | slice = slice(None)
 ) -> None:
-    """Copy a message of `pieces` into the columns of the target. chosen: masks the wanted pieces; None means all."""
-    begin = 0
-    for number, leg in enumerate(legs):
-        here = pieces.leg == number
-        tokens = pieces.tokens[here]
-        end = int(tokens.sum())
-        wanted = slice(None) if chosen is None else chosen[here]
-        shard, at = target[leg.axis], _begins(tokens)[wanted]
-        to = shard.begins(pieces.row[here][wanted], pieces.start[here][wanted])
-        for column in leg.columns:
-            size = end * column.size_bytes
-            cells = message[begin : begin + size].reshape(end, column.size_bytes)
-            _move(cells, at, _cells(shard.columns[column.name]), to, tokens[wanted])
-            begin += size
+    """Copy a message of `pieces` into the columns of the target. chosen: the wanted pieces, by default all."""
+    begins, wanted = _begins(pieces.tokens)[chosen], pieces.where(chosen)
+    for name, own in _split(message, columns).items():
+        _move(own, begins, target.columns[name], target.begins(wanted.row, wanted.start), wanted.tokens)
+
+
+def _split(message: Bytes, columns: Columns) -> dict[str, NDArray[np.generic]]:
+    """The columns of a message, by name."""
+    count, begin, found = len(message) // token_bytes(columns), 0, {}
+    for name, kind in columns.items():
+        found[name] = message[begin : begin + count * kind.itemsize].view(kind)
+        begin += count * kind.itemsize
+    return found
 
 
 def seal(message: Bytes) -> Bytes:
@@ -74,18 +59,12 @@ def _begins(tokens: Numbers) -> Numbers:
     return np.cumsum(tokens) - tokens
 
 
-def _cells(column: NDArray[np.generic]) -> Bytes:
-    """A column as bytes, [T, bytes of a token]."""
-    line = column.itemsize * (column.shape[1] if column.ndim > 1 else 1)
-    return column.reshape(-1).view(np.uint8).reshape(len(column), line)
-
-
-def _move(cells: Bytes, at: Numbers, into: Bytes, to: Numbers, tokens: Numbers) -> None:
+def _move(numbers: NDArray[np.generic], at: Numbers, into: NDArray[np.generic], to: Numbers, tokens: Numbers) -> None:
     if tokens.sum() < SHORT * len(tokens):
-        into[ranges(to, tokens)] = cells[ranges(at, tokens)]
+        into[ranges(to, tokens)] = numbers[ranges(at, tokens)]
         return
     for begin, place, count in zip(at.tolist(), to.tolist(), tokens.tolist(), strict=True):
-        into[place : place + count] = cells[begin : begin + count]
+        into[place : place + count] = numbers[begin : begin + count]
 
 
 class Transport(Protocol):

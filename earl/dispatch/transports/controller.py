@@ -5,14 +5,14 @@ rank gets its own copy, even on one host; ranks of a context-parallel group get 
 every process counts as its own host, so that nothing is fanned out.
 """
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from earl.dispatch.execute import execute, room
-from earl.dispatch.plan import Leg, TransferPlan, plan
-from earl.dispatch.rows import Axis, Shard, Spread, spread
+from earl.dispatch.execute import execute
+from earl.dispatch.plan import TransferPlan, plan
+from earl.dispatch.rows import Shard, empty, spread
 from earl.dispatch.transports.base import Transport
 from earl.parallel.layout import Layout
 
@@ -20,33 +20,28 @@ CONTROLLER = 0
 
 
 def gather_and_scatter(
-    plan: TransferPlan, process: int, held: Sequence[Shard], transport: Transport, checksums: bool = False
-) -> dict[Axis, Shard]:
+    plan: TransferPlan, process: int, held: Shard, transport: Transport, checksums: bool = False
+) -> Shard:
     """The same result as `execute`, bit for bit, through the controller."""
     gathering, scattering = ways(plan)
     gathered = execute(gathering, process, held, transport, checksums)
-    whole = execute(scattering, process, [gathered[leg.axis] for leg in plan.legs], transport, checksums)
-    return cut(plan, process, whole)
+    return cut(plan, process, execute(scattering, process, gathered, transport, checksums))
 
 
 @lru_cache(maxsize=4)
 def ways(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
-    lengths, apart = through.lengths, np.arange(len(through.hosts))
+    lengths, columns, apart = through.lengths, through.columns, np.arange(len(through.hosts))
+    firsts = replace(through.source, processes=through.source.processes[:, :, :1])
     middle = spread(Layout(), [CONTROLLER], np.zeros(len(lengths), np.int64))
-    firsts = [Leg(leg.columns, _first_ranks(leg.source)) for leg in through.legs]
-    wholes = [Leg(leg.columns, middle) for leg in through.legs]
-    return plan(lengths, firsts, middle, apart), plan(lengths, wholes, through.target.flat(), apart)
+    dp = len(through.target.processes)
+    wholes = replace(through.target, processes=through.target.processes.reshape(dp, 1, -1))
+    return plan(lengths, columns, firsts, middle, apart), plan(lengths, columns, middle, wholes, apart)
 
 
-def _first_ranks(source: Spread) -> Spread:
-    return Spread(source.processes[:, :, :1], source.parts)
-
-
-def cut(plan: TransferPlan, process: int, whole: Mapping[Axis, Shard]) -> dict[Axis, Shard]:
-    target = room(plan, process)
-    for axis, shard in target.items():
-        begins = whole[axis].begins(shard.rows, shard.starts)
-        for name, column in shard.columns.items():
-            for begin, start, end in zip(begins, shard.offsets, shard.offsets[1:], strict=False):
-                column[start:end] = whole[axis].columns[name][begin : begin + end - start]
+def cut(plan: TransferPlan, process: int, whole: Shard) -> Shard:
+    target = empty(plan.target, process, plan.lengths, plan.columns)
+    begins = whole.begins(target.rows, target.starts)
+    for name, column in target.columns.items():
+        for begin, start, end in zip(begins, target.offsets, target.offsets[1:], strict=False):
+            column[start:end] = whole.columns[name][begin : begin + end - start]
     return target

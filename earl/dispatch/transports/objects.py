@@ -4,16 +4,16 @@
 host's store is the fan-out inside it, so a plan's second hop needs no messages.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.execute import keep, room
-from earl.dispatch.plan import INSIDE, Pieces, TransferPlan
-from earl.dispatch.rows import Axis, Numbers, Shard
+from earl.batch import offsets_of
+from earl.dispatch.execute import keep
+from earl.dispatch.plan import Pieces, TransferPlan
+from earl.dispatch.rows import Numbers, Shard, empty
 from earl.dispatch.transports.base import (
     CHECKSUM_BYTES,
     Bytes,
@@ -26,42 +26,15 @@ from earl.dispatch.transports.base import (
     unpack,
 )
 
-# Plans without a second hop, for transports that give all processes of a host one message.
+
+def places(plan: TransferPlan, pieces: Pieces) -> Numbers:
+    """Where pieces begin among all tokens: equal for equal ranges."""
+    return offsets_of(plan.lengths)[pieces.row] + pieces.start
 
 
-def from_origins(plan: TransferPlan) -> Pieces:
-    """All pieces of a plan, each with the producer as its source."""
-    pieces = plan.pieces
-    second = pieces.hop == INSIDE
-    through = _keys(plan, pieces, pieces.destination)[~second]
-    order = np.argsort(through)
-    wanted = _keys(plan, pieces, pieces.source)[second]
-    source = pieces.source.copy()
-    source[second] = pieces.source[~second][order[np.searchsorted(through, wanted, sorter=order)]]
-    return replace(pieces, source=source, hop=np.zeros_like(pieces.hop))
-
-
-def once(pieces: Pieces) -> Pieces:
+def once(plan: TransferPlan, pieces: Pieces) -> Pieces:
     """Each range once, however many destinations it has."""
-    order = np.lexsort((pieces.start, pieces.row, pieces.leg))
-    names = np.stack([pieces.leg, pieces.row, pieces.start])[:, order]
-    fresh = np.ones(len(order), np.bool_)
-    fresh[1:] = (names[:, 1:] != names[:, :-1]).any(axis=0)
-    chosen = order[fresh]
-    return Pieces(*(getattr(pieces, name)[chosen] for name in Pieces.__slots__))
-
-
-def among(plan: TransferPlan, pieces: Pieces, some: Pieces) -> NDArray[np.bool_]:
-    """Mask of the pieces whose range also occurs in `some`."""
-    nobody = np.zeros(1, np.int64)
-    return np.isin(_keys(plan, pieces, nobody), _keys(plan, some, nobody))
-
-
-def _keys(plan: TransferPlan, pieces: Pieces, process: Numbers) -> Numbers:
-    """A unique number for each piece's leg, row, first token, and a process."""
-    rows, tokens = len(plan.lengths), int(plan.lengths.max(initial=0)) + 1
-    keys: Numbers = ((pieces.leg * rows + pieces.row) * tokens + pieces.start) * len(plan.hosts) + process
-    return keys
+    return pieces.where(np.unique(places(plan, pieces), return_index=True)[1])
 
 
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
@@ -70,16 +43,16 @@ LAST_SECONDS = 1.0
 """Timeout for each single message, after the timeout for all together has passed."""
 
 
-def offer(plan: TransferPlan, process: int, held: Sequence[Shard], checksums: bool = False) -> dict[int, Reference]:
+def offer(plan: TransferPlan, process: int, held: Shard, checksums: bool = False) -> dict[int, Reference]:
     """Put what each host lacks of this process's rows into the object store, once; returns a reference by host."""
     import ray
 
-    direct = from_origins(plan)
-    own = direct.where((direct.source == process) & (direct.destination != process))
+    pieces = plan.pieces
+    own = pieces.where((pieces.origin == process) & (pieces.destination != process))
     hosts = plan.hosts[own.destination]
     made = {}
     for host in np.unique(hosts).tolist():
-        message = pack(once(own.where(hosts == host)), plan.legs, held)
+        message = pack(once(plan, own.where(hosts == host)), plan.columns, held)
         made[host] = ray.put(seal(message) if checksums else message)
     return made
 
@@ -96,26 +69,26 @@ def take(
     plan: TransferPlan,
     process: int,
     references: Mapping[int, Reference],
-    held: Sequence[Shard],
+    held: Shard,
     checksums: bool = False,
     seconds: float = PATIENCE_SECONDS,
-) -> dict[Axis, Shard]:
+) -> Shard:
     """A process's rows of the plan's target, as `execute` gives them. Local rows do not go through the store. Raises
     ProcessLost, Late or Corrupted, naming the producer and its host."""
-    target = room(plan, process)
-    direct = from_origins(plan)
-    keep(direct, process, plan.legs, held, target)
-    near = direct.where((plan.hosts[direct.destination] == plan.hosts[process]) & (direct.source != direct.destination))
-    sources = np.unique(near.source[near.destination == process]).tolist()
+    target, pieces = empty(plan.target, process, plan.lengths, plan.columns), plan.pieces
+    keep(plan, process, held, target)
+    here = (plan.hosts[pieces.destination] == plan.hosts[process]) & (pieces.origin != pieces.destination)
+    near = pieces.where(here)
+    sources = np.unique(near.origin[near.destination == process]).tolist()
     for source, message in _got(plan, process, {source: references[source] for source in sources}, seconds).items():
-        there = near.where(near.source == source)
         if checksums and not intact(message):
             raise Corrupted(
                 f"what {_name(plan, source)} offered to {_name(plan, process)} arrived damaged: its checksum differs"
             )
-        pieces = once(there)
-        wanted = among(plan, pieces, there.where(there.destination == process))
-        unpack(message[: len(message) - CHECKSUM_BYTES * checksums], pieces, plan.legs, target, wanted)
+        there = near.where(near.origin == source)
+        offered, own = once(plan, there), there.where(there.destination == process)
+        wanted = np.isin(places(plan, offered), places(plan, own))
+        unpack(message[: len(message) - CHECKSUM_BYTES * checksums], offered, plan.columns, target, wanted)
     return target
 
 

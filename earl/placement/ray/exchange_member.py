@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import Leg, TransferPlan, plan, volume
+from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached
@@ -62,8 +62,8 @@ class ExchangeMember:
         except (EarlError, RuntimeError) as error:
             return CallResult(_line(error))
 
-    def exchanged(self, through: TransferPlan, process: int, held: Sequence[Shard], checksums: bool) -> CallResult:
-        """Carry out a plan with the others; the result is this process's rows, by axis."""
+    def exchanged(self, through: TransferPlan, process: int, held: Shard, checksums: bool) -> CallResult:
+        """Carry out a plan with the others; the result is this process's rows."""
         assert self._transport is not None, "all have met"
         try:
             return CallResult(result=execute(through, process, held, self._transport, checksums))
@@ -119,8 +119,8 @@ class Manifest:
         workers = len(self.hosts) - self.layout.size
         source = spread(Layout(workers), range(self.layout.size, len(self.hosts)), self.table.worker.astype(np.int64))
         target = spread(self.layout, range(self.layout.size), self.part.astype(np.int64))
-        leg = Leg(columns(self.table.columns), source)
-        return plan(self.table.lengths.astype(np.int64), [leg], target, self.hosts.astype(np.int64))
+        lengths, hosts = self.table.lengths.astype(np.int64), self.hosts.astype(np.int64)
+        return plan(lengths, columns(self.table.columns), source, target, hosts)
 
     def numbers(self, worker: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.table.worker == worker)

@@ -106,7 +106,7 @@ class LearnerActor(ExchangeMember, WeightServer):
         """Take this rank's rows of a step from the object store. The first rank returns what all were sent."""
         plan = manifest.plan()
         taken = objects.take(plan, rank, references, _nothing(plan, rank), checksums)
-        self._rows, self._part = manifest.taken(taken["token"])
+        self._rows, self._part = manifest.taken(taken)
         return Moved.by(plan) if rank == 0 else None
 
     @stage("dispatch")
@@ -116,7 +116,7 @@ class LearnerActor(ExchangeMember, WeightServer):
         said = self.exchanged(plan, process, _nothing(plan, process), checksums)
         if said.fault:
             return said
-        self._rows, self._part = manifest.taken(said.result["token"])
+        self._rows, self._part = manifest.taken(said.result)
         return CallResult(result=Moved.by(plan) if process == 0 else None)
 
     @stage("values")
@@ -167,6 +167,6 @@ class LearnerActor(ExchangeMember, WeightServer):
         self._learner.state.move(hosted=False)
 
 
-def _nothing(plan: TransferPlan, process: int) -> list[Shard]:
-    """Empty shards of a plan's legs, for a process that only receives."""
-    return [empty(leg.source, process, plan.lengths, leg.axis, leg.columns) for leg in plan.legs]
+def _nothing(plan: TransferPlan, process: int) -> Shard:
+    """The empty shard of a process that only receives."""
+    return empty(plan.source, process, plan.lengths, plan.columns)

@@ -88,8 +88,8 @@ class EpisodePlayer(ExchangeMember, Alive):
         shards = self._shards(manifest, process - manifest.layout.size)
         return CallResult(self.exchanged(manifest.plan(), process, shards, checksums).fault)
 
-    def _shards(self, manifest: Manifest, worker: int) -> list[Shard]:
-        return [self._holdings.shard(manifest.numbers(worker), manifest.table.columns)]
+    def _shards(self, manifest: Manifest, worker: int) -> Shard:
+        return self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
 
     @stage("recording")
     def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:

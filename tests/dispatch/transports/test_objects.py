@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from earl.dispatch.plan import Leg, plan
+from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.base import Corrupted, ProcessLost
 from earl.dispatch.transports.objects import offer, references_for, take
@@ -20,7 +20,7 @@ class Worker:
 
     def __init__(self, transfer, process):
         self.transfer, self.process = transfer, process
-        self.held = [filled(leg, leg.source, process, transfer.lengths) for leg in transfer.legs]
+        self.held = filled(transfer, transfer.source, process)
 
     def offer(self):
         return offer(self.transfer, self.process, self.held, checksums=True)
@@ -41,12 +41,9 @@ def ray():
 def transfer():
     """dp 2 on processes 0 and 1 of host 0, to dp 1, tp 2, cp 2 on processes 2 to 5 of host 1."""
     lengths = np.array([5, 900, 0, 33])
-    legs = [
-        Leg(columns(["tokens", "mask"]), spread(Layout(2), [0, 1], [0, 1, 0, 1])),
-        Leg(columns(["rewards"]), spread(Layout(2), [1, 0], [0, 1, 0, 1])),
-    ]
+    source = spread(Layout(2), [0, 1], [0, 1, 0, 1])
     target = spread(Layout(tp=2, cp=2), [2, 3, 4, 5], [0, 0, 0, 0])
-    return plan(lengths, legs, target, np.array([0, 0, 1, 1, 1, 1]))
+    return plan(lengths, columns(["tokens", "mask"]), source, target, np.array([0, 0, 1, 1, 1, 1]))
 
 
 def test_consumers_take_their_part_of_one_object_per_host(ray, transfer):
@@ -55,19 +52,18 @@ def test_consumers_take_their_part_of_one_object_per_host(ray, transfer):
     # Each of the two producers makes one object, for host 1; consumers make none.
     assert {source: [*made] for source, made in offered.items() if made} == {0: [1], 1: [1]}
     sizes = [len(ray.get(offered[source][1])) - 4 for source in (0, 1)]
-    assert sizes == [5 * 5 + 2 * 4, (900 + 33) * 5 + 2 * 4]  # five bytes a token, four a row, once for four consumers
+    assert sizes == [5 * 5, (900 + 33) * 5]  # five bytes a token, once for four consumers
     takes = [
         worker.take.remote(references_for(transfer.hosts, process, offered)) for process, worker in enumerate(workers)
     ]
-    for process, shards in enumerate(ray.get(takes)):
-        for leg in transfer.legs:
-            whole = filled(leg, transfer.target, process, transfer.lengths)
-            for column in leg.columns:
-                assert np.array_equal(shards[leg.axis].columns[column.name], whole.columns[column.name])
+    for process, shard in enumerate(ray.get(takes)):
+        whole = filled(transfer, transfer.target, process)
+        for name in transfer.columns:
+            assert np.array_equal(shard.columns[name], whole.columns[name])
 
 
 def test_a_damaged_object_and_a_lost_producer_are_named(ray, transfer):
-    held = [filled(leg, leg.source, 2, transfer.lengths) for leg in transfer.legs]
+    held = filled(transfer, transfer.source, 2)
     workers = [ray.remote(Worker).remote(transfer, process) for process in range(2)]
     offered = [ray.get(worker.offer.remote())[1] for worker in workers]
     damaged = ray.get(offered[1]).copy()

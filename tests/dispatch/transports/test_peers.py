@@ -11,7 +11,7 @@ import pytest
 
 from earl.benchmarks.hosts import run, started
 from earl.dispatch.execute import execute
-from earl.dispatch.plan import Leg, plan
+from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.controller import gather_and_scatter
 from earl.dispatch.transports.shared import Shared
@@ -28,25 +28,18 @@ SECONDS = 6.0
 
 def transfer():
     """dp 4 to dp 2, tp 2, on the same four processes."""
-    legs = [
-        Leg(columns(["tokens", "mask"]), spread(Layout(4), range(4), [0, 1, 2, 3, 0, 1])),
-        Leg(columns(["rewards"]), spread(Layout(2, 2), range(4), [1, 0, 1, 0, 1, 0])),
-    ]
-    return plan(LENGTHS, legs, spread(Layout(2, 2), range(4), [1, 1, 0, 0, 1, 0]), np.array(HOSTS))
+    source, target = spread(Layout(4), range(4), [0, 1, 2, 3, 0, 1]), spread(Layout(2, 2), range(4), [1, 1, 0, 0, 1, 0])
+    return plan(LENGTHS, columns(["tokens", "mask"]), source, target, np.array(HOSTS))
 
 
 def held(process):
-    return [filled(leg, leg.source, process, LENGTHS) for leg in transfer().legs]
+    return filled(transfer(), transfer().source, process)
 
 
-def right(process, shards):
+def right(process, shard):
     """Whether all is there, to the bit."""
-    return all(
-        shards[leg.axis].columns[column.name].tobytes()
-        == filled(leg, transfer().target, process, LENGTHS).columns[column.name].tobytes()
-        for leg in transfer().legs
-        for column in leg.columns
-    )
+    whole = filled(transfer(), transfer().target, process)
+    return all(shard.columns[name].tobytes() == whole.columns[name].tobytes() for name in transfer().columns)
 
 
 def joined(seat, store, seconds=SECONDS):

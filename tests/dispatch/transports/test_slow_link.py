@@ -18,7 +18,7 @@ def transfer(seat, store, case, seconds):
 
     peers = join(FileStore(str(store), 2), seat.process, np.array(seat.hosts), seat.address, seconds)
     made = case.plan(seat.hosts)
-    held = [empty(leg.source, seat.process, made.lengths, leg.axis, leg.columns) for leg in made.legs]
+    held = empty(made.source, seat.process, made.lengths, made.columns)
     try:
         execute(made, seat.process, held, peers)
     except EarlError as error:
