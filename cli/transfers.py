@@ -10,7 +10,7 @@ from earl.batch import Batch
 from earl.cli.options import print_json
 from earl.cli.text import console, one_line
 from earl.config import Config
-from earl.dispatch.explain import MIB, Explanation, explain
+from earl.dispatch.explain import MIB, explain, lines
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, contexts, entry, sizes
 from earl.dispatch.rows import Columns, token_bytes
 from earl.dispatch.rows import columns as named
@@ -33,7 +33,7 @@ class Planned:
     columns: Columns
     by_context: tuple[CostLine, ...]
     by_gpus: tuple[CostLine, ...]
-    explained: Explanation
+    explained: dict[str, Any]
     """The plan at the longest context, on the cluster itself."""
 
     @property
@@ -51,7 +51,7 @@ class Planned:
             "token_bytes": token_bytes(self.columns),
             "by_context": [asdict(line) for line in self.by_context],
             "by_gpus": [asdict(line) for line in self.by_gpus],
-            "explained": asdict(self.explained),
+            "explained": self.explained,
         }
 
 
@@ -59,7 +59,6 @@ def planned(config: Config, model: str, shape: ModelShape, cluster: ClusterSpec,
     """Plan a job's transfers. `columns`: comma-separated names; None: all. Raises EarlError for invalid ones."""
     chosen = _columns(columns)
     jobs = contexts(config, shape, cluster)
-    lines = [entry(job, chosen) for job in jobs]
     larger: Sequence[DispatchJob] = sizes(config, shape, cluster, jobs[-1].context)
     return Planned(
         env=config.env.name,
@@ -67,7 +66,7 @@ def planned(config: Config, model: str, shape: ModelShape, cluster: ClusterSpec,
         cluster=cluster,
         shared=jobs[-1].shared,
         columns=chosen,
-        by_context=tuple(lines),
+        by_context=tuple(entry(job, chosen) for job in jobs),
         by_gpus=tuple(entry(job, chosen) for job in larger),
         explained=explain(jobs[-1].transfer(chosen)),
     )
@@ -93,11 +92,11 @@ def show(plan: Planned, as_json: bool) -> None:
     click.echo(f"{last.context:,} tokens, rows in proportion to the GPUs")
     console().print(_table("GPUs", [(f"{line.gpus:,}", line) for line in plan.by_gpus]))
     click.echo(f"{last.context:,} tokens on {hosts}")
-    click.echo("\n".join(f"  {line}" for line in [*plan.explained.lines, _paper(last)]))
+    click.echo("\n".join(f"  {line}" for line in [*lines(plan.explained), _paper(last)]))
     return None
 
 
-def _table(first: str, lines: Iterable[tuple[str, CostLine]]) -> "Table":
+def _table(first: str, rows: Iterable[tuple[str, CostLine]]) -> "Table":
     """One row per line: layouts, MiB, and for each rate the seconds through a controller and directly."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -106,7 +105,7 @@ def _table(first: str, lines: Iterable[tuple[str, CostLine]]) -> "Table":
     rates = [name for gbps in RATES for name in (f"{gbps} Gbps\ncentral", "\ndirect")]
     for name in (f"\n{first}", "\nlayouts", "MiB\nbatch", "\ncrosses", "\nbound", *rates):
         table.add_column(name, justify="right", no_wrap=True)
-    for name, line in lines:
+    for name, line in rows:
         layouts = f"{_layout(line.prepared)}→{_layout(line.learned)}{'' if line.fits else '*'}"
         sizes = [f"{count / MIB:,.1f}" for count in (line.bytes, line.across_bytes, line.bound_bytes)]
         table.add_row(

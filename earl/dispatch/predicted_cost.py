@@ -15,10 +15,10 @@ import numpy as np
 
 from earl.config import Config
 from earl.dispatch.plan import TransferPlan, Volume, plan, volume
-from earl.dispatch.rows import Columns, Numbers, Spread, balance, even_counts, spread, work_of
+from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, work_of
 from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
-from earl.parallel.arrangement import fits, shares, smallest, splits
+from earl.parallel.arrangement import fits, planned_shares, smallest, splits
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Layout
@@ -64,8 +64,14 @@ FLOAT_BYTES = 2
 SIGMA = 0.5
 """Standard deviation of the logarithm of lengths: one row in twelve is cut at the context."""
 
-MOST_GPUS, MOST_ROWS = 16_384, 1 << 20
-"""Limits for a hypothetical plan: larger ones take minutes."""
+MOST_ROWS = 1 << 20
+"""Limit for a hypothetical plan: a larger one takes minutes."""
+
+
+def row_lengths(context: int, rows: int) -> Numbers:
+    """Tokens of each row: log-normal around half of the context, cut at the context; deterministic."""
+    drawn = np.random.default_rng(0).lognormal(np.log(context / 2), SIGMA, rows)
+    return np.clip(drawn, 1, context).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,47 +89,29 @@ class DispatchJob:
     fits: bool
     """Whether both layouts fit their GPUs' memory; if not, the widest layout that a host allows is used."""
 
-    @property
-    def lengths(self) -> Numbers:
-        """Tokens of each row: log-normal around half of the context, cut at the context; deterministic."""
-        drawn = np.random.default_rng(0).lognormal(np.log(self.context / 2), SIGMA, self.rows)
-        return np.clip(drawn, 1, self.context).astype(np.int64)
-
     def transfer(self, columns: Columns) -> TransferPlan:
         """Plan the transfer: rows start evenly spread; they go where work is least, or stay if that costs nothing."""
-        lengths = self.lengths
+        lengths = row_lengths(self.context, self.rows)
         begin = 0 if self.shared else self.learned.size
         given = spread(
             self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
         )
-        parts = balance(work_of(self.shape).of(lengths), self.learned.dp, self._here(given))
+        process = given.processes[given.parts, 0, np.arange(self.rows) % self.prepared.tp]  # that holds it, in turn
+        here = np.where(process < self.learned.size, process // self.learned.tp, -1)  # the learner's part there
+        parts = balance(work_of(self.shape).of(lengths), self.learned.dp, here)
         hosts = np.arange(self.cluster.gpus) // self.cluster.gpus_per_host
         return plan(lengths, columns, given, spread(self.learned, range(self.learned.size), parts), hosts)
-
-    def _here(self, given: Spread) -> Numbers:
-        """The learner's part on one of the processes that hold each row, taken in turn; -1 where there is none."""
-        rows = np.arange(self.rows)
-        process = given.processes[given.parts, 0, rows % self.prepared.tp]
-        width = self.learned.tp * self.learned.cp
-        return np.where(process < self.learned.size, process // width, -1)
 
 
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
     """The job of a recipe on a cluster, under the smallest split of the model that fits on either side. Raises
     EarlError when a disaggregated placement has only one GPU, or the job exceeds the plan limits."""
-    if cluster.gpus > MOST_GPUS:
-        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
+    shared = config.placement.kind != "disaggregated"
+    learning, sampling = planned_shares(cluster, shared)
     if rows > MOST_ROWS:
         raise EarlError(
             f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
             "name more GPUs for the same episodes"
-        )
-    shared = config.placement.kind != "disaggregated"
-    learning, sampling = shares(cluster, shared)
-    if not sampling:
-        raise EarlError(
-            f"placement.kind = 'disaggregated' needs GPUs for the learner and others for samplers, {cluster.where} has "
-            f"{cluster.gpus}; name more of them, or set placement.kind to colocated"
         )
     host, device = cluster.gpus_per_host, cluster.device
     room = device.memory_bytes if device else 0
@@ -143,7 +131,7 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
             lora_rank=config.learner.lora_rank,
             reference=config.algorithm.kl > 0,
         )
-        return fits(learner_bytes(shape, training).peak, room).ok
+        return fits(learner_bytes(shape, training).peak, room)
 
     given = smallest([tp for tp in splits(shape, min(host, sampling), True) if host % tp == 0], prepares)
     wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)

@@ -1,51 +1,31 @@
 """Possible numbers of learner and sampler copies and their splits, and whether a stage fits into memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from earl.errors import EarlError
-from earl.parallel.hardware import ClusterSpec
+from earl.parallel.hardware import GIB, ClusterSpec
 from earl.parallel.memory import ModelShape
 
 MARGIN = 0.03
 """Share of memory left free for the error of predictions, as `earl bench footprint` shows it."""
-GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryVerdict:
-    """Whether one stage fits on one device."""
-
-    needed_bytes: int
-    room_bytes: int
-    margin: float
-
-    @property
-    def usable_bytes(self) -> int:
-        """The memory without the margin."""
-        return int(self.room_bytes * (1 - self.margin))
-
-    @property
-    def spare_bytes(self) -> int:
-        """What is left; negative: what is missing."""
-        return self.usable_bytes - self.needed_bytes
-
-    @property
-    def ok(self) -> bool:
-        return self.spare_bytes >= 0
-
-    @property
-    def words(self) -> str:
-        needed, usable, room = (
-            f"{size / GIB:.1f} GiB" for size in (self.needed_bytes, self.usable_bytes, self.room_bytes)
-        )
-        left = f"{abs(self.spare_bytes) / GIB:.1f} GiB {'to spare' if self.ok else 'too much'}"
-        return f"{needed} needed, {usable} of {room} may be used: {left}"
+def usable(room_bytes: int) -> int:
+    """The memory of a device without the margin."""
+    return int(room_bytes * (1 - MARGIN))
 
 
-def fits(needed_bytes: int, room_bytes: int, margin: float = MARGIN) -> MemoryVerdict:
+def fits(needed_bytes: int, room_bytes: int) -> bool:
     """Whether `needed_bytes`, such as a peak with the longest episode expected, fit into a device's memory."""
-    return MemoryVerdict(needed_bytes, room_bytes, margin)
+    return needed_bytes <= usable(room_bytes)
+
+
+def verdict(needed_bytes: int, room_bytes: int) -> str:
+    spare = usable(room_bytes) - needed_bytes
+    needed, most, room, left = (
+        f"{size / GIB:.1f} GiB" for size in (needed_bytes, usable(room_bytes), room_bytes, abs(spare))
+    )
+    return f"{needed} needed, {most} of {room} may be used: {left} {'to spare' if spare >= 0 else 'too much'}"
 
 
 def check_split(shape: ModelShape, key: str, tp: int, replicated: bool) -> None:
@@ -83,3 +63,20 @@ def shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:
     unit = cluster.gpus_per_host if cluster.hosts > 1 else 1
     samplers = cluster.gpus // unit // 2 * unit
     return cluster.gpus - samplers, samplers
+
+
+MOST_GPUS = 16_384
+"""Limit for a cluster on paper: a larger plan takes minutes."""
+
+
+def planned_shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:
+    """`shares` of a cluster on paper. Raises EarlError when it is too large, or one side has no GPU."""
+    if cluster.gpus > MOST_GPUS:
+        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
+    learning, sampling = shares(cluster, shared)
+    if not sampling:
+        raise EarlError(
+            f"placement.kind = 'disaggregated' needs GPUs for the learner and others for samplers, {cluster.where} has "
+            f"{cluster.gpus}; name more of them, or set placement.kind to colocated"
+        )
+    return learning, sampling

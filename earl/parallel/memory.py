@@ -177,18 +177,20 @@ def _pass(shape: ModelShape, rows: int, width: int, length: int) -> int:
     return max(tokens * one.forward, queries + attended) + rows * width * length * WIDE_BYTES
 
 
-Origin = Literal["measured", "predicted", "corrected"]
+Origin = Literal["predicted", "corrected"]
 """`corrected`: a prediction adjusted by nearby measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its 80 % interval."""
+    """A predicted value with its 80 % interval."""
 
     value: float
     low: float
     high: float
-    origin: Origin
+
+    def scaled(self, factor: float) -> "Estimate":
+        return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True, slots=True)

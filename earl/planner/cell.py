@@ -45,7 +45,7 @@ class PlanCell:
             **told,
             "oversubscription": _rounded(self.oversubscription),
             **{f"tokens_per_gpu_s{end}": _rounded(value) for end, value in speed.items()},
-            "origin": fast.get("origin", "predicted"),
+            "origin": "predicted",
             "memory_gib_per_gpu": _rounded(needed / GIB),
             "room_gib_per_gpu": _rounded(room / GIB),
         }

@@ -6,7 +6,7 @@ from itertools import groupby, pairwise, product
 from typing import Any
 
 from earl.errors import EarlError
-from earl.parallel.arrangement import shares, splits
+from earl.parallel.arrangement import planned_shares, splits
 from earl.parallel.hardware import GIB, devices
 from earl.parallel.layout import Stage
 from earl.parallel.throughput.step import fitted
@@ -162,12 +162,7 @@ class Plan:
 
 def plan(asked: Question) -> Plan:
     """Plan a cluster. Raises EarlError when no engine fits, or learner and samplers cannot both have GPUs."""
-    learning, sampling = shares(asked.cluster, asked.config.placement.kind != "disaggregated")
-    if not sampling:
-        raise EarlError(
-            "placement.kind = 'disaggregated' needs GPUs for the learner and others for samplers, "
-            f"{asked.cluster.where} has {asked.cluster.gpus}; name more of them, or set placement.kind to colocated"
-        )
+    learning, sampling = planned_shares(asked.cluster, asked.config.placement.kind != "disaggregated")
     sampled = rollout_cells(asked, sampling)
     _check_any_fits(asked, sampled)
     cells = sampled + training_cells(asked, learning)

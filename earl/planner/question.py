@@ -89,9 +89,6 @@ def tps(given: str | None, shape: ModelShape, cluster: ClusterSpec, name: str) -
     return found
 
 
-MOST_GPUS = 16_384
-
-
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """Division of a context into prompt and reply; None: the rest. Prompt 512 of a context of 2,048: 1,536 written."""
@@ -165,8 +162,6 @@ def question(
 ) -> Question:
     """Check a user's options, and complete them.
     Raises EarlError for lists, contexts, splits or clusters that cannot be planned for."""
-    if cluster.gpus > MOST_GPUS:
-        raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
     tokens = Tokens(wish.prompt_tokens, wish.reply_tokens)
     contexts = _contexts(wish, shape, model)
     _check_tokens(tokens, contexts)

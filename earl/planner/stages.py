@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import ceil, exp
 
-from earl.parallel.arrangement import fits, splits
+from earl.parallel.arrangement import fits, splits, usable, verdict
 from earl.parallel.footprint import Training, forward_bytes, learner_bytes
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
@@ -100,16 +100,11 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
     """The fastest way that fits, offloading only if nothing else does; if none fits, the one with the least memory."""
     needs = learner_bytes if stage == "update" else forward_bytes
     memory = asked.device.memory_bytes  # the driver and libraries take some, too
-    verdicts = {
-        way: fits(needs(asked.shape, way).peak + CONTEXT_BYTES, memory) for way in _ways(asked, stage, context, layout)
-    }
-    fitting = [way for way, verdict in verdicts.items() if verdict.ok]
+    needed = {way: needs(asked.shape, way).peak + CONTEXT_BYTES for way in _ways(asked, stage, context, layout)}
+    fitting = [way for way, size in needed.items() if fits(size, memory)]
     resting = [way for way in fitting if not way.offload] or fitting
     speeds = {way: learner_speed(asked, stage, way, context) for way in resting}
-    if speeds:
-        way = max(speeds, key=lambda way: speeds[way].value)
-    else:
-        way = min(verdicts, key=lambda way: verdicts[way].needed_bytes)
+    way = max(speeds, key=lambda way: speeds[way].value) if speeds else min(needed, key=needed.__getitem__)
     return PlanCell(
         stage=stage,
         context=context,
@@ -119,9 +114,9 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
         recompute=way.recompute,
         offload=way.offload,
         feasible=way in speeds,
-        verdict=f"{'' if way in speeds else 'out of memory: '}{verdicts[way].words}",
-        memory_bytes=verdicts[way].needed_bytes,
-        room_bytes=verdicts[way].usable_bytes,
+        verdict=f"{'' if way in speeds else 'out of memory: '}{verdict(needed[way], memory)}",
+        memory_bytes=needed[way],
+        room_bytes=usable(memory),
         throughput=speeds.get(way),
     )
 
@@ -158,7 +153,7 @@ def learner_speed(asked: Question, stage: Stage, way: Training, context: int) ->
         copies = 2 + GRADIENT_BYTES / FLOAT_BYTES
     value = way.tokens / max(passes * _forward_seconds(asked, way, context), _fetching_seconds(asked, way, copies))
     value /= way.tp
-    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD), "predicted")
+    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD))
 
 
 def _forward_seconds(asked: Question, way: Training, context: int) -> float:

@@ -1,14 +1,14 @@
 """Time and cost of the recipe's batch on the whole cluster, stage by stage."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry
+from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, row_lengths
 from earl.dispatch.rows import columns as named
 from earl.parallel.layout import Layout
 from earl.parallel.memory import Estimate
@@ -41,21 +41,13 @@ class PredictedStep:
         if not self.parts:
             return None
         spans = [part.seconds for part in self.parts]
-        return Estimate(
-            sum(span.value for span in spans),
-            sum(span.low for span in spans),
-            sum(span.high for span in spans),
-            "predicted",
-        )
+        return Estimate(*(sum(getattr(span, end) for span in spans) for end in ("value", "low", "high")))
 
     @property
     def gpu_hours(self) -> Estimate | None:
         """GPU-hours of 1,000 episodes."""
         took = self.seconds
-        if took is None:
-            return None
-        factor = self.gpus / 3600 * 1000 / self.episodes
-        return Estimate(took.value * factor, took.low * factor, took.high * factor, took.origin)
+        return took.scaled(self.gpus / 3600 * 1000 / self.episodes) if took else None
 
     @property
     def as_object(self) -> dict[str, Any]:
@@ -82,15 +74,12 @@ class PredictedStep:
         return {
             "context": self.context,
             "gpu_hours_per_1000_episodes": _object(hours),
-            "cost_per_1000_episodes": _object(hours, price) if price is not None else None,
+            "cost_per_1000_episodes": _object(hours.scaled(price)) if hours and price is not None else None,
         }
 
 
-def _object(estimate: Estimate | None, factor: float = 1.0) -> dict[str, float] | None:
-    if estimate is None:
-        return None
-    names = ("value", "low", "high")
-    return {name: float(f"{getattr(estimate, name) * factor:.5g}") for name in names}
+def _object(estimate: Estimate | None) -> dict[str, float] | None:
+    return {name: float(f"{value:.5g}") for name, value in asdict(estimate).items()} if estimate else None
 
 
 Lengths = NDArray[np.int64]
@@ -99,12 +88,11 @@ MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 
 
 def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int) -> PredictedStep:
-    """A step whose longest episode has `context` tokens; lengths are those of `DispatchJob`, with half as many in the
-    median. Every stage uses its fastest layout for the recipe's number of episodes."""
+    """A step whose longest episode has `context` tokens. Every stage uses its fastest layout for the recipe's number of
+    episodes."""
     here = [cell for cell in cells if cell.context == context and cell.feasible]
     episodes, shared = asked.config.rollout.episodes, asked.config.placement.kind != "disaggregated"
-    job = DispatchJob(asked.cluster, asked.shape, context, episodes, Layout(), Layout(), shared, True)
-    lengths = job.lengths
+    lengths = row_lengths(context, episodes)
     sampled = [
         _rollout(asked, context, tp, lengths, sampling)
         for tp in dict.fromkeys(cell.tp for cell in here if cell.stage == "rollout")
@@ -158,7 +146,7 @@ def _learned(cell: PlanCell, lengths: Lengths, batches: int, times: int) -> Stag
 def _timed(stage: str, tokens: float, fast: Estimate, layout: Layout) -> StageTime:
     """Time of `tokens` on one copy; `fast` is per GPU and second."""
     took, least, most = (tokens / (speed * layout.tp) for speed in (fast.value, fast.high, fast.low))
-    return StageTime(stage, Estimate(took, least, most, fast.origin), layout)
+    return StageTime(stage, Estimate(took, least, most), layout)
 
 
 def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:
@@ -170,4 +158,4 @@ def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: 
 
 
 def _exactly(seconds: float) -> Estimate:
-    return Estimate(seconds, seconds, seconds, "predicted")
+    return Estimate(seconds, seconds, seconds)

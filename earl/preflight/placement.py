@@ -18,9 +18,6 @@ from earl.preflight.hardware import memory_bytes, size
 # copy that fits, for learner and sampler each, then as many copies as there are GPUs.
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
-SAMPLER_MARGIN = 0.0  # `sampler.memory_share` already leaves one
-
-
 UNKNOWN_BYTES = 1 << 62
 """Memory of a GPU of an unlisted kind: nothing is refused."""
 PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
@@ -40,7 +37,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
         room = sampler_room(config, device_bytes)
         sampler_tp = smallest(
             [size for size in splits(shape, host, replicated=True) if host % size == 0],
-            lambda size: fits(of_sampler(config, shape, size, 1).least, room, SAMPLER_MARGIN).ok,
+            lambda size: of_sampler(config, shape, size, 1).least <= room,
         )
     learning, sampling = shares(site.cluster, shared)
     if not shared and "samplers" in given:
@@ -50,9 +47,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     if "tp" not in given:
         tp = smallest(
             [size for size in splits(shape, host) if host % size == 0],
-            lambda size: (
-                fits(of_learner(config, shape, site, learning // (size * cp) or 1, size).peak, device_bytes).ok
-            ),
+            lambda size: fits(of_learner(config, shape, site, learning // (size * cp) or 1, size).peak, device_bytes),
         )
     if "dp" not in given:
         dp = max(1, learning // (tp * cp))
@@ -201,16 +196,16 @@ def _check_gpu(
 ) -> None:
     """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
     place = config.placement
-    if not fits(learner.peak, device.memory_bytes).ok:
+    if not fits(learner.peak, device.memory_bytes):
         raise EarlError(
             f"the learner needs {size(learner.peak)} on each GPU under dp {place.dp} x tp {place.tp} "
             f"{f'x cp {place.cp} ' if place.cp > 1 else ''}"
             f"({_parts(learner)}), one {device.kind} has {size(device.memory_bytes)}; "
             f"{' or '.join(_cures(config, shape, site, device.memory_bytes))}"
         )
-    room = sampler_room(config, device.memory_bytes)
+    room = sampler_room(config, device.memory_bytes)  # `sampler.memory_share` leaves a margin
     needs = sampler.least if site.engine == "vllm" else sampler.wanted
-    if not fits(needs, room, SAMPLER_MARGIN).ok:
+    if needs > room:
         raise EarlError(
             f"the sampler needs {size(needs)} on each GPU under sampler.tp {config.sampler.tp} (weights "
             f"{size(sampler.weights)}, one context {size(sampler.context)}), and may take {size(room)} of one "
@@ -222,7 +217,7 @@ def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str
     """Each change that would make the learner fit by itself; general advice when none does."""
 
     def suffices(dp: int, tp: int, **learner: object) -> bool:
-        return fits(of_learner(config.changed(learner=learner), shape, site, dp, tp).peak, room).ok
+        return fits(of_learner(config.changed(learner=learner), shape, site, dp, tp).peak, room)
 
     place, host = config.placement, site.cluster.gpus_per_host
     tokens = config.learner.micro_batch_tokens

@@ -7,7 +7,7 @@ import pytest
 
 from earl.config import Config
 from earl.dispatch.plan import volume
-from earl.dispatch.predicted_cost import GIGABIT, GPUS, RATES, contexts, entry, job, sizes
+from earl.dispatch.predicted_cost import GIGABIT, GPUS, RATES, contexts, entry, job, row_lengths, sizes
 from earl.dispatch.rows import columns
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
@@ -49,10 +49,10 @@ def test_one_gpu_cannot_be_apart() -> None:
 
 
 def test_lengths_are_always_the_same_and_within_the_context() -> None:
-    planned = job(recipe(), QWEN, of_gpus("16x8xH100"), 8192, 4096)
-    assert planned.lengths.tolist() == planned.lengths.tolist()
-    assert planned.lengths.max() == 8192
-    assert np.median(planned.lengths) == pytest.approx(4096, rel=0.05)
+    lengths = row_lengths(8192, 4096)
+    assert lengths.tolist() == row_lengths(8192, 4096).tolist()
+    assert lengths.max() == 8192
+    assert np.median(lengths) == pytest.approx(4096, rel=0.05)
 
 
 def test_apart_every_row_crosses_once_into_each_host_that_needs_it() -> None:

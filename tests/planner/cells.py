@@ -14,7 +14,7 @@ def cell(
     spread: float = 0.1,
 ) -> PlanCell:
     """A cell of 128 GPUs; `speed` None: it does not fit."""
-    estimate = Estimate(speed, speed * (1 - spread), speed * (1 + spread), "predicted") if speed is not None else None
+    estimate = Estimate(speed, speed * (1 - spread), speed * (1 + spread)) if speed is not None else None
     return PlanCell(
         stage=stage,
         context=context,

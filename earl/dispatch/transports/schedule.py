@@ -117,32 +117,25 @@ def _taken(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Number
 
 
 def _append(left: Numbers, to: Numbers, count: Numbers) -> None:
+    """Add what is left to pieces with the same receiver, each to the one that is shortest for its round."""
     for host, other in np.argwhere(left).tolist():
-        at = _roomiest(to, count, host, other)
-        if at is not None:
-            count[at, host] += left[host, other]
+        having = np.flatnonzero((to[:, host] == other) & (count[:, host] > 0))
+        if len(having):
+            room = count[having].max(axis=1) - count[having, host]
+            count[having[room.argmax()], host] += left[host, other]
             left[host, other] = 0
 
 
 def _dissolve(to: Numbers, count: Numbers) -> None:
     """Distribute the pieces of a round over other rounds where the total time does not grow."""
+    here = np.arange(to.shape[1])
     for number in np.argsort(count.max(axis=1, initial=0), kind="stable").tolist():
-        kept, own = count.copy(), count[number].copy()
-        count[number] = 0
-        for host in np.flatnonzero(own).tolist():
-            at = _roomiest(to, count, host, int(to[number, host]))
-            if at is None:
-                break
-            count[at, host] += own[host]
-        if at is None or count.max(axis=1).sum() > kept.max(axis=1).sum():
-            count[:] = kept
-
-
-def _roomiest(to: Numbers, count: Numbers, host: int, other: int) -> int | None:
-    """The round in which a piece from one host to another may grow most without becoming the longest."""
-    having = np.flatnonzero((to[:, host] == other) & (count[:, host] > 0))
-    room = count[having].max(axis=1, initial=0) - count[having, host]
-    return int(having[room.argmax()]) if len(having) else None
+        left, fewer = np.zeros((len(here), len(here)), np.int64), count.copy()
+        left[here, to[number]] = count[number]
+        fewer[number] = 0
+        _append(left, to, fewer)
+        if not left.any() and fewer.max(axis=1).sum() <= count.max(axis=1).sum():
+            count[:] = fewer
 
 
 def _pieces(to: Sequence[Numbers], count: Sequence[Numbers]) -> tuple[ExchangeRound, ...]:
@@ -188,11 +181,6 @@ def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
     load = _load(across, host_of, len(seats))
     crowded = max(load.sum(axis=0).max(initial=0), load.sum(axis=1).max(initial=0)) > AT_ONCE_BYTES
     return across if crowded else np.zeros_like(across)
-
-
-def num_steps(hosts: Numbers, sizes: Numbers) -> int:
-    seats, host_of = _seats(hosts)
-    return len(rounds(_load(sizes, host_of, len(seats)))) * int(seats.shape[1])
 
 
 def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep]:

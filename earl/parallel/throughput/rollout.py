@@ -126,7 +126,7 @@ def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estima
     def value(values: Values) -> float:
         return tokens_per_second(engine, workload, values) / engine.tp
 
-    return Estimate(value(known.values), *interval(value, known), "predicted")
+    return Estimate(value(known.values), *interval(value, known))
 
 
 def _why(engine: Engine, workload: Workload, own: Values, at_once: int) -> str:
