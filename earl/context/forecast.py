@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,7 @@ DAMPING = ((1.0, 0.9), (0.98, 0.05), (0.95, 0.05))  # factors of the slope per s
 FLAT_WEIGHT = 0.05  # prior weight of each model whose slope is always zero
 
 
-@dataclass(frozen=True, slots=True)
-class Models:
+class Models(NamedTuple):
     """The grid, one entry per model [M]."""
 
     observation: Floats
@@ -44,16 +44,12 @@ class Models:
     log_prior: Floats
 
 
-def _grid() -> Models:
-    rows = [
-        (*noise, slope, damping, 1.0, np.log(weight * share))
-        for noise, (damping, share), (slope, weight) in product(LEVEL_NOISE, DAMPING, SLOPE_NOISE)
-    ]
-    rows += [(*noise, 0.0, 1.0, 0.0, np.log(FLAT_WEIGHT)) for noise in LEVEL_NOISE]
-    return Models(*np.array(rows).T)
-
-
-MODELS = _grid()
+_ROWS = [
+    (*noise, slope, damping, 1.0, np.log(weight * share))
+    for noise, (damping, share), (slope, weight) in product(LEVEL_NOISE, DAMPING, SLOPE_NOISE)
+]
+_FLAT = [(*noise, 0.0, 1.0, 0.0, np.log(FLAT_WEIGHT)) for noise in LEVEL_NOISE]
+MODELS = Models(*np.array(_ROWS + _FLAT).T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +126,11 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    filters: Filters
-    series: Floats  # [2, T]: values and logarithms
-    points: Floats  # [T]: total weight of the points so far
-    evidence: Floats  # [T, 2, M]: log density of the values so far
-    squares: Floats  # [T, 2, M]: weighted squared errors so far
+    evidence: Floats  # [T, 2, M]: log density of the values and their logarithms so far
+    states: Floats  # [2, 2 M], at the end, as are the others
+    covariances: Floats  # [3, 2 M]
+    variances: Floats  # [2 M]
+    freedom: float
 
 
 def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
@@ -152,11 +148,26 @@ def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
             fits.append(_fit(series[:, start:], seen[start:], counts[start:]))
             before = np.logaddexp.reduce(whole.evidence[start - 1] if positive else whole.evidence[start - 1, :1], None)
             evidence.append(fits[-1].evidence[-1] + before + math.log(BROKEN))
-    return _posterior(fits, np.stack(evidence), unit, positive)
+    densities = np.stack(evidence)  # [stretches, 2, M]
+    if not positive:
+        densities[:, 1] = -np.inf
+    weights = np.exp(densities - densities.max()).ravel()
+    numbers, count = np.arange(len(weights)), len(MODELS.level)
+    return Posterior(
+        weights / weights.sum(),
+        numbers // count % 2 == 1,
+        numbers % count,
+        np.concatenate([fit.states for fit in fits], axis=1),
+        np.concatenate([fit.covariances for fit in fits], axis=1),
+        np.concatenate([fit.variances for fit in fits]),
+        np.repeat([fit.freedom for fit in fits], 2 * count),
+        unit,
+    )
 
 
 def _fit(series: Floats, seen: NDArray[np.bool_], counts: Floats) -> _Fit:
-    """Student's t density of the errors, step by step; the first two points only set the level and the slope."""
+    """Student's t density of the errors of values and logarithms [2, T], step by step; the first two points only set
+    the level and the slope."""
     length = len(seen)
     known = filters((True,) * WINDOW if seen.all() else tuple(seen.tolist()))
     errors = np.einsum("tmu,su->tsm", known.innovations[:length, :, :length], series)
@@ -165,44 +176,20 @@ def _fit(series: Floats, seen: NDArray[np.bool_], counts: Floats) -> _Fit:
     counts = counts.copy()
     counts[placed] = 0
     variances = known.variances[:length]
-    points = np.cumsum(counts)
-    freedom = (SCALE_POINTS + points)[:, None, None]
+    points = np.cumsum(counts)[:, None, None]
+    freedom = SCALE_POINTS + points
     prior = SCALE_POINTS * SCALE**2
     squares = prior + np.cumsum(counts[:, None, None] * errors**2 / variances[:, None], axis=0)
     spread = np.cumsum(counts[:, None] * np.log(math.pi * variances), axis=0)[:, None]
     gammas = np.array([math.lgamma(value / 2) for value in freedom.ravel()])[:, None, None]
     evidence = (
-        MODELS.log_prior
-        + gammas
-        - 0.5 * (spread + freedom * np.log(squares / prior) + points[:, None, None] * math.log(prior))
-        - cost
+        MODELS.log_prior + gammas - 0.5 * (spread + freedom * np.log(squares / prior) + points * math.log(prior)) - cost
     )
     evidence[:, 1] -= np.cumsum(counts * series[1])[:, None]  # density of the value, not of its logarithm
-    return _Fit(known, series, points, evidence, squares)
-
-
-def _posterior(fits: list[_Fit], evidence: Floats, unit: float, positive: bool) -> Posterior:
-    """Concatenate the hypotheses of all stretches; evidence is [stretches, 2, M]."""
-    if not positive:
-        evidence[:, 1] = -np.inf
-    weights = np.exp(evidence - evidence.max()).ravel()
-    numbers, count = np.arange(len(weights)), len(MODELS.level)
-    ends = [len(fit.points) - 1 for fit in fits]
-    states = [
-        np.einsum("amu,su->asm", fit.filters.states[end, :, :, : end + 1], fit.series)
-        for fit, end in zip(fits, ends, strict=True)
-    ]
-    freedom = np.array([SCALE_POINTS + fit.points[-1] for fit in fits])
-    return Posterior(
-        weights / weights.sum(),
-        numbers // count % 2 == 1,
-        numbers % count,
-        np.concatenate([state.reshape(2, -1) for state in states], axis=1),
-        np.concatenate([np.tile(fit.filters.covariances[end], 2) for fit, end in zip(fits, ends, strict=True)], axis=1),
-        np.concatenate([fit.squares[-1].ravel() / own for fit, own in zip(fits, freedom, strict=True)]),
-        np.repeat(freedom, 2 * count),
-        unit,
-    )
+    states = np.einsum("amu,su->asm", known.states[length - 1, :, :, :length], series)
+    last = float(freedom[-1, 0, 0])
+    covariances = np.tile(known.covariances[length - 1], 2)
+    return _Fit(evidence, states.reshape(2, -1), covariances, squares[-1].ravel() / last, last)
 
 
 # Simulation: PATHS futures drawn from the posterior, always with the same random numbers.
@@ -376,11 +363,8 @@ def forecast(history: Sequence[tuple[int, float]], limit: float, horizon: int = 
 def expected(history: Sequence[tuple[int, float]], ahead: int) -> tuple[float, float]:
     """The median and the 90 % quantile of the value `ahead` steps after the last one.
     Raises ValueError when the history has no finite value."""
-    past = series(history)
-    if past is None:
-        raise ValueError("nothing is expected of a history without a finite value")
-    ends = np.sort(simulate(past, max(1, -(-ahead // past.spacing))).at(-1))
-    return float(ends[PATHS // 2]), float(ends[int(UPPER * PATHS)])
+    median, upper = outlook(history, [ahead], (0.5, UPPER))[0]
+    return float(median), float(upper)
 
 
 def outlook(
