@@ -6,7 +6,7 @@ forward   weights + the optimizer's moments + layers at work + a layer's activat
 rollout   weights, shared by the devices of one copy + keys and values of the contexts
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 
 from earl.parallel.memory import (
@@ -14,7 +14,6 @@ from earl.parallel.memory import (
     PRODUCT_AT_ONCE,
     RESIDUE_BYTES,
     WIDE_BYTES,
-    Layer,
     ModelShape,
     kv_bytes,
     layer,
@@ -86,120 +85,98 @@ class LearnerBytes:
 
     @property
     def parts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in PARTS}
+        return {name: size for name, size in asdict(self).items() if name != "moment"}
 
     @property
     def peak(self) -> int:
-        return sum(getattr(self, name) for name in PARTS)
+        return sum(self.parts.values())
 
 
-PARTS = ("weights", "gradients", "optimizer", "gathered", "buffers", "activations", "logits", "reference", "residue")
+class Moments:
+    """The moments of a rank's stages, from the sizes that they are made of, in bytes."""
 
+    def __init__(self, shape: ModelShape, training: Training) -> None:
+        tp, kind, rank, whole = training.tp, training.float_bytes, training.lora_rank, training.whole
+        head, tables = ceil(shape.vocab / tp) * shape.hidden, 1 if shape.tied else 2
+        unit = ceil(max(0, shape.parameters - tables * shape.vocab * shape.hidden) / shape.layers / tp)
+        trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
+        root_trained = 0 if rank else tables * head
+        learned = training.portion if training.learned is None else ceil(training.learned / training.cp)
+        stream = shape.hidden * kind
+        self.shape, self.training, self.tokens = shape, training, training.portion
+        self.shared = training.shards > 1 and not whole  # whether several ranks hold shards of the same weights
+        self.head = 0 if rank else WIDE_BYTES * head  # output layer, in 32 bits
+        self.root = 0 if whole else kind * tables * head  # output layer and embeddings, gathered: one unit in FSDP2
+        self.root_gradients = WIDE_BYTES * root_trained  # in 32 bits; 0 with adapters, as they are not trained
+        self.unit = 0 if whole else kind * (unit + (trained if rank else 0))  # one layer, gathered
+        self.ahead = self.unit if self.shared else 0  # the next one
+        self.unit_gradients = (
+            0 if whole else kind * trained
+        )  # of one layer's trained weights, in the computation's type
+        self.unit_sent = 0 if whole else WIDE_BYTES * trained  # the same in 32 bits, as it is sent
+        gradients = WIDE_BYTES * (shape.layers * trained + root_trained)
+        self.shards = ceil(gradients / (1 if whole else training.shards))  # all gradients, as they wait for the step
+        self.layer = layer(shape, tp, kind, training.ragged and training.on_host, frozen=rank > 0, cp=training.cp)
+        self.states = self.tokens * stream  # one tensor of the stream
+        self.learned_states = learned * stream  # the stream where log-probs are wanted
+        self.slices = logit_bytes(shape, learned, tp)  # logits of a slice, in two copies
+        # In 16 bits: a slice's gradient in both types and part of its product, or the output layer's when passed on.
+        both = WIDE_BYTES + kind
+        narrow = max(self.slices // 2 * both // WIDE_BYTES + min(PRODUCT_AT_ONCE, head) * both, kind * head)
+        self.logits = max(self.slices, 0 if kind == WIDE_BYTES else narrow)
+        self.waiting = self.head * kind // WIDE_BYTES  # the head's gradient, until that of the embeddings
+        self.before = self.shards if training.accumulated else 0
+        # Gloo sums in a copy; a single rank divides in one.
+        self.copies = 2 if training.on_host or not self.shared else 1
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes that the moments are made of, in bytes on one rank."""
+    def update(self) -> list[LearnerBytes]:
+        """Of an update's last micro-batch."""
+        return [*self._backward(), *self._ending()]
 
-    head: int  # output layer, in 32 bits
-    root: int  # output layer and embeddings, gathered; one unit in FSDP2
-    root_gradients: int  # the same in 32 bits; 0 with adapters, as they are not trained
-    unit: int  # one layer, gathered
-    unit_gradients: int  # of one layer's trained weights, in the computation's type
-    unit_sent: int  # the same in 32 bits, as it is sent
-    shards: int  # all gradients, as they wait for the step
-    layer: Layer
-    states: int  # one tensor of the stream
-    learned_states: int  # the stream where log-probs are wanted
-    slices: int  # logits of a slice, in two copies
-    narrow: int
-    """In 16 bits: a slice's gradient in both types and part of its product, or the output layer's gradient when passed
-    on."""
+    def _backward(self) -> list[LearnerBytes]:
+        """From the gathering of the first layer to the gradients of the last."""
+        again, before, root, unit = self.training.recompute, self.before, self.root, self.unit
+        freed = self.tokens * (self.layer.stream if again else self.layer.kept)  # after the first layer
+        kept = freed * self.shape.layers
+        one = self.tokens * self.layer.kept if again else 0
+        closing = (
+            2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
+        )  # the last norm's, of both kinds
+        unsent = max(0, self.unit_sent - freed)
+        sent = self.ahead + self.copies * self.unit_sent + self.unit_sent // self.training.shards
+        own, backward = before + self.waiting + self.unit_gradients, self.tokens * self.layer.backward
+        return [
+            LearnerBytes("gather", before, root + unit, root + unit if self.shared else 0),
+            LearnerBytes(
+                "head", before + self.head, root, self.ahead, kept + closing + self.learned_states, self.logits
+            ),
+            LearnerBytes("layer", own, root + unit, self.ahead + unsent, kept + one + backward),
+            LearnerBytes("send", before + self.waiting, root, sent, kept - freed),
+        ]
 
+    def _ending(self) -> list[LearnerBytes]:
+        """From the embeddings' gradient to the step."""
+        shape, waiting, shards = self.shape, self.waiting, self.training.shards
+        words = (
+            2 if shape.tied and not self.training.lora_rank else 0
+        )  # embeddings' gradient, and its sum with the head's
+        layers_done = self.before or self.shards * (shape.layers - 1) // shape.layers
+        gradients = layers_done + waiting * (1 + words) + (0 if shape.tied else waiting)
+        exchanged = 0 if self.training.whole else self.copies * self.root_gradients + self.root_gradients // shards
+        return [
+            LearnerBytes("words", gradients, self.root, self.unit_sent, self.states),
+            LearnerBytes("exchange", self.shards + waiting, 0, exchanged),
+            LearnerBytes("step", self.shards),
+        ]
 
-def sizes(shape: ModelShape, training: Training) -> Sizes:
-    tp, kind, rank = training.tp, training.float_bytes, training.lora_rank
-    head, tables = ceil(shape.vocab / tp) * shape.hidden, 1 if shape.tied else 2
-    unit = ceil(max(0, shape.parameters - tables * shape.vocab * shape.hidden) / shape.layers / tp)
-    trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
-    learned = training.portion if training.learned is None else ceil(training.learned / training.cp)
-    root_trained = 0 if rank else tables * head
-    stream, slices = shape.hidden * kind, logit_bytes(shape, learned, tp)
-    narrow = slices // 2 * (WIDE_BYTES + kind) // WIDE_BYTES + min(PRODUCT_AT_ONCE, head) * (WIDE_BYTES + kind)
-    return Sizes(
-        head=0 if rank else WIDE_BYTES * head,
-        root=kind * tables * head,
-        root_gradients=WIDE_BYTES * root_trained,
-        unit=kind * (unit + (trained if rank else 0)),
-        unit_gradients=kind * trained,
-        unit_sent=WIDE_BYTES * trained,
-        shards=ceil(WIDE_BYTES * (shape.layers * trained + root_trained) / (1 if training.whole else training.shards)),
-        layer=layer(shape, tp, kind, training.ragged and training.on_host, frozen=rank > 0, cp=training.cp),
-        states=training.portion * stream,
-        learned_states=learned * stream,
-        slices=slices,
-        narrow=0 if kind == WIDE_BYTES else max(narrow, kind * head),
-    )
-
-
-def of_update(shape: ModelShape, training: Training) -> list[LearnerBytes]:
-    """Moments of an update's last micro-batch."""
-    size = sizes(shape, training)
-    waiting = size.head * training.float_bytes // WIDE_BYTES  # the head's gradient, until that of the embeddings
-    twice = 2 if training.on_host or not _shared(training) else 1  # gloo sums in a copy; a single rank divides in one
-    return [*_backward(shape, training, size, waiting, twice), *_ending(shape, training, size, waiting, twice)]
-
-
-def _backward(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[LearnerBytes]:
-    """From the gathering of the first layer to the gradients of the last."""
-    tokens, whole = training.portion, training.whole
-    kept = tokens * (shape.layers * (size.layer.stream if training.recompute else size.layer.kept))
-    one = tokens * size.layer.kept if training.recompute else 0
-    before = size.shards if training.accumulated else 0
-    root, unit = (0, 0) if whole else (size.root, size.unit)
-    ahead = unit if _shared(training) else 0
-    freed = tokens * (size.layer.stream if training.recompute else size.layer.kept)  # after the first layer
-    closing = 2 * tokens * shape.hidden * WIDE_BYTES + size.learned_states  # the last norm's, of both kinds of states
-    logits = max(size.slices, size.narrow)
-    unsent = 0 if whole else max(0, size.unit_sent - freed)
-    sent = 0 if whole else ahead + twice * size.unit_sent + size.unit_sent // training.shards
-    own = before + waiting + (0 if whole else size.unit_gradients)
-    return [
-        LearnerBytes("gather", before, root + unit, root + unit if _shared(training) else 0),
-        LearnerBytes("head", before + size.head, root, ahead, kept + closing + size.learned_states, logits),
-        LearnerBytes("layer", own, root + unit, ahead + unsent, kept + one + tokens * size.layer.backward),
-        LearnerBytes("send", before + waiting, root, sent, kept - freed),
-    ]
-
-
-def _ending(shape: ModelShape, training: Training, size: Sizes, waiting: int, twice: int) -> list[LearnerBytes]:
-    """From the embeddings' gradient to the step."""
-    whole, root = training.whole, 0 if training.whole else size.root
-    copies = 2 if shape.tied and not training.lora_rank else 0  # the embeddings' gradient, and its sum with the head's
-    layers_done = size.shards if training.accumulated else size.shards * (shape.layers - 1) // shape.layers
-    words = layers_done + waiting * (1 + copies) + (0 if shape.tied else waiting)
-    exchanged = 0 if whole else twice * size.root_gradients + size.root_gradients // training.shards
-    return [
-        LearnerBytes("words", words, root, 0 if whole else size.unit_sent, size.states),
-        LearnerBytes("exchange", size.shards + waiting, 0, exchanged),
-        LearnerBytes("step", size.shards),
-    ]
-
-
-def _shared(training: Training) -> bool:
-    """Whether several ranks hold shards of the same weights."""
-    return training.shards > 1 and not training.whole
-
-
-def of_pass(shape: ModelShape, training: Training) -> list[LearnerBytes]:
-    """Moments of a pass without gradients, by the model or its reference."""
-    size, tokens, whole = sizes(shape, training), training.portion, training.whole
-    shared = _shared(training)
-    root, unit = (0, 0) if whole else (size.root, size.unit)
-    return [
-        LearnerBytes("gather", 0, root + unit, root + unit if shared else 0, 2 * size.states),
-        LearnerBytes("layer", 0, root + unit, unit if shared else 0, tokens * size.layer.forward),
-        LearnerBytes("head", 0, root, unit if shared else 0, size.states + size.learned_states, size.slices),
-    ]
+    def forward(self) -> list[LearnerBytes]:
+        """Of a pass without gradients, by the model or its reference."""
+        root, unit, ahead = self.root, self.unit, self.ahead
+        return [
+            LearnerBytes("gather", 0, root + unit, root + unit if self.shared else 0, 2 * self.states),
+            LearnerBytes("layer", 0, root + unit, ahead, self.tokens * self.layer.forward),
+            LearnerBytes("head", 0, root, ahead, self.states + self.learned_states, self.slices),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +200,12 @@ class SamplerBytes:
 
 def learner_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
     """Memory of one learner rank during the update."""
-    return _fullest(shape, training, of_update(shape, training))
+    return _fullest(shape, training, Moments(shape, training).update())
 
 
 def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
     """Memory of one learner rank during passes for log-probs or values, of its own or of the reference."""
-    return _fullest(shape, training, of_pass(shape, training))
+    return _fullest(shape, training, Moments(shape, training).forward())
 
 
 def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes]) -> LearnerBytes:
