@@ -1,9 +1,10 @@
 """Measurements of layouts: ratios to predictions by bucket, the corrections that follow, and timings before a run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import log, log2
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -22,58 +23,44 @@ SURPRISING = 0.7
 class ProfileCell:
     """Measurements of one choice in one bucket. A ratio of 0.08 is about 8 % slower than predicted."""
 
+    choice: Choice
+    bucket: Bucket
     count: int
     place: tuple[float, float]  # mean log2 of the mean context and of the sequences
     ratio: float  # mean of log(measured / predicted)
     spread: float  # standard deviation around that mean; 0 for a single one
     seconds: float  # mean measured time of the stage in a step
 
-    def with_one(self, place: tuple[float, float], ratio: float, seconds: float) -> "ProfileCell":
-        share = 1 / min(self.count + 1, REMEMBERED)
-        away = ratio - self.ratio
-        variance = (1 - share) * (self.spread**2 + share * away**2)
-        return ProfileCell(
-            self.count + 1,
-            (self.place[0] + share * (place[0] - self.place[0]), self.place[1] + share * (place[1] - self.place[1])),
-            self.ratio + share * away,
-            variance**0.5,
-            self.seconds + share * (seconds - self.seconds),
-        )
 
-
-Cells = dict[tuple[Choice, Bucket], ProfileCell]
+Cells = list[ProfileCell]
 
 
 def measured(cells: Cells, choice: Choice, load: Load, seconds: float, predicted: float) -> Cells:
     """A copy of the cells with one more measurement."""
-    key, place = (choice, mean_bucket(load)), place_of(load.mean_tokens, load.sequences)
-    known, ratio = cells.get(key), log(seconds / predicted)
-    # The first measurement of a bucket is not clipped: the prediction may be off by any factor.
-    if known:
-        ratio = min(max(ratio, known.ratio - SURPRISING), known.ratio + SURPRISING)
-    one = known.with_one(place, ratio, seconds) if known else ProfileCell(1, place, ratio, 0.0, seconds)
-    return {**cells, key: one}
+    bucket, place, ratio = mean_bucket(load), place_of(load.mean_tokens, load.sequences), log(seconds / predicted)
+    at = next((at for at, own in enumerate(cells) if (own.choice, own.bucket) == (choice, bucket)), None)
+    if at is None:  # the first one is not clipped: the prediction may be off by any factor
+        return [*cells, ProfileCell(choice, bucket, 1, place, ratio, 0.0, seconds)]
+    known = cells[at]
+    share = 1 / min(known.count + 1, REMEMBERED)
+    away = min(max(ratio, known.ratio - SURPRISING), known.ratio + SURPRISING) - known.ratio
+    one = replace(
+        known,
+        count=known.count + 1,
+        place=(
+            known.place[0] + share * (place[0] - known.place[0]),
+            known.place[1] + share * (place[1] - known.place[1]),
+        ),
+        ratio=known.ratio + share * away,
+        spread=((1 - share) * (known.spread**2 + share * away**2)) ** 0.5,
+        seconds=known.seconds + share * (seconds - known.seconds),
+    )
+    return [*cells[:at], one, *cells[at + 1 :]]
 
 
 def place_of(tokens: float, sequences: int) -> tuple[float, float]:
     """A load as a point between buckets."""
     return log2(max(1.0, tokens)), log2(max(1, sequences))
-
-
-def as_objects(cells: Cells) -> list[dict[str, Any]]:
-    return [
-        {"choice": choice.as_object(), "bucket": asdict(bucket), **asdict(cell)}
-        for (choice, bucket), cell in cells.items()
-    ]
-
-
-def cells_of(objects: list[dict[str, Any]]) -> Cells:
-    result: Cells = {}
-    for fields in objects:
-        values = {name: value for name, value in fields.items() if name not in ("choice", "bucket")}
-        cell = ProfileCell(**{**values, "place": tuple(values["place"])})
-        result[Choice.of(fields["choice"]), Bucket(**fields["bucket"])] = cell
-    return result
 
 
 # Corrections: Gaussian process regression (Rasmussen and Williams, 2006, chapter 2) on log errors of predictions. An
@@ -110,8 +97,8 @@ class Correction:
 def correction(cells: Cells) -> Correction:
     noise = _noise(cells)
     measured: dict[Choice, list[ProfileCell]] = {}
-    for (choice, _), cell in cells.items():
-        measured.setdefault(choice, []).append(cell)
+    for cell in cells:
+        measured.setdefault(cell.choice, []).append(cell)
     systems = {choice: _system(tuple(own), noise) for choice, own in measured.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
     shared = sum(float((inverse @ ratios).sum()) for _, ratios, inverse in systems.values()) / precision
@@ -136,8 +123,8 @@ def _covariance(places: Floats, others: Floats) -> Floats:
 
 def _noise(cells: Cells) -> float:
     """Pooled variance of one measurement, to two digits, so that cached systems stay valid."""
-    degrees = [min(cell.count, REMEMBERED) - 1 for cell in cells.values()]
-    squares = sum(count * cell.spread**2 for count, cell in zip(degrees, cells.values(), strict=True))
+    degrees = [min(cell.count, REMEMBERED) - 1 for cell in cells]
+    squares = sum(count * cell.spread**2 for count, cell in zip(degrees, cells, strict=True))
     return float(f"{(NOISE_POINTS * NOISE**2 + squares) / (NOISE_POINTS + sum(degrees)):.1e}")
 
 
@@ -187,6 +174,4 @@ class Skipped:
 
 def spread_of(seconds: list[float]) -> tuple[float, float]:
     """Mean and sample standard deviation; 0 for a single value."""
-    mean = sum(seconds) / len(seconds)
-    squares = sum((one - mean) ** 2 for one in seconds)
-    return mean, (squares / (len(seconds) - 1)) ** 0.5 if len(seconds) > 1 else 0.0
+    return fmean(seconds), stdev(seconds) if len(seconds) > 1 else 0.0

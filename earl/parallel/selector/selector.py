@@ -9,7 +9,7 @@ decide(stage, step)        -> Inputs, a value ─▶ the pure decision (decide.p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from earl.context.forecast import outlook
 from earl.parallel.layout import STAGES, Choice, Stage, longest_bucket
 from earl.parallel.memory import Load, Origin
-from earl.parallel.profile import Cells, Correction, as_objects, cells_of, correction, measured, place_of
+from earl.parallel.profile import Cells, Correction, correction, measured, place_of
 from earl.parallel.selector.decide import Floats, decide
 from earl.parallel.selector.inputs import AHEAD, Candidate, Decision, Inputs, Settings, StageState
 
@@ -33,7 +33,6 @@ class Costs(Protocol):
         """Why it does not fit, such as "30.2 GiB of 24.0 GiB"; empty if it fits. Shorter contexts fit as well."""
 
 
-_STATE = TypeAdapter(StageState)
 KEPT_STEPS = 200  # steps of contexts that forecasts use
 
 
@@ -50,36 +49,27 @@ class Barred:
         return choice == self.choice and bucket.context >= own.context and bucket.load >= own.load
 
 
+class SwitchCost(NamedTuple):
+    choice: Choice
+    count: int = 0  # of switches to it
+    seconds: float = 0.0  # of all of them
+
+
 @dataclass(slots=True)
 class Memory:
     """Everything that decisions depend on, besides predictions."""
 
     loads: list[tuple[int, Load]] = field(default_factory=list)  # in order of step
-    cells: dict[Stage, Cells] = field(default_factory=lambda: {stage: {} for stage in STAGES})
+    cells: dict[Stage, Cells] = field(default_factory=lambda: {stage: [] for stage in STAGES})
     barred: list[Barred] = field(default_factory=list)
-    switches: dict[Choice, tuple[int, float]] = field(default_factory=dict)
-    """Number of switches to each, and their total seconds."""
+    switches: list[SwitchCost] = field(default_factory=list)  # each choice once
     stages: dict[Stage, StageState] = field(default_factory=lambda: {stage: StageState() for stage in STAGES})
 
-    def as_object(self) -> dict[str, Any]:
-        return {
-            "loads": [(step, asdict(load)) for step, load in self.loads],
-            "cells": {stage: as_objects(cells) for stage, cells in self.cells.items()},
-            "barred": [asdict(one) for one in self.barred],
-            "switches": [(choice.as_object(), *counted) for choice, counted in self.switches.items()],
-            "stages": {stage: asdict(state) for stage, state in self.stages.items()},
-        }
+    def switch_cost(self, choice: Choice) -> SwitchCost:
+        return next((own for own in self.switches if own.choice == choice), SwitchCost(choice))
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Memory":
-        """Inverse of `as_object`, also after JSON turned tuples into lists."""
-        return cls(
-            loads=[(step, Load(**load)) for step, load in fields["loads"]],
-            cells={stage: cells_of(fields["cells"][stage]) for stage in STAGES},
-            barred=[Barred(Choice.of(one["choice"]), Load(**one["load"]), one["step"]) for one in fields["barred"]],
-            switches={Choice.of(choice): (count, seconds) for choice, count, seconds in fields["switches"]},
-            stages={stage: _STATE.validate_python(fields["stages"][stage]) for stage in STAGES},
-        )
+
+_MEMORY = TypeAdapter(Memory)
 
 
 FUTURES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -140,8 +130,9 @@ class Selector:
         self._memory.barred.append(Barred(choice, load, step))
 
     def switched(self, choice: Choice, seconds: float) -> None:
-        count, total = self._memory.switches.get(choice, (0, 0.0))
-        self._memory.switches[choice] = count + 1, total + seconds
+        before = self._memory.switch_cost(choice)
+        others = [own for own in self._memory.switches if own.choice != choice]
+        self._memory.switches = [*others, SwitchCost(choice, before.count + 1, before.seconds + seconds)]
 
     def decide(self, stage: Stage, step: int) -> Decision:
         """The stage's choice at this step. Raises EarlError when no candidate fits."""
@@ -173,10 +164,10 @@ class Selector:
         )
 
     def state(self) -> dict[str, Any]:
-        return self._memory.as_object()
+        return asdict(self._memory)
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._memory = Memory.of(state)
+        self._memory = _MEMORY.validate_python(state)
         self._corrections.clear()
 
     def _loads(self, step: int) -> list[list[Load]]:
@@ -213,8 +204,8 @@ class Selector:
             least = self._soon
             for number in reversed(range(len(futures))):  # shorter contexts fit at least as long
                 futures[number] = least = self._fits(choice, loads[1 + number], least)[0]
-        count, total = self._memory.switches.get(choice, (0, 0.0))
-        cost = (self._switch_seconds[choice.stage] + total) / (1 + count)
+        known = self._memory.switch_cost(choice)
+        cost = (self._switch_seconds[choice.stage] + known.seconds) / (1 + known.count)
         origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
         seen = fits > 0 or not self._obstacle(choice, met)
         return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost)
@@ -236,10 +227,9 @@ class Selector:
         return self._costs.obstacle(choice, load)
 
     def _correction(self, stage: Stage) -> Correction:
-        known = self._corrections.get(stage)
-        if known is None:
-            known = self._corrections[stage] = correction(self._memory.cells[stage])
-        return known
+        if stage not in self._corrections:
+            self._corrections[stage] = correction(self._memory.cells[stage])
+        return self._corrections[stage]
 
 
 def _never_shrinking(loads: Sequence[Load]) -> list[Load]:

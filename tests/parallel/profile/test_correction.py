@@ -1,6 +1,5 @@
 """Measurements move predictions: their own most, those next to them less, those of other choices a little."""
 
-import json
 from math import exp, log
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from earl.parallel.layout import Bucket, Choice, Layout
 from earl.parallel.memory import Load
-from earl.parallel.profile import CHOICE, NEAR, NOISE, STAGE, as_objects, cells_of, correction, measured, place_of
+from earl.parallel.profile import CHOICE, NEAR, NOISE, STAGE, correction, measured, place_of
 
 ONE, OTHER = Choice("update", Layout(4)), Choice("update", Layout(2, 2))
 
@@ -22,11 +21,11 @@ def at(cells, choice, tokens):
 
 
 def test_nothing_measured_moves_nothing():
-    assert at({}, ONE, 1000) == 0.0
+    assert at([], ONE, 1000) == 0.0
 
 
 def test_one_measurement_is_shared_by_the_variances_of_its_causes():
-    cells = measured({}, ONE, load(1000), 1.2, predicted=1.0)
+    cells = measured([], ONE, load(1000), 1.2, predicted=1.0)
     ratio = log(1.2)
     whole = STAGE**2 + CHOICE**2 + NEAR**2
     assert at(cells, ONE, 1000) == pytest.approx(ratio * whole / (whole + NOISE**2))
@@ -36,32 +35,27 @@ def test_one_measurement_is_shared_by_the_variances_of_its_causes():
 
 
 def test_many_measurements_are_believed():
-    cells = {}
+    cells = []
     for _ in range(30):
         cells = measured(cells, ONE, load(1000), 1.2, predicted=1.0)
     assert exp(at(cells, ONE, 1000)) == pytest.approx(1.2, rel=0.01)
-    ((key, cell),) = cells.items()
-    assert key == (ONE, Bucket(10, 6))
+    (cell,) = cells
+    assert (cell.choice, cell.bucket) == (ONE, Bucket(10, 6))
     assert (cell.count, cell.seconds) == (30, pytest.approx(1.2))
     assert cell.spread == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_step_that_was_held_up_counts_for_little():
-    cells = {}
+    cells = []
     for seconds in [1.0] * 10 + [50.0]:
         cells = measured(cells, ONE, load(1000), seconds, predicted=1.0)
     assert exp(at(cells, ONE, 1000)) < 1.1  # cut off at e ** 0.7, an eleventh of which is 0.06
 
 
 def test_the_spread_is_that_of_what_was_measured():
-    cells, ratios = {}, [0.0, 0.2, 0.1, 0.3]
+    cells, ratios = [], [0.0, 0.2, 0.1, 0.3]
     for ratio in ratios:
         cells = measured(cells, ONE, load(1000), exp(ratio), predicted=1.0)
-    (cell,) = cells.values()
+    (cell,) = cells
     assert cell.ratio == pytest.approx(np.mean(ratios))
     assert cell.spread == pytest.approx(np.std(ratios))
-
-
-def test_cells_come_back_from_json():
-    cells = measured(measured({}, ONE, load(1000), 1.2, 1.0), OTHER, load(3000, 8), 2.0, 1.5)
-    assert cells_of(json.loads(json.dumps(as_objects(cells)))) == cells
