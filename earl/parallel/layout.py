@@ -7,10 +7,8 @@ tensor, which makes checkpoints independent of the layout.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import Any, Literal
-
-from earl.parallel.memory import Load
 
 Slices = tuple[slice, ...]
 
@@ -24,10 +22,7 @@ class Box:
 
     @property
     def numbers(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def slices(self) -> Slices:
@@ -136,13 +131,3 @@ class Bucket:
 
 def bucket_of(tokens: float, sequences: int) -> Bucket:
     return Bucket(ceil(log2(max(1.0, tokens))), ceil(log2(max(1, sequences))))
-
-
-def mean_bucket(load: Load) -> Bucket:
-    """By the mean context, which determines the time of a step."""
-    return bucket_of(load.mean_tokens, load.sequences)
-
-
-def longest_bucket(load: Load) -> Bucket:
-    """By the longest context, which determines memory."""
-    return bucket_of(load.longest_tokens, load.sequences)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.parallel.layout import Bucket, Choice, mean_bucket
+from earl.parallel.layout import Bucket, Choice, bucket_of
 from earl.parallel.memory import Load, Origin
 
 REMEMBERED = 30
@@ -37,7 +37,11 @@ Cells = list[ProfileCell]
 
 def measured(cells: Cells, choice: Choice, load: Load, seconds: float, predicted: float) -> Cells:
     """A copy of the cells with one more measurement."""
-    bucket, place, ratio = mean_bucket(load), place_of(load.mean_tokens, load.sequences), log(seconds / predicted)
+    bucket, place, ratio = (
+        bucket_of(load.mean_tokens, load.sequences),
+        place_of(load.mean_tokens, load.sequences),
+        log(seconds / predicted),
+    )
     at = next((at for at, own in enumerate(cells) if (own.choice, own.bucket) == (choice, bucket)), None)
     if at is None:  # the first one is not clipped: the prediction may be off by any factor
         return [*cells, ProfileCell(choice, bucket, 1, place, ratio, 0.0, seconds)]

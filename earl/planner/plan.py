@@ -140,7 +140,7 @@ class Plan:
             "gpus": cluster.gpus,
             "hosts": cluster.hosts,
             "gpus_per_host": cluster.gpus_per_host,
-            "kind": cluster.device.kind if cluster.device else None,
+            "kind": asked.device.kind,
             "engine": asked.software.name,
             "weights": asked.precision.weights,
             "kv_cache": asked.precision.kv,
@@ -197,9 +197,8 @@ def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
 
 def nearest_fit(asked: Question) -> str | None:
     """The fewest GPUs on one host that hold the model and its shortest context: of the same kind, else of another."""
-    own = asked.cluster.device
-    kinds = sorted(devices().values(), key=lambda device: (device is not own, device.memory_bytes))
-    for device in [own, *kinds] if own else kinds:
+    kinds = sorted(devices().values(), key=lambda device: device.memory_bytes)
+    for device in [asked.device, *kinds]:
         for tp in splits(asked.shape, LARGEST_HOST, replicated=True):
             engine = replace(asked.engine(tp), device=device)
             if engine.kv_tokens(fitted().values) >= asked.contexts[0]:

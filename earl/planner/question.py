@@ -38,13 +38,34 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 _SUCH_AS = {"--contexts": "1024,2048", "--responses": "8,32,128", "--tp": "4,8"}
 
 
-def contexts(given: str | None, longest: int | None, shape: ModelShape, name: str) -> tuple[int, ...]:
-    """Contexts of the plan: a user's list, or powers of two up to `longest`, else up to the model's limit. `name` is
-    the model's. Raises EarlError for a context that the model was not made for."""
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A user's options, unparsed; None: left open."""
+
+    contexts: str | None = None
+    longest: int | None = None  # the longest expected context
+    responses: str | None = None
+    tps: str | None = None
+    prompt_tokens: int | None = None
+    reply_tokens: int | None = None
+    network_gbps: float = 200.0
+    """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
+
+
+def contexts(wish: Wish, shape: ModelShape, name: str) -> tuple[int, ...]:
+    """Contexts of the plan: a user's list, prompt and reply together, or powers of two up to the longest or the model's
+    limit. `name` is the model's. Raises EarlError for a context that the model was not made for."""
+    parts = (wish.prompt_tokens, wish.reply_tokens)
+    whole = None if None in parts else str(sum(filter(None, parts)))
+    named = {"--contexts": wish.contexts, "--context": wish.longest, "--prompt-tokens with --reply-tokens": whole}
+    ways = [way for way, given in named.items() if given is not None]
+    if len(ways) > 1:
+        raise EarlError(f"{ways[0]} and {ways[1]} both say how long contexts are; leave one of them out")
+    given = whole or wish.contexts
     if given is not None:
         found = numbers("--contexts", given)
     else:
-        most = longest if longest is not None else shape.max_positions
+        most = wish.longest if wish.longest is not None else shape.max_positions
         powers = [FIRST_CONTEXT << by for by in range(30) if FIRST_CONTEXT << by < most]
         found = (*powers, most)
     if found[-1] > shape.max_positions:
@@ -90,35 +111,6 @@ def tps(given: str | None, shape: ModelShape, cluster: ClusterSpec, name: str) -
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """Division of a context into prompt and reply; None: the rest. Prompt 512 of a context of 2,048: 1,536 written."""
-
-    prompt: int | None = None
-    reply: int | None = None
-
-    def of(self, context: int) -> tuple[int, int]:
-        """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
-        if self.reply is not None:
-            return context - self.reply, self.reply
-        prompt = self.prompt or 0
-        return prompt, context - prompt
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A user's options, unparsed; None: left open."""
-
-    contexts: str | None = None
-    longest: int | None = None  # the longest expected context
-    responses: str | None = None
-    tps: str | None = None
-    prompt_tokens: int | None = None
-    reply_tokens: int | None = None
-    network_gbps: float = 200.0
-    """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
     config: Config
     model: str
@@ -127,10 +119,18 @@ class Question:
     contexts: tuple[int, ...]
     responses: tuple[int, ...]
     tps: tuple[int, ...]
-    tokens: Tokens
+    prompt_tokens: int | None  # of a context, read; None: the rest
+    reply_tokens: int | None  # of a context, written; None: the rest
     precision: Precision  # of the engine
     software: Software
     network_gbps: float
+
+    def split(self, context: int) -> tuple[int, int]:
+        """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
+        if self.reply_tokens is not None:
+            return context - self.reply_tokens, self.reply_tokens
+        prompt = self.prompt_tokens or 0
+        return prompt, context - prompt
 
     @property
     def network_bandwidth(self) -> float:
@@ -160,42 +160,26 @@ def question(
     software: Software,
     wish: Wish,
 ) -> Question:
-    """Check a user's options, and complete them.
-    Raises EarlError for lists, contexts, splits or clusters that cannot be planned for."""
-    tokens = Tokens(wish.prompt_tokens, wish.reply_tokens)
-    contexts = _contexts(wish, shape, model)
-    _check_tokens(tokens, contexts)
+    """Check a user's options, and complete them. Raises EarlError for lists, contexts or splits that cannot be planned
+    for; every context has to hold the prompt and at least one written token."""
+    lengths = contexts(wish, shape, model)
+    for option, count, least in (("--prompt-tokens", wish.prompt_tokens, 1), ("--reply-tokens", wish.reply_tokens, 0)):
+        if count is not None and count + least > lengths[0]:
+            raise EarlError(
+                f"{option} {count} leaves no room in a context of {lengths[0]} tokens; "
+                f"give at most {lengths[0] - least}, or longer --contexts"
+            )
     return Question(
         config=config,
         model=model,
         shape=shape,
         cluster=cluster,
-        contexts=contexts,
+        contexts=lengths,
         responses=responses(wish.responses),
         tps=tps(wish.tps, shape, cluster, model),
-        tokens=tokens,
+        prompt_tokens=wish.prompt_tokens,
+        reply_tokens=wish.reply_tokens,
         precision=precision,
         software=software,
         network_gbps=wish.network_gbps,
     )
-
-
-def _contexts(wish: Wish, shape: ModelShape, model: str) -> tuple[int, ...]:
-    """The contexts, which may be given in one of three ways."""
-    parts = (wish.prompt_tokens, wish.reply_tokens)
-    whole = None if None in parts else str(sum(filter(None, parts)))
-    named = {"--contexts": wish.contexts, "--context": wish.longest, "--prompt-tokens with --reply-tokens": whole}
-    ways = [way for way, given in named.items() if given is not None]
-    if len(ways) > 1:
-        raise EarlError(f"{ways[0]} and {ways[1]} both say how long contexts are; leave one of them out")
-    return contexts(whole or wish.contexts, wish.longest, shape, model)
-
-
-def _check_tokens(tokens: Tokens, contexts: tuple[int, ...]) -> None:
-    """Every context can hold the prompt and at least one written token."""
-    for option, count, least in (("--prompt-tokens", tokens.prompt, 1), ("--reply-tokens", tokens.reply, 0)):
-        if count is not None and count + least > contexts[0]:
-            raise EarlError(
-                f"{option} {count} leaves no room in a context of {contexts[0]} tokens; "
-                f"give at most {contexts[0] - least}, or longer --contexts"
-            )

@@ -10,14 +10,14 @@ from earl.planner.plan import Plan, Switch
 def head(plan: Plan) -> list[str]:
     """What was asked for, the assumptions, and the meaning of the marks."""
     asked, config = plan.asked, plan.asked.config
-    cluster, device = asked.cluster, asked.cluster.device
+    cluster = asked.cluster
     hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)} of {cluster.gpus_per_host}"
     kv = "" if asked.precision.kv == "auto" else f", keys and values in {asked.precision.kv}"
     where = "in turns" if plan.sampling == plan.learning == cluster.gpus else f"{plan.learning} of them learn"
-    prompt = asked.tokens.of(asked.contexts[-1])[0]
+    prompt = asked.split(asked.contexts[-1])[0]
     read = f"{prompt:,} tokens of the longest read, the rest written" if prompt else "all of it written, none read"
     return [
-        f"{asked.model} on {hosts} {device.kind if device else ''} = {cluster.gpus:,} GPUs, {where}",
+        f"{asked.model} on {hosts} {asked.device.kind} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
         f"rollout: {asked.software.name}, weights in {asked.precision.weights}{kv}; {read}",
         f"learner: bf16, FSDP2 x TP; {asked.network_gbps:g} Gbit/s between hosts",

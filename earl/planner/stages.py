@@ -28,7 +28,7 @@ def rollout_cells(asked: Question, gpus: int) -> list[PlanCell]:
 
 def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout) -> PlanCell:
     engine = asked.engine(layout.tp)
-    prompt, reply = asked.tokens.of(context)
+    prompt, reply = asked.split(context)
     found = rollout(engine, Workload(prompt, reply, responses))
     held = found.weight_bytes + found.reserve_bytes
     room = max(0, held + engine.room_bytes(fitted().values))

@@ -128,7 +128,7 @@ def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int
     """As many copies as prompts and GPUs allow share the episodes; the one with the longest episode ends last."""
     copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
     own = np.sort(lengths)[::-1][::copies]
-    prompt, reply = asked.tokens.of(context)
+    prompt, reply = asked.split(context)
     written, mean = reply / context, float(own.mean())
     work = Workload(mean * prompt / context, mean * written, len(own), float(own.max()) * written)
     fast = rollout(asked.engine(tp), work).tokens_per_gpu_s

@@ -7,7 +7,7 @@ import pytest
 from earl.errors import EarlError
 from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
-from earl.planner.question import contexts, numbers, responses, tps
+from earl.planner.question import Wish, contexts, numbers, responses, tps
 
 QWEN, SMALL = known("Qwen2.5-72B").shape, known("Qwen2.5-7B").shape
 CLUSTER = of_gpus("16x8xH100")
@@ -41,10 +41,10 @@ def test_what_is_no_list_of_numbers(text: str, words: str) -> None:
 
 
 def test_contexts_are_powers_of_two_up_to_the_positions_or_to_the_longest_expected() -> None:
-    assert contexts(None, None, QWEN, "Qwen") == (1024, 2048, 4096, 8192, 16_384, 32_768)
-    assert contexts(None, 3000, QWEN, "Qwen") == (1024, 2048, 3000)
-    assert contexts(None, 512, QWEN, "Qwen") == (512,)
-    assert contexts("512,32768", None, QWEN, "Qwen") == (512, 32_768)
+    assert contexts(Wish(), QWEN, "Qwen") == (1024, 2048, 4096, 8192, 16_384, 32_768)
+    assert contexts(Wish(longest=3000), QWEN, "Qwen") == (1024, 2048, 3000)
+    assert contexts(Wish(longest=512), QWEN, "Qwen") == (512,)
+    assert contexts(Wish(contexts="512,32768"), QWEN, "Qwen") == (512, 32_768)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_contexts_are_powers_of_two_up_to_the_positions_or_to_the_longest_expect
 def test_a_context_that_the_model_was_not_made_for(given: str | None, longest: int | None, option: str) -> None:
     words = f"{option} 65536: Qwen was made for contexts of 32768 tokens at most; give at most 32768"
     with pytest.raises(EarlError, match=words):
-        contexts(given, longest, QWEN, "Qwen")
+        contexts(Wish(given, longest), QWEN, "Qwen")
 
 
 def test_responses() -> None:

@@ -4,20 +4,19 @@ import pytest
 
 from earl.errors import EarlError
 from earl.parallel.throughput.step import TENSORRT_LLM
-from earl.planner.question import Tokens
 from tests.planner.asked import asked
 
 
 def test_a_context_is_written_unless_something_of_it_is_read() -> None:
-    assert Tokens().of(2048) == (0, 2048)
-    assert Tokens(prompt=512).of(2048) == (512, 1536)
-    assert Tokens(reply=128).of(2048) == (1920, 128)
+    assert asked().split(2048) == (0, 2048)
+    assert asked(prompt_tokens=512).split(2048) == (512, 1536)
+    assert asked(reply_tokens=128).split(2048) == (1920, 128)
 
 
 def test_prompt_and_reply_together_are_the_context() -> None:
     found = asked(prompt_tokens=2048, reply_tokens=128)
     assert found.contexts == (2176,)
-    assert found.tokens.of(2176) == (2048, 128)
+    assert found.split(2176) == (2048, 128)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan
-from earl.dispatch.rows import Shard, empty, spread
+from earl.dispatch.rows import Shard, empty, ranges, spread
 from earl.dispatch.transports.base import Transport
 from earl.parallel.layout import Layout
 
@@ -40,8 +40,7 @@ def ways(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
 
 def cut(plan: TransferPlan, process: int, whole: Shard) -> Shard:
     target = empty(plan.target, process, plan.lengths, plan.columns)
-    begins = whole.begins(target.rows, target.starts)
+    at = ranges(whole.begins(target.rows, target.starts), np.diff(target.offsets))
     for name, column in target.columns.items():
-        for begin, start, end in zip(begins, target.offsets, target.offsets[1:], strict=False):
-            column[start:end] = whole.columns[name][begin : begin + end - start]
+        column[:] = whole.columns[name][at]
     return target

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from earl.context.forecast import outlook
-from earl.parallel.layout import STAGES, Choice, Stage, longest_bucket
+from earl.parallel.layout import STAGES, Choice, Stage, bucket_of
 from earl.parallel.memory import Load, Origin
 from earl.parallel.profile import Cells, Correction, correction, measured, place_of
 from earl.parallel.selector.decide import Floats, decide
@@ -45,7 +45,7 @@ class Barred:
     step: int
 
     def covers(self, choice: Choice, load: Load) -> bool:
-        bucket, own = longest_bucket(load), longest_bucket(self.load)
+        bucket, own = (bucket_of(one.longest_tokens, one.sequences) for one in (load, self.load))
         return choice == self.choice and bucket.context >= own.context and bucket.load >= own.load
 
 
