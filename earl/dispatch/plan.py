@@ -22,7 +22,7 @@ BLOCK = 1 << 22
 class _Table:
     """A dataclass of arrays of equal length."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def where(self, chosen: NDArray[np.bool_] | Numbers | slice) -> Self:
         return type(self)(*(getattr(self, name)[chosen] for name in self.__slots__))

@@ -75,17 +75,12 @@ def take(
 ) -> Shard:
     """A process's rows of the plan's target, as `execute` gives them. Local rows do not go through the store. Raises
     ProcessLost, Late or Corrupted, naming the producer and its host."""
-    import ray
-
     target, pieces = empty(plan.target, process, plan.lengths, plan.columns), plan.pieces
     keep(plan, process, held, target)
     here = (plan.hosts[pieces.destination] == plan.hosts[process]) & (pieces.origin != pieces.destination)
     near = pieces.where(here)
     sources = np.unique(near.origin[near.destination == process]).tolist()
-    if sources:  # all are fetched at once
-        ray.wait([references[source] for source in sources], num_returns=len(sources), timeout=seconds)
-    for source in sources:
-        message = _got(plan, source, process, references[source])
+    for source, message in _got(plan, process, {source: references[source] for source in sources}, seconds).items():
         if checksums and not intact(message):
             raise Corrupted(
                 f"what {_name(plan, source)} offered to {_name(plan, process)} arrived damaged: its checksum differs"
@@ -97,8 +92,18 @@ def take(
     return target
 
 
-def _got(plan: TransferPlan, source: int, process: int, reference: Reference) -> Bytes:
-    """A message in this host's object store, not copied."""
+def _got(plan: TransferPlan, process: int, references: Mapping[int, Reference], seconds: float) -> Mapping[int, Bytes]:
+    """Messages from this host's object store, not copied; Ray fetches missing ones in parallel."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return dict(zip(references, ray.get([*references.values()], timeout=seconds), strict=True))
+    except RayError:  # ask one by one, to find the one that failed
+        return {source: _only(plan, source, process, reference) for source, reference in references.items()}
+
+
+def _only(plan: TransferPlan, source: int, process: int, reference: Reference) -> Bytes:
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 

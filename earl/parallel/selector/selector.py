@@ -51,8 +51,8 @@ class Barred:
 
 class SwitchCost(NamedTuple):
     choice: Choice
-    count: int = 0  # of switches to it
-    seconds: float = 0.0  # of all of them
+    times: int = 0
+    seconds: float = 0.0  # of all switches to it
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Selector:
     def switched(self, choice: Choice, seconds: float) -> None:
         before = self._memory.switch_cost(choice)
         others = [own for own in self._memory.switches if own.choice != choice]
-        self._memory.switches = [*others, SwitchCost(choice, before.count + 1, before.seconds + seconds)]
+        self._memory.switches = [*others, SwitchCost(choice, before.times + 1, before.seconds + seconds)]
 
     def decide(self, stage: Stage, step: int) -> Decision:
         """The stage's choice at this step. Raises EarlError when no candidate fits."""
@@ -205,7 +205,7 @@ class Selector:
             for number in reversed(range(len(futures))):  # shorter contexts fit at least as long
                 futures[number] = least = self._fits(choice, loads[1 + number], least)[0]
         known = self._memory.switch_cost(choice)
-        cost = (self._switch_seconds[choice.stage] + known.seconds) / (1 + known.count)
+        cost = (self._switch_seconds[choice.stage] + known.seconds) / (1 + known.times)
         origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
         seen = fits > 0 or not self._obstacle(choice, met)
         return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost)
