@@ -195,4 +195,4 @@ def test_what_was_damaged_is_sent_again(tmp_path):
 
 def test_what_is_damaged_every_time_is_an_error_everywhere(tmp_path):
     [said] = set(run(None, HOSTS, damaged, tmp_path / "store", 3))
-    assert said.startswith("what process 3 (host 1) sent to process 1 (host 0) arrived damaged 3 times")
+    assert said.startswith("what process 0 (host 0) sent to process 1 (host 0) arrived damaged 3 times")
