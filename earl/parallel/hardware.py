@@ -65,7 +65,7 @@ class ClusterSpec:
 @cache
 def devices() -> dict[str, Device]:
     text = files("earl.parallel").joinpath("hardware.csv").read_text(encoding="utf-8")
-    return {row["kind"]: _device(row) for row in csv.DictReader(text.splitlines())}
+    return {row["kind"]: _device(row, "hardware.csv") for row in csv.DictReader(text.splitlines())}
 
 
 def own_devices(text: str, where: str) -> dict[str, Device]:
@@ -78,23 +78,8 @@ def own_devices(text: str, where: str) -> dict[str, Device]:
             f"{where} has no column {missing[0]!r}; its first line has to be kind,{','.join(MEASURES)} and each later "
             "line a kind of GPU, such as GB200,186,2500,8000,900,4"
         )
-    own = {}
-    for number, row in enumerate(table, 2):
-        _check_row(row, f"{where}, line {number}")
-        own[row["kind"]] = _device(row)
-    return devices() | own
-
-
-def _check_row(row: Mapping[str, str | None], where: str) -> None:
-    if not KIND.fullmatch(row["kind"] or ""):
-        raise EarlError(f"{where}: {row['kind']!r} is no name for a kind of GPU; begin with a letter, such as GB200")
-    for name in MEASURES:
-        try:
-            value = float(row[name] or "")
-        except ValueError:
-            value = math.nan
-        if not 0 < value < math.inf:
-            raise EarlError(f"{where}: {name} = {row[name]!r} is not a number above 0; give one, such as 80")
+    own = [_device(row, f"{where}, line {number}") for number, row in enumerate(table, 2)]
+    return devices() | {device.kind: device for device in own}
 
 
 def of_gpus(text: str, kinds: Mapping[str, Device] | None = None) -> ClusterSpec:
@@ -140,12 +125,19 @@ def device_of(name: str, memory_bytes: int | None = None) -> Device | None:
     return min(sized, key=lambda device: abs(device.memory_bytes - near), default=None)
 
 
-def _device(row: dict[str, str]) -> Device:
-    return Device(
-        row["kind"],
-        int(float(row["memory_gib"]) * GIB),
-        float(row["bf16_tflops"]) * 1e12,
-        float(row["memory_gb_per_second"]) * 1e9,
-        float(row["link_gb_per_second"]) * 1e9,
-        int(float(row["fewest_bits"])),
-    )
+def _device(row: Mapping[str, str | None], where: str) -> Device:
+    kind = row["kind"] or ""
+    if not KIND.fullmatch(kind):
+        raise EarlError(f"{where}: {row['kind']!r} is no name for a kind of GPU; begin with a letter, such as GB200")
+    memory, flops, bandwidth, link, bits = (_measure(row, name, where) for name in MEASURES)
+    return Device(kind, int(memory * GIB), flops * 1e12, bandwidth * 1e9, link * 1e9, int(bits))
+
+
+def _measure(row: Mapping[str, str | None], name: str, where: str) -> float:
+    try:
+        value = float(row[name] or "")
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise EarlError(f"{where}: {name} = {row[name]!r} is not a number above 0; give one, such as 80")
+    return value

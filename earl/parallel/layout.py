@@ -125,9 +125,6 @@ class Bucket:
     context: int  # log2 of the most tokens; all have more than half as many
     load: int  # log2 of the most sequences; all have more than half as many
 
-    def __str__(self) -> str:
-        return f"{2**self.context} x {2**self.load}"
-
 
 def bucket_of(tokens: float, sequences: int) -> Bucket:
     return Bucket(ceil(log2(max(1.0, tokens))), ceil(log2(max(1, sequences))))

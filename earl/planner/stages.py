@@ -30,7 +30,7 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
     engine = asked.engine(layout.tp)
     prompt, reply = asked.split(context)
     found = rollout(engine, Workload(prompt, reply, responses))
-    held = found.weight_bytes + found.reserve_bytes
+    held = engine.weight_bytes + engine.reserve_bytes(fitted().values)
     room = max(0, held + engine.room_bytes(fitted().values))
     return PlanCell(
         stage="rollout",
@@ -38,9 +38,9 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
         responses=responses,
         dp=layout.dp,
         tp=layout.tp,
-        feasible=found.fits,
+        feasible=found.running > 0,
         verdict=_verdict(found, engine, context, responses, room),
-        memory_bytes=found.memory_bytes if found.fits else int(held + context * engine.token_bytes),
+        memory_bytes=held + found.kv_bytes if found.running else int(held + context * engine.token_bytes),
         room_bytes=room,
         kv_tokens_capacity=found.kv_tokens_capacity,
         waves=found.waves or None,
@@ -50,19 +50,23 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
 
 def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
     """Why a load fits, and its cost in waves and memory."""
-    held = found.weight_bytes + found.reserve_bytes
+    held = engine.weight_bytes + engine.reserve_bytes(fitted().values)
     if not found.kv_tokens_capacity:
         alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
         return f"out of memory: {alone}, the engine may take {room / GIB:.1f}"
-    if not found.fits:
-        return f"out of memory: {found.why}"
-    if found.waves == 1:
-        return found.why
+    fit = f"{found.kv_tokens_capacity:,} tokens of context fit"
+    if not found.running:
+        return f"out of memory: {fit}, one response has {context:,}"
+    if found.running == responses:
+        return f"{fit}: all {responses} responses at once"
+    why = f"{fit}: {found.running} of {responses} responses at once"
+    if found.running == engine.software.max_sequences:
+        why = f"{engine.software.name} runs at most {found.running} sequences at once"
     asked = responses * context
     need = (held + asked * engine.token_bytes) / GIB
     times = asked / found.kv_tokens_capacity
     return (
-        f"{found.why}, in {found.waves} waves; all at once would be {times:.1f} times as many tokens and need "
+        f"{why}, in {found.waves} waves; all at once would be {times:.1f} times as many tokens and need "
         f"{need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
     )
 

@@ -17,6 +17,8 @@ def test_tokens_that_fit_waves_and_oversubscription() -> None:
     few, many = found[4, 8, 8192], found[4, 128, 8192]
     assert few.kv_tokens_capacity == many.kv_tokens_capacity == room
     assert (few.waves, many.waves) == (1, -(-128 // (room // 8192)))
+    assert few.verdict == f"{room:,} tokens of context fit: all 8 responses at once"
+    assert f"fit: {room // 8192} of 128 responses at once, in {many.waves} waves" in many.verdict
     assert few.oversubscription == 8 * 8192 / room
     assert few.dp == 32  # 128 GPUs / 4
     assert few.memory_bytes < many.memory_bytes <= many.room_bytes
@@ -40,6 +42,12 @@ def test_the_more_is_asked_of_it_the_more_an_engine_is_oversubscribed() -> None:
 def test_half_the_weights_of_each_gpu_leave_more_than_twice_the_room() -> None:
     found = cells(contexts="1024", responses="8", tps="4,8")
     assert found[8, 8, 1024].kv_tokens_capacity > 2 * found[4, 8, 1024].kv_tokens_capacity
+
+
+def test_what_does_not_fit_says_why() -> None:
+    alone, one = (cells("8xH100", contexts="32768", responses="8", tps=tp)[int(tp), 8, 32_768] for tp in ("1", "2"))
+    assert alone.verdict.startswith("out of memory: weights and workspace alone take 1")
+    assert one.verdict.startswith("out of memory: weights and workspace alone take")
 
 
 def test_a_split_wider_than_all_gpus_is_left_out() -> None:

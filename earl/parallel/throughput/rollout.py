@@ -1,4 +1,4 @@
-"""Speed of a rollout on one copy of a serving engine: responses at once, waves, and the reason."""
+"""Speed of a rollout on one copy of a serving engine: responses at once, and waves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from math import ceil, exp, log
 
 import numpy as np
 
-from earl.parallel.hardware import GIB
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, Values, average_step, fitted
 
@@ -33,41 +32,22 @@ class Workload:
 class Rollout:
     """Prediction of a workload on an engine."""
 
-    fits: bool  # whether one response fits beside the weights
-    why: str
     kv_tokens_capacity: int  # of context, in one copy
-    running: int  # responses at once
+    running: int  # responses at once; 0: not one fits beside the weights
     waves: int  # in which the responses run; 0: they cannot
-    weight_bytes: int  # of each device, as are the others
-    reserve_bytes: int
-    kv_bytes: int  # keys and values at the end of the responses that run at once
+    kv_bytes: int  # on each device: keys and values at the end of the responses that run at once
     tokens_per_gpu_s: Estimate | None  # written tokens, of each device and second; None: it does not fit
 
-    @property
-    def memory_bytes(self) -> int:
-        """Peak of each device."""
-        return self.weight_bytes + self.reserve_bytes + self.kv_bytes
 
-
-def rollout(engine: Engine, workload: Workload, coefficients: Coefficients | None = None) -> Rollout:
-    """Predict a rollout, with the stored coefficients by default."""
-    known = coefficients or fitted()
-    own = known.values
-    capacity = engine.kv_tokens(own)
-    slots = running(engine, workload, own)
-    fits = slots >= 1
-    at_once = int(slots)
-    held = at_once * workload.context * engine.token_bytes
+def rollout(engine: Engine, workload: Workload) -> Rollout:
+    known = fitted()
+    at_once = int(running(engine, workload, known.values))
     return Rollout(
-        fits=fits,
-        why=_why(engine, workload, own, at_once),
-        kv_tokens_capacity=capacity,
+        kv_tokens_capacity=engine.kv_tokens(known.values),
         running=at_once,
-        waves=ceil(workload.responses / at_once) if fits else 0,
-        weight_bytes=engine.weight_bytes,
-        reserve_bytes=engine.reserve_bytes(own),
-        kv_bytes=int(held),
-        tokens_per_gpu_s=_estimate(engine, workload, known) if fits else None,
+        waves=ceil(workload.responses / at_once) if at_once else 0,
+        kv_bytes=int(at_once * workload.context * engine.token_bytes),
+        tokens_per_gpu_s=_estimate(engine, workload, known) if at_once else None,
     )
 
 
@@ -127,19 +107,3 @@ def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estima
         return tokens_per_second(engine, workload, values) / engine.tp
 
     return Estimate(value(known.values), *interval(value, known))
-
-
-def _why(engine: Engine, workload: Workload, own: Values, at_once: int) -> str:
-    """What limits the number of concurrent responses, in words."""
-    room = engine.room_bytes(own)
-    if room <= 0:
-        need = (engine.weight_bytes + engine.reserve_bytes(own)) / GIB
-        return f"weights and workspace take {need:.1f} GiB of {engine.device.memory_bytes / GIB:.1f}"
-    tokens = engine.kv_tokens(own)
-    if at_once < 1:
-        return f"{tokens:,} tokens of context fit, one response has {workload.context:,.0f}"
-    if at_once >= workload.responses:
-        return f"{tokens:,} tokens of context fit: all {workload.responses} responses at once"
-    if at_once >= engine.software.max_sequences:
-        return f"{engine.software.name} runs at most {at_once} sequences at once"
-    return f"{tokens:,} tokens of context fit: {at_once} of {workload.responses} responses at once"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from earl.errors import EarlError
-from earl.parallel.layout import Choice, Layout, bucket_of
+from earl.parallel.layout import Bucket, Choice, Layout, bucket_of
 from earl.parallel.selector.decide import decide, weights
 from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs, Left, Settings, StageState
 from earl.parallel.selector.record import expected_seconds, made_from, replayed, text_of
@@ -182,5 +182,5 @@ def test_words_and_buckets():
     update = Choice("update", Layout(2, 2, 2), 8192, recompute=True, offload=True)
     assert str(update) == "dp2 tp2 cp2, 8192 tokens, recompute, offload"
     assert Choice.of(json.loads(json.dumps(update.as_object()))) == update
-    assert str(bucket_of(1024, 32)) == "1024 x 32" and str(bucket_of(1025, 33)) == "2048 x 64"
+    assert bucket_of(1024, 32) == Bucket(10, 5) and bucket_of(1025, 33) == Bucket(11, 6)
     assert replace(update, offload=False) != update
