@@ -31,7 +31,7 @@ class _Table:
 @dataclass(frozen=True, slots=True)
 class Segments(_Table):
     """S ranges of tokens, cut where a range of either side ends. Each is held whole by the processes of one rank of the
-    producers and needed whole by those of one of the consumers; a process may appear in a line more than once."""
+    producers and needed whole by those of one of the consumers."""
 
     row: Numbers
     start: Numbers
@@ -121,32 +121,31 @@ def _segments(lengths: Numbers, source: Spread, target: Spread) -> Segments:
 
 
 def _routes(segments: Segments, hosts: Numbers, turns: Numbers) -> list[tuple[Numbers, ...]]:
-    """Route each segment once to every reader that does not hold it; the columns of pieces, four times. Holders on a
-    reader's own host take turns; otherwise it comes from the host with the least to send so far."""
+    """Route each segment once to every reader that does not hold it; the columns of pieces, four times. Holders take
+    turns, those on a reader's own host first."""
     holders, readers = segments.holders, segments.readers
     turn = np.broadcast_to(turns[:, None], readers.shape)
-    once = _first(readers)
-    kept = (readers[:, :, None] == holders[:, None, :]).any(axis=2) & once
+    kept = (readers[:, :, None] == holders[:, None, :]).any(axis=2)
     near = hosts[readers][:, :, None] == hosts[holders][:, None, :]  # [S, readers, holders]
-    close, lacking = near.any(axis=2), once & ~kept
-    far = lacking & ~close
-    together = (hosts[readers][:, :, None] == hosts[readers][:, None, :]) & far[:, None, :]  # [S, readers, readers]
+    close = near.any(axis=2)
+    together = hosts[readers][:, :, None] == hosts[readers][:, None, :]  # [S, readers, readers]
     place = _pick(together, turn)  # of the reader on the same host that receives it and hands it on
     receiver = np.take_along_axis(readers, place, axis=1)
     neighbour = np.take_along_axis(holders, _pick(near, turn), axis=1)
-    first = far & (receiver == readers)
-    sender = _senders(segments, first, hosts, turns)
+    first = ~close & (receiver == readers)
+    chosen = np.take_along_axis(holders, turns[:, None] % holders.shape[1], axis=1)
+    sender = np.broadcast_to(chosen, readers.shape)
 
     def made(hop: int, chosen: NDArray[np.bool_], source: Numbers, origin: Numbers) -> tuple[Numbers, ...]:
-        at = np.nonzero(chosen)[0]
+        own = segments.where(np.nonzero(chosen)[0])
         ways = (source[chosen], readers[chosen], origin[chosen])
-        return (np.full(len(at), hop), *ways, segments.row[at], segments.start[at], segments.stop[at])
+        return (np.full(len(own.row), hop), *ways, own.row, own.start, own.stop)
 
     return [
         made(ACROSS, kept, readers, readers),
-        made(ACROSS, lacking & close, neighbour, neighbour),
+        made(ACROSS, close & ~kept, neighbour, neighbour),
         made(ACROSS, first, sender, sender),
-        made(INSIDE, far & ~first, receiver, np.take_along_axis(sender, place, axis=1)),
+        made(INSIDE, ~close & ~first, receiver, sender),
     ]
 
 
@@ -161,38 +160,12 @@ def _turns(segments: Segments) -> Numbers:
     return turns
 
 
-def _first(readers: Numbers) -> NDArray[np.bool_]:
-    """False where a process appears again in its line: it may be several ranks, and needs a range once."""
-    alike = readers[:, :, None] == readers[:, None, :]
-    first: NDArray[np.bool_] = alike.argmax(axis=2) == np.arange(readers.shape[1])
-    return first
-
-
 def _pick(offered: NDArray[np.bool_], turn: Numbers) -> Numbers:
     """The index of one True along the last axis [..., K], chosen by turn, [...]; 0 where there is none."""
     count = offered.cumsum(axis=-1, dtype=np.int32)
     wanted = 1 + turn % np.maximum(count[..., -1], 1)
     picked: Numbers = (count == wanted[..., None]).argmax(axis=-1)
     return picked
-
-
-def _senders(segments: Segments, chosen: NDArray[np.bool_], hosts: Numbers, turns: Numbers) -> Numbers:
-    """The sender for each chosen reader, [S, readers]: of the possible hosts, the one with the least to send so far."""
-    holders = segments.holders
-    senders = np.zeros(chosen.shape, np.int64)
-    at, of = np.nonzero(chosen)
-    host = hosts[holders]
-    if (host == host[:, :1]).all():  # the usual case: a tp group lies on one host
-        senders[at, of] = holders[at, turns[at] % holders.shape[1]]
-        return senders
-    load = np.zeros(int(hosts.max()) + 1)
-    size = segments.tokens[at]
-    for index in np.argsort(-size, kind="stable").tolist():
-        row, reader = at[index], of[index]
-        rank = int(load[host[row]].argmin())
-        load[host[row, rank]] += size[index]
-        senders[row, reader] = holders[row, rank]
-    return senders
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +202,8 @@ def volume(plan: TransferPlan) -> Volume:
     segments = _segments(plan.lengths, plan.source, plan.target)
     reading, holding = plan.hosts[segments.readers], plan.hosts[segments.holders]
     tokens = np.broadcast_to(segments.tokens[:, None], reading.shape)
-    lacking = ~(reading[:, :, None] == holding[:, None, :]).any(axis=2) & _first(reading)
+    once = (reading[:, :, None] == reading[:, None, :]).argmax(axis=2) == np.arange(reading.shape[1])
+    lacking = ~(reading[:, :, None] == holding[:, None, :]).any(axis=2) & once
     only = (holding == holding[:, :1]).all(axis=1) & (reading != holding[:, :1]).any(axis=1)
     source, destination = pieces.source, pieces.destination
     begin, end = plan.hosts[source], plan.hosts[destination]
