@@ -17,7 +17,7 @@ from earl.benchmarks import objects
 from earl.benchmarks.rollout import interval
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
 from earl.dispatch.plan import TransferPlan, plan, volume
-from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread, token_bytes
+from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
 from earl.dispatch.transports.choice import Pace
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -37,7 +37,8 @@ def balanced() -> dict[str, Any]:
             "balanced": balance(work_of_rows, BALANCED_RANKS),
             "even_counts": even_counts(BALANCED_ROWS, BALANCED_RANKS),
         }.items():
-            result[f"{name}_{way}_excess"] = excess(work_of_rows, dealt, BALANCED_RANKS)
+            loads = np.bincount(dealt, weights=work_of_rows, minlength=BALANCED_RANKS)
+            result[f"{name}_{way}_excess"] = float(loads.max() / loads.mean() - 1)
     return result
 
 

@@ -26,7 +26,9 @@ def context_metrics(trajectories: Sequence[Played]) -> dict[str, float]:
         result[f"context/{level}/mean"] = float(np.mean(values))
         quantiles = np.quantile(values, list(QUANTILES.values()))
         result |= {f"context/{level}/{name}": float(value) for name, value in zip(QUANTILES, quantiles, strict=True)}
-    return {**result, **_tokens(trajectories), **truncation(trajectories)}
+    causes = [cause(trajectory) for trajectory in trajectories]
+    cut = {f"truncation/{name}": causes.count(name) / len(causes) for name in ("prompt", "reply", "turn")}
+    return {**result, **_tokens(trajectories), **cut}
 
 
 def window(trajectory: Played) -> int:
@@ -45,11 +47,6 @@ def cause(trajectory: Played) -> str | None:
     if trajectory.stop is not StopReason.CONTEXT_LIMIT:
         return None
     return "reply" if trajectory.turns and trajectory.turns[-1].end == trajectory.num_tokens else "prompt"
-
-
-def truncation(trajectories: Sequence[Played]) -> dict[str, float]:
-    causes = [cause(trajectory) for trajectory in trajectories]
-    return {f"truncation/{name}": causes.count(name) / len(causes) for name in ("prompt", "reply", "turn")}
 
 
 def tokens_by_turn(trajectories: Sequence[Played], step: int) -> list[ContextTokens]:

@@ -159,9 +159,3 @@ def balance(work: NDArray[np.float64], parts: int, here: Numbers | None = None) 
 def even_counts(rows: int, parts: int) -> Numbers:
     """The split of single controllers: consecutive chunks of equally many rows, [N]."""
     return np.arange(rows) * parts // max(rows, 1)
-
-
-def excess(work: NDArray[np.float64], dealt: Numbers, parts: int) -> float:
-    """By how much the largest load exceeds the mean: 0.05 for 5 %."""
-    loads = np.bincount(dealt, weights=work, minlength=parts)
-    return float(loads.max() / loads.mean() - 1) if loads.any() else 0.0

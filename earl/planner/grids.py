@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from earl.dispatch.explain import MIB
 from earl.parallel.hardware import GIB
@@ -164,10 +166,8 @@ def map_grid(plan: Plan, before: int, after: int) -> Grid:
 
 
 def _by_layout(cells: Iterable[PlanCell]) -> list[list[PlanCell]]:
-    groups: dict[tuple[int, int], list[PlanCell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.context, cell.tp), []).append(cell)
-    return [groups[key] for key in sorted(groups)]
+    key = attrgetter("context", "tp")
+    return [[*group] for _, group in groupby(sorted(cells, key=key), key)]
 
 
 def _speed(cell: PlanCell, chosen: bool) -> str:

@@ -5,6 +5,7 @@ host's store is the fan-out inside it, so a plan's second hop needs no messages.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -95,31 +96,24 @@ def take(
 def _got(plan: TransferPlan, process: int, references: Mapping[int, Reference], seconds: float) -> Mapping[int, Bytes]:
     """Messages from this host's object store, not copied; Ray fetches missing ones in parallel."""
     import ray
-    from ray.exceptions import RayError
-
-    try:
-        return dict(zip(references, ray.get([*references.values()], timeout=seconds), strict=True))
-    except RayError:  # ask one by one, to find the one that failed
-        return {source: _only(plan, source, process, reference) for source, reference in references.items()}
-
-
-def _only(plan: TransferPlan, source: int, process: int, reference: Reference) -> Bytes:
-    import ray
     from ray.exceptions import GetTimeoutError, RayError
 
-    try:
-        message: Bytes = ray.get(reference, timeout=LAST_SECONDS)
-    except GetTimeoutError as error:
-        raise Late(
-            f"what {_name(plan, source)} offered did not come to {_name(plan, process)} in time; look at the link "
-            "between them, or wait longer"
-        ) from error
-    except RayError as error:
-        raise ProcessLost(
-            f"what {_name(plan, source)} offered is lost to {_name(plan, process)} ({type(error).__name__}): "
-            "it ended, or its host did"
-        ) from error
-    return message
+    with suppress(RayError):
+        return dict(zip(references, ray.get([*references.values()], timeout=seconds), strict=True))
+    came: dict[int, Bytes] = {}
+    for source, reference in references.items():  # ask one by one, to find the one that failed
+        offered, taker = f"what {_name(plan, source)} offered", _name(plan, process)
+        try:
+            came[source] = ray.get(reference, timeout=LAST_SECONDS)
+        except GetTimeoutError as error:
+            raise Late(
+                f"{offered} did not come to {taker} in time; look at the link between them, or wait longer"
+            ) from error
+        except RayError as error:
+            raise ProcessLost(
+                f"{offered} is lost to {taker} ({type(error).__name__}): it ended, or its host did"
+            ) from error
+    return came
 
 
 def _name(plan: TransferPlan, process: int) -> str:
