@@ -6,7 +6,7 @@ out of memory    the layout is barred for such a load ─▶ selector ─▶ ano
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from earl.errors import EarlError, OutOfMemory
@@ -67,7 +67,7 @@ class Layouts:
     def state(self) -> dict[str, Any]:
         if self._selector is None:
             return {}
-        filled = [{"choice": choice.as_object(), "times": times} for choice, times in self._filled.items()]
+        filled = [{"choice": asdict(choice), "times": times} for choice, times in self._filled.items()]
         return {"scale": dict(self._costs.scale), "filled": filled, "selector": self._selector.state()}
 
     def restore(self, state: dict[str, Any], step: int) -> None:
@@ -208,6 +208,6 @@ class Layouts:
         if state is None:
             state = made.state()
             for stage, choice in self._laid.items():
-                state["stages"][stage]["current"] = choice.as_object()
+                state["stages"][stage]["current"] = asdict(choice)
         made.restore(state)
         return made

@@ -6,7 +6,7 @@ tensor, which makes checkpoints independent of the layout.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import Any, Literal
 
@@ -109,9 +109,6 @@ class Choice:
             split = f"dp{layout.dp} tp{layout.tp}" + (f" cp{layout.cp}" if layout.cp > 1 else "")
         tokens = [f"{self.micro_batch_tokens} tokens"] if self.micro_batch_tokens else []
         return ", ".join([split, *tokens, *["recompute"] * self.recompute, *["offload"] * self.offload])
-
-    def as_object(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Choice":

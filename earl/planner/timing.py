@@ -6,9 +6,9 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, row_lengths
+from earl.dispatch.rows import Numbers
 from earl.dispatch.rows import columns as named
 from earl.parallel.layout import Layout
 from earl.parallel.memory import Estimate
@@ -82,7 +82,6 @@ def _object(estimate: Estimate | None) -> dict[str, float] | None:
     return {name: float(f"{value:.5g}") for name, value in asdict(estimate).items()} if estimate else None
 
 
-Lengths = NDArray[np.int64]
 MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 """Columns that are dispatched; the learner makes the others."""
 
@@ -124,7 +123,7 @@ def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int
     return PredictedStep(context, episodes, tokens, asked.cluster.gpus, parts, "", moved)
 
 
-def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int) -> StageTime:
+def _rollout(asked: Question, context: int, tp: int, lengths: Numbers, gpus: int) -> StageTime:
     """As many copies as prompts and GPUs allow share the episodes; the one with the longest episode ends last."""
     copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
     own = np.sort(lengths)[::-1][::copies]
@@ -136,7 +135,7 @@ def _rollout(asked: Question, context: int, tp: int, lengths: Lengths, gpus: int
     return _timed("rollout", float(own.sum()) * written, fast, Layout(copies, tp))
 
 
-def _learned(cell: PlanCell, lengths: Lengths, batches: int, times: int) -> StageTime:
+def _learned(cell: PlanCell, lengths: Numbers, batches: int, times: int) -> StageTime:
     """Each rank processes its share of a batch's tokens, but at least the longest row."""
     assert cell.throughput is not None, "it fits"
     own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))

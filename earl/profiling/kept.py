@@ -94,7 +94,7 @@ class Profile:
         return max((timing.measured_at for timing in self.timings.values()), default="")
 
     def as_object(self) -> dict[str, Any]:
-        switches = [{"choice": choice.as_object(), "seconds": own} for choice, own in self.switches.items()]
+        switches = [{"choice": asdict(choice), "seconds": own} for choice, own in self.switches.items()]
         return {"key": self.key, "cells": [own.as_object() for own in self.timings.values()], "switches": switches}
 
 

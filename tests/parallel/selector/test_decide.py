@@ -181,6 +181,6 @@ def test_a_present_choice_that_is_no_candidate_is_left():
 def test_words_and_buckets():
     update = Choice("update", Layout(2, 2, 2), 8192, recompute=True, offload=True)
     assert str(update) == "dp2 tp2 cp2, 8192 tokens, recompute, offload"
-    assert Choice.of(json.loads(json.dumps(update.as_object()))) == update
+    assert Choice.of(json.loads(json.dumps(asdict(update)))) == update
     assert bucket_of(1024, 32) == Bucket(10, 5) and bucket_of(1025, 33) == Bucket(11, 6)
     assert replace(update, offload=False) != update
