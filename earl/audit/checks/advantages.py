@@ -62,9 +62,7 @@ def _compare(case: Case, advantages: Sequence[NDArray[np.float32]], tolerance: f
         if len(expected) != len(found):
             said = f"{len(found)} advantages are stored for {len(expected)} turns"
             yield case.finding(Fault.WRONG_ADVANTAGE, said, index)
-            continue
-        wrong = np.flatnonzero(~(np.abs(expected - found) <= tolerance))
-        if len(wrong):
+        elif len(wrong := np.flatnonzero(~(np.abs(expected - found) <= tolerance))):
             turn = int(wrong[0])
             said = f"the advantage is stored as {found[turn]:.6g}, the rewards give {expected[turn]:.6g}"
-            yield case.spoken(index).finding(Fault.WRONG_ADVANTAGE, said, turn)
+            yield case.replays[index].finding(Fault.WRONG_ADVANTAGE, said, turn)

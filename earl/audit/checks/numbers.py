@@ -11,7 +11,7 @@ CLOSE = 1e-9
 
 
 def check(case: Case) -> Iterator[Said]:
-    recorded = case.run.numbers(case.step)
+    recorded = case.run.metrics.get(case.step)
     if not recorded:
         yield Unchecked("the database has no numbers of the step")
         return
