@@ -147,7 +147,7 @@ def staleness():
 
     def read(folder):
         with Store(folder.database, read_only=True) as store:
-            return dict(store.metrics(["staleness/max"])["staleness/max"])
+            return dict(store.metrics()["staleness/max"])
 
     return read
 
