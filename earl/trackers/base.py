@@ -24,6 +24,8 @@ class TrackedRun:
     """The step of the checkpoint that the run resumes from; later steps are recorded again."""
     identity: str = ""
     """This tracker's `identity` when the run began; empty in a new run."""
+    port: int = 0
+    """`track.prometheus_port`; 0 is any free one."""
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """The recipe as pairs such as ("rollout.episodes", 384)."""
