@@ -111,4 +111,5 @@ def number(value: float | None) -> float:
 def recorded_match(step: int, phase: str, env: str, opponent: str, seat: int, exact: int, *rest: Any) -> RecordedMatch:
     """A row of the table `matches`."""
     episodes, *fractions = rest
-    return RecordedMatch(step, phase, MatchResult(env, opponent, seat, bool(exact), episodes, *map(number, fractions)))
+    values: list[Any] = [number(value) for value in fractions]
+    return RecordedMatch(step, phase, MatchResult(env, opponent, seat, bool(exact), episodes, *values))

@@ -4,7 +4,8 @@ import re
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, start_http_server
 
-from earl.trackers.base import RESULTS, Record, TrackedRun
+from earl.matches import FRACTIONS
+from earl.trackers.base import Record, TrackedRun
 
 HOST = "127.0.0.1"
 """Loopback only; remote access needs a tunnel or a proxy that the user sets up."""
@@ -33,7 +34,7 @@ class Prometheus:
             self._set("earl_stage_seconds", "Seconds of the last step.", value, stage=stage)
         for match in record.matches:
             place = {"phase": record.phase, "opponent": match.opponent, "seat": str(match.seat)}
-            for result in RESULTS:
+            for result in FRACTIONS:
                 value = getattr(match, result)
                 self._set("earl_match_fraction", "The last evaluation.", value, **place, result=result)
         self._set("earl_step", "The last step that is done.", record.step)
