@@ -89,10 +89,13 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
 def _check(case: Case, verdicts: dict[str, Verdict]) -> None:
     for name, (check, _) in CHECKS.items():
         verdicts[name].files += 1
-        for said in check(case):
-            verdicts[name].add(said)
-            if isinstance(said, Finding):
-                case.findings.append(said)
+        try:
+            for said in check(case):
+                verdicts[name].add(said)
+                if isinstance(said, Finding):
+                    case.findings.append(said)
+        except Unchecked as reason:
+            verdicts[name].add(reason)
 
 
 def _nothing(folder: RunFolder, step: int | None) -> EarlError:

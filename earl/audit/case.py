@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from earl.audit.diagnosis import diagnose
-from earl.audit.findings import Fault, Finding, Said
+from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.audit.rebuild import Replay, Slot, rebuild, slots_of
 from earl.audit.run import AuditedRun, StoredStep
 from earl.group import Group
@@ -64,18 +64,24 @@ class Case:
         told = [finding.fault for finding in self.diagnoses[replay.index]]
         return same and replay.same_tokens and not replay.waiting and Fault.REENCODED_ACTION not in told
 
-    def true_groups(self) -> list[Group] | None:
-        """The groups as they were played; None if an episode is unknown, missing or duplicated."""
-        size = self.run.config.rollout.group_size
-        if any(finding.fault is Fault.REENCODED_ACTION for finding in self.findings):
-            return None
-        if len(self.replays) != len(self.slots) or tuple(replay.slot for replay in self.sound) != self.slots:
-            return None
+    def true_groups(self) -> list[Group]:
+        """The groups as they were played. Raises Unchecked if an episode is unknown, missing or duplicated."""
+        size, reencoded = self.run.config.rollout.group_size, Fault.REENCODED_ACTION
+        known = len(self.replays) == len(self.slots) and tuple(replay.slot for replay in self.sound) == self.slots
+        if not known or any(finding.fault is reencoded for finding in self.findings):
+            raise Unchecked("not all episodes of the step can be told")
         played = [replay.played for replay in self.sound]
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
-    def experiences(self) -> list[tuple[Replay, TrainingRecord]]:
-        told = self.file.experiences
+    @property
+    def experiences(self) -> tuple[TrainingRecord, ...]:
+        """One for each stored episode. Raises Unchecked if the file has none."""
+        if not self.file.experiences:
+            raise Unchecked("the file does not say what was learned from")
+        return self.file.experiences
+
+    def sound_experiences(self) -> list[tuple[Replay, TrainingRecord]]:
+        told = self.experiences
         return [(replay, told[replay.index]) for replay in self.sound if replay.index < len(told)]
 
 

@@ -44,9 +44,8 @@ class Finding:
     """Index in the episode's tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unchecked:
-    reason: str
+class Unchecked(Exception):
+    """Why a check, or a part of it, is left out: yielded, or raised where the check ends with it."""
 
 
 Said = Finding | Unchecked
@@ -65,7 +64,7 @@ class Verdict:
         if isinstance(said, Finding):
             self.findings.append(said)
         else:
-            self.unchecked[said.reason] = self.unchecked.get(said.reason, 0) + 1
+            self.unchecked[str(said)] = self.unchecked.get(str(said), 0) + 1
 
     @property
     def state(self) -> str:

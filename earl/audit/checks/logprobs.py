@@ -28,8 +28,7 @@ def check(case: Case) -> Iterator[Said]:
     shapeless = {finding.episode for finding in shape(case)}
     episodes = [(replay.index, replay.played) for replay in case.sound if replay.index not in shapeless]
     if not any(trajectory.turns for _, trajectory in episodes):
-        yield Unchecked("not one episode can be told")
-        return
+        raise Unchecked("not one episode can be told")
     sampled = gather(episodes, drawn=case.run.config.sampler.engine != "vllm")  # whose draws cannot be derived
     allowed, told = case.run.versions(case.step), Told()
     unknown = np.ones(len(sampled.places), np.bool_)
@@ -49,19 +48,14 @@ def check(case: Case) -> Iterator[Said]:
         yield from _findings(case, sampled, by_siblings(sampled).where(unknown), "in other episodes", told)
 
 
-def after_update(case: Case) -> Iterator[Said]:
+def after_update(case: Case) -> Iterator[Finding]:
     """Compare the learner's log-probs with the weights of the step."""
-    if not case.file.experiences:
-        yield Unchecked("the file does not say what was learned from")
-        return
+    told = [(r, e) for r, e in case.sound_experiences() if len(e.logprobs) == len(r.stored.tokens) and e.mask.any()]
     if case.run.policy(case.step) is None:
-        yield Unchecked("no weights of the step are kept")
-        return
-    stored = [(r, e) for r, e in case.experiences() if len(e.logprobs) == len(r.stored.tokens) and e.mask.any()]
-    if not stored:
-        yield Unchecked("not one episode can be told")
-        return
-    episodes = [(replay.index, replace(replay.played, logprobs=e.logprobs)) for replay, e in stored]
+        raise Unchecked("no weights of the step are kept")
+    if not told:
+        raise Unchecked("not one episode can be told")
+    episodes = [(replay.index, replace(replay.played, logprobs=e.logprobs)) for replay, e in told]
     evidence, whose = _by_weights(case, episodes, case.step), f"by the weights of step {case.step}"
     # In episodes with findings the tokens are wrong, and so are the log-probs.
     yield from _findings(case, gather(episodes, drawn=False), evidence, whose, case.told, "learner's log-prob")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.audit.case import Case
-from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.findings import Fault, Finding
 from earl.audit.rebuild import Replay, more, runs
 from earl.group import Group
 from earl.rollout.pack import learned
@@ -16,15 +16,12 @@ MAX_SHIFT = 16
 Mask = NDArray[np.bool_]
 
 
-def check(case: Case) -> Iterator[Said]:
+def check(case: Case) -> Iterator[Finding]:
     for replay in case.sound:
         yield from _compare(replay, replay.stored.sampled, "marked as sampled")
-    if not case.file.experiences:
-        yield Unchecked("the file does not say what was learned from")
-        return
-    if len(case.file.experiences) != len(case.replays):
-        yield case.finding(Fault.WRONG_MASK, f"{len(case.file.experiences)} masks for {len(case.replays)} episodes")
-    for replay, experience in case.experiences():
+    if len(case.experiences) != len(case.replays):
+        yield case.finding(Fault.WRONG_MASK, f"{len(case.experiences)} masks for {len(case.replays)} episodes")
+    for replay, experience in case.sound_experiences():
         mask, played = experience.mask, replay.played
         if len(mask) != len(played.tokens):
             said = f"a mask of {len(mask)} stands beside {len(played.tokens)} tokens"
