@@ -76,7 +76,7 @@ def _ratios(ours: list[list[dict[str, float]]], theirs: list[list[dict[str, floa
 
 def _staleness(folder: RunFolder) -> float:
     with Store(folder.database, read_only=True) as store:
-        return max((value for _, value in store.metrics(["staleness/max"]).get("staleness/max", [])), default=0.0)
+        return max((value for _, value in store.metrics().get("staleness/max", [])), default=0.0)
 
 
 def _not_lost(folder: RunFolder, config: Config) -> dict[str, int]:

@@ -72,7 +72,7 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
 def _measured(folder: RunFolder) -> dict[str, float]:
     with Store(folder.database, read_only=True) as store:
         matches = [match.result for match in store.matches() if match.phase == FINAL]
-        metrics = store.metrics(["truncation/prompt", "truncation/reply", "context/limit"])
+        metrics = store.metrics()
     perfect = [result for result in matches if result.opponent == "perfect"]
     last = {name: points[-1][1] for name, points in metrics.items()}
     return {

@@ -115,7 +115,7 @@ def recoveries(folder: RunFolder) -> Iterator[float]:
 
 def episodes(folder: RunFolder) -> int:
     with Store(folder.database, read_only=True) as store:
-        return int(sum(value for _, value in store.metrics(["episodes"])["episodes"]))
+        return int(sum(value for _, value in store.metrics()["episodes"]))
 
 
 RECIPE: dict[str, Any] = {

@@ -37,7 +37,7 @@ def recorded(root: Path) -> Iterator[tuple[str, GrowthHistory]]:
         if not folder.database.is_file():
             continue
         with Store(folder.database, read_only=True) as store:
-            metrics = store.metrics(NAMES)
+            metrics = {name: points for name, points in store.metrics().items() if name in NAMES}
         for name, points in metrics.items():
             for history in _histories(name, np.array([value for _, value in points])):
                 yield folder.name, history

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 BOTH_SEATS = -1
 """Seat of a result that is the mean over seats."""
+FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +42,12 @@ def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, min(low, fraction)), min(1.0, max(high, fraction))
 
 
-def merge(parts: Sequence[MatchResult]) -> MatchResult:
-    """Pool samples of the same match, weighted by their episodes."""
-    assert len({(part.env, part.opponent, part.seat, part.exact) for part in parts}) == 1
-    assert not parts[0].exact, "an enumerated match is whole; there is nothing to merge"
-    return _mean(parts, [part.episodes for part in parts], parts[0].seat)
-
-
 def mean_over_seats(results: Sequence[MatchResult]) -> MatchResult:
     """Mean over one result per seat; each seat weighs the same, however many leaves it has."""
     assert len({result.seat for result in results}) == len(results)
-    return _mean(results, [1] * len(results), BOTH_SEATS)
-
-
-def _mean(results: Sequence[MatchResult], weights: Sequence[int], seat: int) -> MatchResult:
-    total = sum(weights)
-
-    def mean(name: str) -> float:
-        weighted = math.fsum(w * getattr(r, name) for r, w in zip(results, weights, strict=True))
-        return weighted / total if total else math.nan
-
-    return replace(
-        results[0],
-        seat=seat,
-        episodes=sum(result.episodes for result in results),
-        win=mean("win"),
-        draw=mean("draw"),
-        loss=mean("loss"),
-        illegal=mean("illegal"),
-        truncated=mean("truncated"),
-        faults=tuple(fault for result in results for fault in result.faults),
-    )
+    means: dict[str, Any] = {
+        name: math.fsum(getattr(result, name) for result in results) / len(results) for name in FRACTIONS
+    }
+    faults = tuple(fault for result in results for fault in result.faults)
+    episodes = sum(result.episodes for result in results)
+    return replace(results[0], seat=BOTH_SEATS, episodes=episodes, faults=faults, **means)

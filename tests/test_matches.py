@@ -1,8 +1,6 @@
-import math
-
 import pytest
 
-from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, merge, wilson
+from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
 
 
 def result(seat: int = 0, exact: bool = False, episodes: int = 100, win: float = 1.0) -> MatchResult:
@@ -31,27 +29,8 @@ def test_wilson_holds_its_fraction(n: int) -> None:
         assert 0 <= low <= successes / n <= high <= 1
 
 
-def test_merge_weighs_by_episodes() -> None:
-    # 100 games with 100 % and 300 games with 60 % wins: (100 + 180) / 400 = 0.7
-    merged = merge([result(episodes=100, win=1.0), result(episodes=300, win=0.6)])
-    assert (merged.episodes, merged.seat) == (400, 0)
-    assert merged.win == pytest.approx(0.7)
-    assert merged.draw == pytest.approx(0.3)
-
-
-def test_merge_takes_samples_of_one_match_only() -> None:
-    with pytest.raises(AssertionError):
-        merge([result(seat=0), result(seat=1)])
-    with pytest.raises(AssertionError):
-        merge([result(exact=True), result(exact=True)])
-
-
 def test_each_seat_weighs_the_same() -> None:
     # 9 leaves first, 900 leaves second: (0.9 + 0.5) / 2 = 0.7, not the 0.504 of the leaves taken together
     mean = mean_over_seats([result(0, True, 9, 0.9), result(1, True, 900, 0.5)])
     assert (mean.seat, mean.exact, mean.episodes) == (BOTH_SEATS, True, 909)
     assert mean.win == pytest.approx(0.7)
-
-
-def test_merge_of_nothing_played() -> None:
-    assert math.isnan(merge([result(episodes=0)]).win)

@@ -1,13 +1,13 @@
 """The audit of a run: replays its stored episodes and checks everything stored about them.
 
-files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name (registry) ─▶ findings with place and cause
+files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name ─▶ findings with place and cause
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from earl.audit.case import Case
+from earl.audit.case import Case, Check
+from earl.audit.checks import advantages, logprobs, mask, numbers, seals, seeds, versions
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
-from earl.audit.registry import CHECKS, FILES, FILES_QUESTION, SIGNATURES, SIGNATURES_QUESTION
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
@@ -15,6 +15,41 @@ from earl.runs.storage import step_of
 from earl.runs.trajectories import files
 
 __all__ = ["Audit", "Fault", "Finding", "audit"]
+
+
+def _replayed(*faults: Fault) -> Check:
+    """The findings of the replay (`earl.audit.diagnosis`) that name one of these faults."""
+
+    def check(case: Case) -> Iterator[Finding]:
+        for findings in case.diagnoses:
+            yield from (finding for finding in findings if finding.fault in faults)
+
+    return check
+
+
+CHECKS: dict[str, tuple[Check, str]] = {
+    "seeds": (seeds.check, "every episode is one that the run's seed asks for, and stands there once"),
+    "tokens": (
+        _replayed(Fault.LEFT_TRUNCATION, Fault.WRONG_TOKEN, Fault.REENCODED_ACTION),
+        "prompts grow from the start, replayed to the same tokens",
+    ),
+    "turns": (_replayed(Fault.MISSING_TURN, Fault.WRONG_TURN), "every reply is a turn, and no turn is missing"),
+    "authors": (_replayed(Fault.WRONG_AUTHOR), "every token names who wrote it"),
+    "rewards": (_replayed(Fault.SWAPPED_REWARD), "the environment, replayed, gives the same rewards"),
+    "endings": (
+        _replayed(Fault.UNSEEN_TRUNCATION, Fault.WRONG_ENDING),
+        "episodes end as stored; no reply breaks off unseen",
+    ),
+    "mask": (mask.check, "learned from is what was sampled: no template, no environment"),
+    "versions": (versions.versions, "the weights of the step before sampled every token, or as old ones as may be"),
+    "places": (versions.shape, "log-probs stand at sampled tokens, at most 0"),
+    "log-probs": (logprobs.check, "log-probs and draws are those of the stored weights"),
+    "learned": (logprobs.after_update, "the learner's log-probs are those of the weights that it left"),
+    "advantages": (advantages.check, "advantages follow from the rewards"),
+    "numbers": (numbers.check, "the database counts what the episodes show"),
+    "seals": (seals.check, "what no other check can tell is as it was written"),
+}
+"""The checks of a step's episodes and what each asks, in the order of their findings: nearest to the cause first."""
 
 
 def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], object] = str) -> Audit:
@@ -26,49 +61,41 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     paths = [path for path in files(folder.trajectories) if step is None or step_of(path) == step]
     if not paths:
         raise _nothing(folder, step)
-    verdicts = {FILES: Verdict(FILES, FILES_QUESTION)}
-    verdicts |= {name: Verdict(name, entry.question) for name, entry in CHECKS.items()}
-    verdicts[SIGNATURES] = Verdict(SIGNATURES, SIGNATURES_QUESTION)
+    whole = Verdict("files", "every file is whole and is what its name says", len(paths))
+    checked = {name: Verdict(name, question, 0) for name, (_, question) in CHECKS.items()}
     episodes = 0
     for path in paths:
         watch(path.name)
         stored = read(path)
-        verdicts[FILES].files += 1
         if stored.problem:
-            verdicts[FILES].findings.append(Finding(Fault.CORRUPT_FILE, stored.problem, stored.step))
+            whole.add(Finding(Fault.CORRUPT_FILE, stored.problem, stored.step))
         if stored.groups:
             episodes += len(stored.trajectories)
-            _check(Case(run, stored), verdicts)
-    _beside(run, verdicts[FILES])
-    _signatures(run, verdicts[SIGNATURES])
-    return Audit(folder.path.resolve().name, len(paths), episodes, tuple(verdicts.values()))
-
-
-def _beside(run: AuditedRun, verdict: Verdict) -> None:
-    """Problems in checkpoints and database, which the checks have read by now."""
-    _ = run.checkpoints, run.metrics  # finds their problems, where no check has needed them
-    verdict.findings += [Finding(Fault.CORRUPT_FILE, problem) for problem in run.problems]
-
-
-def _signatures(run: AuditedRun, verdict: Verdict) -> None:
-    """Signatures of the run and its checkpoints, after these have been read."""
-    verdict.files = len(run.signers) + len(run.forged)
-    verdict.findings += [Finding(Fault.BAD_SIGNATURE, fault) for fault in run.forged]
+            _check(Case(run, stored), checked)
+    _ = run.checkpoints, run.metrics  # finds their problems and signers, where no check has needed them
+    for problem in run.problems:
+        whole.add(Finding(Fault.CORRUPT_FILE, problem))
+    signed = Verdict(
+        "signatures", "the run and its checkpoints are as a trusted key signed them", len(run.signers) + len(run.forged)
+    )
+    for fault in run.forged:
+        signed.add(Finding(Fault.BAD_SIGNATURE, fault))
     for who in run.signers:
         if not who.trusted:
-            verdict.unchecked[who.said] = verdict.unchecked.get(who.said, 0) + 1
+            signed.add(Unchecked(who.said))
+    return Audit(folder.path.resolve().name, len(paths), episodes, (whole, *checked.values(), signed))
 
 
 def _check(case: Case, verdicts: dict[str, Verdict]) -> None:
-    for name, entry in CHECKS.items():
-        verdict = verdicts[name]
-        verdict.files += 1
-        for said in entry.check(case):
-            if isinstance(said, Unchecked):
-                verdict.unchecked[said.reason] = verdict.unchecked.get(said.reason, 0) + 1
-            else:
-                verdict.findings.append(said)
-                case.findings.append(said)
+    for name, (check, _) in CHECKS.items():
+        verdicts[name].files += 1
+        try:
+            for said in check(case):
+                verdicts[name].add(said)
+                if isinstance(said, Finding):
+                    case.findings.append(said)
+        except Unchecked as reason:
+            verdicts[name].add(reason)
 
 
 def _nothing(folder: RunFolder, step: int | None) -> EarlError:

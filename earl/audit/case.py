@@ -2,44 +2,47 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from functools import cached_property
 
 from earl.audit.diagnosis import diagnose
-from earl.audit.findings import Fault, Finding, Said, Spoken
-from earl.audit.rebuild import Placing, Replay, Slot, place, rebuild, slots_of
+from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.rebuild import Replay, Slot, rebuild, slots_of
 from earl.audit.run import AuditedRun, StoredStep
 from earl.group import Group
-from earl.rollout.tasks import EpisodeFactory
-from earl.trajectory import TrainingRecord, Trajectory
+from earl.trajectory import TrainingRecord
 
 
-@dataclass
 class Case:
-    run: AuditedRun
-    file: StoredStep
-    world: EpisodeFactory = field(init=False)
-    placing: Placing = field(init=False)
-    replays: list[Replay] = field(init=False)
-    diagnoses: dict[int, list[Finding]] = field(init=False)
-    """Findings by episode; episodes without findings are left out."""
-    findings: list[Finding] = field(default_factory=list)
+    def __init__(self, run: AuditedRun, file: StoredStep) -> None:
+        self.run, self.file, self.step = run, file, file.step
+        self.findings: list[Finding] = []  # of the checks so far
+        self.slots = slots_of(run.config, file.step)
+        stored = file.trajectories
+        numbers = {slot: number for number, slot in enumerate(self.slots)}
+        own = [Slot(episode.task, episode.seed) for episode in stored]
+        self.taken = [numbers.get(slot) for slot in own]
+        """Number of the slot of each stored episode; None if its task and seed match no slot of the step."""
+        world = run.world_at(self.step)
+        self.replays = [
+            rebuild(
+                world, self.step, index, stored[index], [slot] if taken is not None else [*self.slots[index:][:1], slot]
+            )
+            for index, (slot, taken) in enumerate(zip(own, self.taken, strict=True))
+        ]
+        actions = Counter(turn.action for episode in stored for turn in episode.turns if turn.action is not None)
+        frequent = [action for action, _ in actions.most_common()]
+        self.diagnoses = [diagnose(replay, frequent) for replay in self.replays]
 
-    def __post_init__(self) -> None:
-        stored = self.file.trajectories
-        self.world = self.run.world_at(self.step)
-        self.placing = place(slots_of(self.run.config, self.step), stored)
-        self.replays = [rebuild(self.world, i, episode, self._slots(i, episode)) for i, episode in enumerate(stored)]
-        actions = [turn.action for episode in stored for turn in episode.turns if turn.action is not None]
-        frequent = [action for action, _ in Counter(actions).most_common()]
-        found = {replay.index: diagnose(self.world, replay, self.step, frequent) for replay in self.replays}
-        self.diagnoses = {index: findings for index, findings in found.items() if findings}
-
-    @property
-    def step(self) -> int:
-        return self.file.step
-
-    def spoken(self, episode: int) -> Spoken:
-        return Spoken(self.world.chat, self.step, episode)
+    @cached_property
+    def twins(self) -> dict[int, int]:
+        """Duplicate episode → the episode with the same task and seed that is in the right place."""
+        twins = {}
+        for index, slot in enumerate(self.taken):
+            if slot is not None:
+                rightful = slot if self.taken[slot : slot + 1] == [slot] else self.taken.index(slot)
+                if index != rightful:
+                    twins[index] = rightful
+        return twins
 
     @property
     def told(self) -> set[int | None]:
@@ -49,38 +52,37 @@ class Case:
     def finding(self, fault: Fault, message: str, episode: int | None = None) -> Finding:
         return Finding(fault, message, self.step, episode)
 
-    def sound(self) -> list[tuple[int, Trajectory]]:
-        """The episodes whose tokens and turns are known; from the replay, even if other parts of the file are wrong."""
-        return [(r.index, r.played) for r in self.replays if r.played is not None and self.whole(r)]
+    @cached_property
+    def sound(self) -> list[Replay]:
+        """The episodes whose tokens match their replay, with other columns of the same length; their tokens and turns
+        are known from the replay, even if other parts of the file are wrong."""
+        return [replay for replay in self.replays if self._whole(replay)]
 
-    def whole(self, replay: Replay) -> bool:
-        """Whether an episode's tokens match its replay, and its other columns have the same length."""
+    def _whole(self, replay: Replay) -> bool:
         stored = replay.stored
         same = len({len(stored.tokens), len(stored.authors), len(stored.logprobs), len(stored.versions)}) == 1
-        told = [finding.fault for finding in self.diagnoses.get(replay.index, ())]
+        told = [finding.fault for finding in self.diagnoses[replay.index]]
         return same and replay.same_tokens and not replay.waiting and Fault.REENCODED_ACTION not in told
 
-    def true_groups(self) -> list[Group] | None:
-        """The groups as they were played; None if an episode is unknown, missing or duplicated."""
-        size = self.run.config.rollout.group_size
-        if any(finding.fault is Fault.REENCODED_ACTION for finding in self.findings):
-            return None
-        if self.placing.twins or len(self.replays) != len(self.placing.slots) or len(self.sound()) != len(self.replays):
-            return None
-        if any(replay.slot != slot for replay, slot in zip(self.replays, self.placing.slots, strict=True)):
-            return None
-        played = [trajectory for _, trajectory in self.sound()]
+    def true_groups(self) -> list[Group]:
+        """The groups as they were played. Raises Unchecked if an episode is unknown, missing or duplicated."""
+        size, reencoded = self.run.config.rollout.group_size, Fault.REENCODED_ACTION
+        known = len(self.replays) == len(self.slots) and tuple(replay.slot for replay in self.sound) == self.slots
+        if not known or any(finding.fault is reencoded for finding in self.findings):
+            raise Unchecked("not all episodes of the step can be told")
+        played = [replay.played for replay in self.sound]
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
-    def experiences(self) -> list[tuple[Replay, TrainingRecord]]:
-        return [(r, e) for r, e in zip(self.replays, self.file.experiences, strict=False) if self.whole(r)]
+    @property
+    def experiences(self) -> tuple[TrainingRecord, ...]:
+        """One for each stored episode. Raises Unchecked if the file has none."""
+        if not self.file.experiences:
+            raise Unchecked("the file does not say what was learned from")
+        return self.file.experiences
 
-    def _slots(self, index: int, stored: Trajectory) -> list[Slot]:
-        """Task and seed, first as derived from the run's seed, then as stored."""
-        own, slots, taken = Slot(stored.task, stored.seed), self.placing.slots, self.placing.taken[index]
-        if taken is not None:
-            return [own]
-        return [slots[index], own] if index < len(slots) else [own]
+    def sound_experiences(self) -> list[tuple[Replay, TrainingRecord]]:
+        told = self.experiences
+        return [(replay, told[replay.index]) for replay in self.sound if replay.index < len(told)]
 
 
 Check = Callable[[Case], Iterable[Said]]

@@ -4,174 +4,149 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from earl.audit.findings import Fault, Finding, Spoken
-from earl.audit.rebuild import Replay, edit, play_again, readings
-from earl.rollout.prompt import Completion
-from earl.rollout.tasks import EpisodeFactory
+from earl.audit.findings import Fault, Finding
+from earl.audit.rebuild import Replay, edit, more, readings, written
 from earl.trajectory import TRUNCATING, Author, Trajectory, Turn
 
 MAX_GUESSES = 64
 
 
-def token_fault(
-    world: EpisodeFactory, replay: Replay, played: Trajectory, spoken: Spoken, actions: Sequence[str]
-) -> Finding:
+def diagnose(replay: Replay, actions: Sequence[str]) -> list[Finding]:
+    """The faults of an episode. `actions`: the step's actions, the most frequent first, to guess a missing turn."""
+    if replay.fault is not None:
+        return [replay.finding(Fault.WRONG_TOKEN, f"the episode cannot be replayed: {replay.fault}")]
+    if not replay.same_tokens:
+        return [_token_fault(replay, actions)]
+    if replay.waiting:
+        return [replay.finding(Fault.MISSING_TURN, "the reply to the last prompt is missing", len(replay.stored.turns))]
+    return [*_lengths(replay), *_turns(replay)] or [*_authors(replay), *_rewards(replay), *_ending(replay)]
+
+
+def _token_fault(replay: Replay, actions: Sequence[str]) -> Finding:
     """The cause of different tokens. A missing turn may have one of `actions`."""
-    ours, theirs = replay.stored.tokens.tolist(), played.tokens.tolist()
-    difference = edit(ours, theirs)
-    assert difference is not None
-    start, end, played_end = difference
+    stored, played = replay.stored, replay.played
+    ours, theirs = stored.tokens.tolist(), played.tokens.tolist()
+    start, end, played_end = edit(ours, theirs)
     lost = len(theirs) - len(ours)
-    same_shape = lost == 0 and not replay.waiting and len(played.turns) == len(replay.stored.turns)
-    local = same_shape and end - start < len(ours) // 2
+    local = not (lost or replay.waiting or len(played.turns) != len(stored.turns)) and end - start < len(ours) // 2
     if lost > 0 and ours == theirs[lost:]:
-        return spoken.finding(Fault.LEFT_TRUNCATION, f"the first {lost} of {len(theirs)} tokens are missing", token=0)
+        return replay.finding(Fault.LEFT_TRUNCATION, f"the first {lost} of {len(theirs)} tokens are missing", token=0)
     if not local and ours[:1] != theirs[:1]:
-        begin = f"the episode begins with {spoken.text(ours[:1])}, a prompt begins with {spoken.text(theirs[:1])}"
-        return spoken.finding(Fault.LEFT_TRUNCATION, f"{begin}: what was before is missing", token=0)
+        begin = f"the episode begins with {replay.quote(ours[:1])}, a prompt begins with {replay.quote(theirs[:1])}"
+        return replay.finding(Fault.LEFT_TRUNCATION, f"{begin}: what was before is missing", token=0)
     for number, turn in enumerate(played.turns):
         if turn.action_start <= start and played_end <= turn.end and start < turn.end:
-            return _reencoded(spoken, number, start, ours[start:end], theirs[start:played_end], turn)
+            said = (
+                f"the reply's tokens {replay.quote(ours[start:end])} are stored where the action {turn.action!r} took"
+            )
+            return replay.finding(
+                Fault.REENCODED_ACTION, f"{said} {replay.quote(theirs[start:played_end])}", number, start
+            )
         if start <= turn.action_start and turn.end <= played_end and end - start < turn.end - turn.action_start:
-            said = f"turn {number}, whose reply is {spoken.text(theirs[turn.action_start : turn.end])}, is missing"
-            return spoken.finding(Fault.MISSING_TURN, said, number, start)
-    if not local:
-        for number, action in _insertions(world, replay, played, start, actions):
-            said = f"a turn is missing: with the action {action!r} put before turn {number} all later tokens fit"
-            return spoken.finding(Fault.MISSING_TURN, said, number, start)
-    if replay.waiting:
-        said = f"the environment still waits after the {len(replay.stored.turns)} stored turns, no limit is reached"
-        return spoken.finding(Fault.MISSING_TURN, said, len(replay.stored.turns), start)
-    expected, got = spoken.text(theirs[start:played_end]), spoken.text(ours[start:end])
-    who = Author(played.authors[start]).name.lower() if start < len(theirs) else "nobody"
-    return spoken.finding(Fault.WRONG_TOKEN, f"the replay gives {expected} ({who}), stored is {got}", token=start)
-
-
-def _reencoded(
-    spoken: Spoken, number: int, start: int, ours: Sequence[int], theirs: Sequence[int], turn: Turn
-) -> Finding:
-    said = (
-        f"the reply's tokens {spoken.text(ours)} are stored where the action {turn.action!r} took {spoken.text(theirs)}"
-    )
-    return spoken.finding(Fault.REENCODED_ACTION, said, number, start)
-
-
-def _insertions(
-    world: EpisodeFactory, replay: Replay, played: Trajectory, start: int, actions: Sequence[str]
-) -> Iterator[tuple[int, str]]:
-    """Missing turns whose insertion makes the replay fit: turn number and action."""
-    stored, slot = replay.stored, replay.slot
-    assert slot is not None
+            said = f"turn {number}, whose reply is {replay.quote(theirs[turn.action_start : turn.end])}, is missing"
+            return replay.finding(Fault.MISSING_TURN, said, number, start)
     number = sum(turn.end <= start for turn in played.turns)
-    for replies in readings(world.chat, stored):
+    if not local and (action := _missing_action(replay, number, actions)) is not None:
+        said = f"a turn is missing: with the action {action!r} put before turn {number} all later tokens fit"
+        return replay.finding(Fault.MISSING_TURN, said, number, start)
+    if replay.waiting:
+        said = f"the environment still waits after the {len(stored.turns)} stored turns, no limit is reached"
+        return replay.finding(Fault.MISSING_TURN, said, len(stored.turns), start)
+    who = Author(played.authors[start]).name.lower() if start < len(theirs) else "nobody"
+    said = (
+        f"the replay gives {replay.quote(theirs[start:played_end])} ({who}), stored is {replay.quote(ours[start:end])}"
+    )
+    return replay.finding(Fault.WRONG_TOKEN, said, token=start)
+
+
+def _missing_action(replay: Replay, number: int, actions: Sequence[str]) -> str | None:
+    """An action that makes the replay fit if its turn is put before turn `number`."""
+    chat, stored = replay.world.chat, replay.stored
+    for replies in readings(chat, stored):
         for action in actions[:MAX_GUESSES]:
-            tokens = world.chat.written(action)
-            guess = Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), True)
-            tried = play_again(world, replay.index, stored, slot, [*replies[:number], guess, *replies[number:]])
-            if tried.played is not None and not tried.waiting and _lacks_one_turn(stored, tried.played, len(replies)):
-                yield number, action
+            tried = replay.play(replay.slot, [*replies[:number], written(chat, action), *replies[number:]])
+            start, end, _ = edit(stored.tokens.tolist(), tried.played.tokens.tolist())
+            one_more = len(tried.played.turns) == len(replies) + 1
+            if one_more and start == end and not tried.waiting and tried.fault is None:
+                return action
+    return None
 
 
-def _lacks_one_turn(stored: Trajectory, whole: Trajectory, replies: int) -> bool:
-    left = edit(stored.tokens.tolist(), whole.tokens.tolist())
-    return left is not None and left[0] == left[1] and len(whole.turns) == replies + 1
+def _lengths(replay: Replay) -> Iterator[Finding]:
+    faults = {"authors": Fault.WRONG_AUTHOR, "logprobs": Fault.ALTERED_LOGPROB, "versions": Fault.WRONG_MASK}
+    tokens = len(replay.stored.tokens)
+    for name, fault in faults.items():
+        length = len(getattr(replay.stored, name))
+        if length != tokens:
+            yield replay.finding(fault, f"{length} {name} stand beside {tokens} tokens")
 
 
-def turn_faults(replay: Replay, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
+def _turns(replay: Replay) -> Iterator[Finding]:
     """Turns that are missing, misplaced, or disagree with the tokens; also replies of a wrong length."""
-    if (number := _outgrown(replay.stored.turns, played.turns)) is not None:
-        length, room = (turns[number].end - turns[number].action_start for turns in (played.turns, replay.stored.turns))
+    stored, played = replay.stored.turns, replay.played.turns
+    if (number := _outgrown(stored, played)) is not None:
+        length, room = (turns[number].end - turns[number].action_start for turns in (played, stored))
         said = f"the reply has {length} tokens where its turn has {room}: later turns stand {length - room} off"
-        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
+        yield replay.finding(Fault.REENCODED_ACTION, said, number)
         return
-    ours = {turn.action_start: turn for turn in replay.stored.turns}
-    for number, turn in enumerate(played.turns):
+    ours = {turn.action_start: turn for turn in stored}
+    for number, turn in enumerate(played):
         found = ours.pop(turn.action_start, None)
         if found is None:
-            reply = spoken.text(played.tokens[turn.action_start : turn.end].tolist())
-            yield spoken.finding(Fault.MISSING_TURN, f"no turn is stored for the reply {reply}", number)
+            reply = replay.quote(replay.played.tokens[turn.action_start : turn.end].tolist())
+            yield replay.finding(Fault.MISSING_TURN, f"no turn is stored for the reply {reply}", number)
         else:
-            yield from _turn(found, turn, number, spoken)
+            yield from _turn(replay, found, turn, number)
     for turn in ours.values():
-        yield spoken.finding(Fault.WRONG_TURN, f"a turn is stored at token {turn.action_start}, where no reply begins")
-    for number, (turn, room) in enumerate(zip(played.turns, replay.room, strict=False)):
-        yield from _length(played.tokens[turn.action_start : turn.end].tolist(), room, number, spoken)
+        yield replay.finding(Fault.WRONG_TURN, f"a turn is stored at token {turn.action_start}, where no reply begins")
+    for number, (turn, room) in enumerate(zip(played, replay.room, strict=False)):
+        yield from _length(replay, replay.played.tokens[turn.action_start : turn.end].tolist(), room, number)
 
 
 def _outgrown(stored: Sequence[Turn], played: Sequence[Turn]) -> int | None:
     """The turn whose reply has a wrong length, with all later turns shifted by the same amount."""
-    if len(stored) != len(played):
+    ends = [theirs.end - ours.end for ours, theirs in zip(stored, played, strict=False)]
+    number = next((i for i, shift in enumerate(ends) if shift), None)
+    if number is None or len(stored) != len(played):
         return None
-    number = next(
-        (i for i, (ours, theirs) in enumerate(zip(stored, played, strict=True)) if ours.end != theirs.end), -1
-    )
-    if number < 0 or stored[number].action_start != played[number].action_start:
-        return None
-    shift = played[number].end - stored[number].end
-    later = zip(stored[number + 1 :], played[number + 1 :], strict=True)
-    moved = all(b.action_start - a.action_start == b.end - a.end == shift for a, b in later)
-    return number if moved else None
+    starts = [theirs.action_start - ours.action_start for ours, theirs in zip(stored, played, strict=True)]
+    moved = {*ends[number:], *starts[number + 1 :]} == {ends[number]}
+    return number if moved and not starts[number] else None
 
 
-def _turn(stored: Turn, played: Turn, number: int, spoken: Spoken) -> Iterator[Finding]:
-    if stored.context_start > played.context_start:
-        said = f"the prompt is stored to begin at token {stored.context_start}, it began at {played.context_start}"
-        yield spoken.finding(Fault.LEFT_TRUNCATION, said, number)
+def _turn(replay: Replay, stored: Turn, played: Turn, number: int) -> Iterator[Finding]:
     for name in ("context_start", "prompt_start", "end", "summary"):
         expected, found = getattr(played, name), getattr(stored, name)
-        if found != expected and not (name == "context_start" and found > expected):
-            yield spoken.finding(Fault.WRONG_TURN, f"{name} is stored as {found}, the replay gives {expected}", number)
+        if name == "context_start" and found > expected:
+            said = f"the prompt is stored to begin at token {found}, it began at {expected}"
+            yield replay.finding(Fault.LEFT_TRUNCATION, said, number)
+        elif found != expected:
+            yield replay.finding(Fault.WRONG_TURN, f"{name} is stored as {found}, the replay gives {expected}", number)
     if stored.action != played.action:
         said = f"the reply's tokens read as the action {played.action!r}, stored is the action {stored.action!r}"
-        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
+        yield replay.finding(Fault.REENCODED_ACTION, said, number)
 
 
-def _length(reply: Sequence[int], room: int, number: int, spoken: Spoken) -> Iterator[Finding]:
-    ended = [place for place, token in enumerate(reply) if token in spoken.chat.stop]
+def _length(replay: Replay, reply: Sequence[int], room: int, number: int) -> Iterator[Finding]:
+    end = next((place for place, token in enumerate(reply, 1) if token in replay.world.chat.stop), None)
     if len(reply) > room:
         said = f"the reply has {len(reply)} tokens, but only {room} could be sampled"
-        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
-    elif ended and ended[0] < len(reply) - 1:
-        said = f"{len(reply) - 1 - ended[0]} tokens stand behind the reply's end"
-        yield spoken.finding(Fault.REENCODED_ACTION, said, number)
-    elif not ended and len(reply) < room:
+        yield replay.finding(Fault.REENCODED_ACTION, said, number)
+    elif end is not None and end < len(reply):
+        said = f"{len(reply) - end} tokens stand behind the reply's end"
+        yield replay.finding(Fault.REENCODED_ACTION, said, number)
+    elif end is None and len(reply) < room:
         said = f"the reply breaks off after {len(reply)} tokens, but no limit was reached before {room}"
-        yield spoken.finding(Fault.UNSEEN_TRUNCATION, said, number)
+        yield replay.finding(Fault.UNSEEN_TRUNCATION, said, number)
 
 
-def diagnose(world: EpisodeFactory, replay: Replay, step: int, actions: Sequence[str]) -> list[Finding]:
-    """The faults of an episode. `actions`: the step's actions, the most frequent first, to guess a missing turn."""
-    spoken = Spoken(world.chat, step, replay.index)
-    if replay.played is None:
-        return [spoken.finding(Fault.WRONG_TOKEN, f"the episode cannot be replayed: {replay.fault}")]
-    if not replay.same_tokens:
-        return [token_fault(world, replay, replay.played, spoken, actions)]
-    if replay.waiting:
-        return [spoken.finding(Fault.MISSING_TURN, "the reply to the last prompt is missing", len(replay.stored.turns))]
-    found = [*_lengths(replay.stored, spoken), *turn_faults(replay, replay.played, spoken)]
-    if found:
-        return found
-    found += _authors(replay.stored, replay.played, spoken)
-    found += _rewards(replay.stored, replay.played, spoken)
-    found += _ending(replay.stored, replay.played, spoken)
-    return found
-
-
-def _lengths(stored: Trajectory, spoken: Spoken) -> Iterator[Finding]:
-    faults = {"authors": Fault.WRONG_AUTHOR, "logprobs": Fault.ALTERED_LOGPROB, "versions": Fault.WRONG_MASK}
-    for name, fault in faults.items():
-        length = len(getattr(stored, name))
-        if length != len(stored.tokens):
-            yield spoken.finding(fault, f"{length} {name} stand beside {len(stored.tokens)} tokens")
-
-
-def _authors(stored: Trajectory, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
-    places = np.flatnonzero(stored.authors != played.authors)
+def _authors(replay: Replay) -> Iterator[Finding]:
+    places = np.flatnonzero(replay.stored.authors != replay.played.authors)
     if len(places):
         first = int(places[0])
-        token = spoken.text(stored.tokens[first : first + 1].tolist())
-        said = f"{token} was written by {_author(played, first)}, stored is {_author(stored, first)}"
-        yield spoken.finding(Fault.WRONG_AUTHOR, said + spoken.more(len(places)), token=first)
+        token = replay.quote(replay.stored.tokens[first : first + 1].tolist())
+        said = f"{token} was written by {_author(replay.played, first)}, stored is {_author(replay.stored, first)}"
+        yield replay.finding(Fault.WRONG_AUTHOR, said + more(len(places)), token=first)
 
 
 def _author(trajectory: Trajectory, place: int) -> str:
@@ -179,25 +154,26 @@ def _author(trajectory: Trajectory, place: int) -> str:
     return Author(number).name.lower() if number in list(Author) else f"author {number}, which there is not"
 
 
-def _rewards(stored: Trajectory, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
-    if len(stored.turns) != len(played.turns):
-        said = f"{len(stored.turns)} turns are stored, the replay has {len(played.turns)}"
-        yield spoken.finding(Fault.WRONG_ENDING, said)
-    for number, (ours, theirs) in enumerate(zip(stored.turns, played.turns, strict=False)):
+def _rewards(replay: Replay) -> Iterator[Finding]:
+    stored, played = replay.stored.turns, replay.played.turns
+    if len(stored) != len(played):
+        said = f"{len(stored)} turns are stored, the replay has {len(played)}"
+        yield replay.finding(Fault.WRONG_ENDING, said)
+    for number, (ours, theirs) in enumerate(zip(stored, played, strict=False)):
         if ours.reward != theirs.reward:
             said = f"the turn is rewarded with {ours.reward:g}, the environment gives {theirs.reward:g}"
-            yield spoken.finding(Fault.SWAPPED_REWARD, said, number)
+            yield replay.finding(Fault.SWAPPED_REWARD, said, number)
 
 
-def _ending(stored: Trajectory, played: Trajectory, spoken: Spoken) -> Iterator[Finding]:
+def _ending(replay: Replay) -> Iterator[Finding]:
+    stored, played = replay.stored, replay.played
     if stored.stop is not played.stop:
         unseen = played.stop in TRUNCATING or stored.stop in TRUNCATING
         said = f"the episode is stored as {stored.stop}, the replay ends as {played.stop}"
-        yield spoken.finding(Fault.UNSEEN_TRUNCATION if unseen else Fault.WRONG_ENDING, said)
-    for name in ("outcome", "illegal"):
-        ours, theirs = getattr(stored, name), getattr(played, name)
-        if ours != theirs:
-            yield spoken.finding(Fault.WRONG_ENDING, f"{name} is stored as {ours}, the replay gives {theirs}")
+        yield replay.finding(Fault.UNSEEN_TRUNCATION if unseen else Fault.WRONG_ENDING, said)
+    differences = [(name, getattr(stored, name), getattr(played, name)) for name in ("outcome", "illegal")]
     if (stored.error is None) != (played.error is None):
-        said = f"the error is stored as {stored.error!r}, the replay gives {played.error!r}"
-        yield spoken.finding(Fault.WRONG_ENDING, said)
+        differences.append(("error", stored.error, played.error))
+    for name, ours, theirs in differences:
+        if ours != theirs:
+            yield replay.finding(Fault.WRONG_ENDING, f"{name} is stored as {ours}, the replay gives {theirs}")

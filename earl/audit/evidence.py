@@ -4,10 +4,11 @@ They come from the weights if these are stored. Else they come from the step's o
 sampled: after the same context a token has the same log-prob, and larger draws give larger token ids.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,15 @@ relative to 1 + its size. Measured: up to 8e-6.
 """
 DRAWN = 1e-4
 """Allowed distance between a draw and its token's interval."""
+Floats = NDArray[np.float64]
+Episodes = Sequence[tuple[int, Trajectory]]
+"""Episodes with their indices in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPosition:
-    episode: int
-    """Index in the file."""
+class TokenPosition(NamedTuple):
+    episode: int  # index in the file
     turn: int
-    token: int
-    """Index in the episode."""
+    token: int  # index in the episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +41,19 @@ class Sampled:
 
     places: list[TokenPosition]
     tokens: NDArray[np.int64]
-    logprobs: NDArray[np.float64]
-    draws: NDArray[np.float64]
-    """The uniform numbers that follow from the episodes' seeds."""
-    contexts: list[bytes]
-    """Digest of the context before the token, and of its version."""
-    versions: NDArray[np.int64]
-    """The version that is stored for the token."""
+    logprobs: Floats
+    draws: Floats  # the uniform numbers that follow from the episodes' seeds
+    contexts: list[bytes]  # digest of the context before the token, and of its version
+    versions: NDArray[np.int64]  # as stored for the token
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Expected values of the tokens, [M] each; NaN if unknown."""
+    """Expected values of the tokens, [M] each; NaN if unknown. Draws from `low` to `high` give the token."""
 
-    logprobs: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    """Draws from `low` to `high` give the token."""
-
-    def known(self) -> NDArray[np.bool_]:
-        return ~np.isnan(self.logprobs)
+    logprobs: Floats
+    low: Floats
+    high: Floats
 
     def where(self, chosen: NDArray[np.bool_]) -> "Evidence":
         return Evidence(*(np.where(chosen, values, np.nan) for values in (self.logprobs, self.low, self.high)))
@@ -71,12 +65,11 @@ class Evidence:
         return wrong
 
     def misdrawn(self, sampled: Sampled) -> NDArray[np.bool_]:
-        with np.errstate(invalid="ignore"):
-            return (sampled.draws < self.low - DRAWN) | (sampled.draws > self.high + DRAWN)
+        return (sampled.draws < self.low - DRAWN) | (sampled.draws > self.high + DRAWN)
 
 
-def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
-    """The sampled tokens of episodes, which are given with their indices in the file."""
+def gather(episodes: Episodes, drawn: bool = True) -> Sampled:
+    """The sampled tokens of episodes; without draws where these do not follow from the seeds."""
     places, tokens, logprobs, draws, seen, versions = [], [], [], [], [], []
     for index, trajectory in episodes:
         for number, turn in enumerate(trajectory.turns):
@@ -86,7 +79,7 @@ def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
                 places.append(TokenPosition(index, number, place))
                 tokens.append(int(trajectory.tokens[place]))
                 logprobs.append(float(trajectory.logprobs[place]))
-                draws.append(float(uniforms(seed, place - turn.action_start)[0]))
+                draws.append(float(uniforms(seed, place - turn.action_start)[0]) if drawn else np.nan)
                 versions.append(int(trajectory.versions[place]))
                 seen.append(prefix.digest() + b"%d" % versions[-1])
                 prefix.update(trajectory.tokens[place : place + 1].tobytes())
@@ -94,7 +87,7 @@ def gather(episodes: Sequence[tuple[int, Trajectory]]) -> Sampled:
     return Sampled(places, np.array(tokens, np.int64), np.array(logprobs), np.array(draws), seen, numbers)
 
 
-def by_weights(model: Any, episodes: Sequence[tuple[int, Trajectory]], temperature: float) -> Evidence:
+def by_weights(model: Any, episodes: Episodes, temperature: float) -> Evidence:
     """Evidence from a model about the tokens of `gather`."""
     trajectories = [trajectory for _, trajectory in episodes]
     rows = pack(trajectories)
@@ -106,37 +99,28 @@ def by_weights(model: Any, episodes: Sequence[tuple[int, Trajectory]], temperatu
 
 def _row_places(trajectories: Sequence[Trajectory], offsets: NDArray[np.int64]) -> Iterator[int]:
     """The index of each sampled token in the packed rows, in the order of `gather`."""
-    row = 0
-    for trajectory in trajectories:
-        for turns in contexts(trajectory):
-            start = turns[0][1].context_start
-            for _, turn in turns:
-                yield from (int(offsets[row]) + place - start for place in range(turn.action_start, turn.end))
-            row += 1
+    rows = (turns for trajectory in trajectories for turns in contexts(trajectory))
+    for offset, turns in zip(offsets.tolist(), rows, strict=False):
+        start = turns[0][1].context_start
+        for _, turn in turns:
+            yield from range(offset + turn.action_start - start, offset + turn.end - start)
 
 
 def by_siblings(sampled: Sampled) -> Evidence:
     """Evidence from other episodes with the same context: the median of their log-probs, and their tokens."""
-    count = len(sampled.places)
-    evidence = Evidence(*(np.full(count, np.nan) for _ in range(3)))
-    together: dict[bytes, list[int]] = {}
+    evidence = Evidence(*np.full((3, len(sampled.places)), np.nan))
+    together: defaultdict[bytes, list[int]] = defaultdict(list)
     for number, context in enumerate(sampled.contexts):
-        together.setdefault(context, []).append(number)
-    for members in together.values():
-        if len(members) > 1:
-            _compare(sampled, np.array(members), evidence)
+        together[context].append(number)
+    for numbers in together.values():
+        members = np.array(numbers)
+        tokens, chances = sampled.tokens[members], dict[int, float]()
+        places = {token: members[tokens == token] for token in np.unique(tokens).tolist()}
+        for token, same in places.items():
+            if len(same) > 2:  # with two different values it is unknown which is right
+                evidence.logprobs[same] = middle = float(np.median(sampled.logprobs[same]))
+                chances[token] = float(np.exp(middle))
+        for token, same in places.items():
+            evidence.low[same] = sum(chance for other, chance in chances.items() if other < token)
+            evidence.high[same] = 1 - sum(chance for other, chance in chances.items() if other > token)
     return evidence
-
-
-def _compare(sampled: Sampled, members: NDArray[np.int64], evidence: Evidence) -> None:
-    tokens, logprobs = sampled.tokens[members], sampled.logprobs[members]
-    chances: dict[int, float] = {}
-    for token in np.unique(tokens).tolist():
-        same = members[tokens == token]
-        if len(same) > 2:  # with two different values it is unknown which is right
-            middle = float(np.median(logprobs[tokens == token]))
-            evidence.logprobs[same], chances[token] = middle, float(np.exp(middle))
-    for token in np.unique(tokens).tolist():
-        same = members[tokens == token]
-        evidence.low[same] = sum(chance for other, chance in chances.items() if other < token)
-        evidence.high[same] = 1 - sum(chance for other, chance in chances.items() if other > token)

@@ -1,11 +1,7 @@
 """The results of an audit: findings with fault, place and message, collected by check."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from earl.agents.chat import Chat
-from earl.errors import boundary
 
 
 class Fault(StrEnum):
@@ -48,9 +44,8 @@ class Finding:
     """Index in the episode's tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unchecked:
-    reason: str
+class Unchecked(Exception):
+    """Why a check, or a part of it, is left out: yielded, or raised where the check ends with it."""
 
 
 Said = Finding | Unchecked
@@ -60,10 +55,16 @@ Said = Finding | Unchecked
 class Verdict:
     check: str
     question: str
-    files: int = 0
+    files: int
     findings: list[Finding] = field(default_factory=list)
     unchecked: dict[str, int] = field(default_factory=dict)
     """Reason for an omitted check → number of files."""
+
+    def add(self, said: Said) -> None:
+        if isinstance(said, Finding):
+            self.findings.append(said)
+        else:
+            self.unchecked[str(said)] = self.unchecked.get(str(said), 0) + 1
 
     @property
     def state(self) -> str:
@@ -85,31 +86,3 @@ class Audit:
     def findings(self) -> list[Finding]:
         """The findings of all checks; those nearest to the cause come first."""
         return [finding for verdict in self.verdicts for finding in verdict.findings]
-
-
-LONGEST = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """Makes findings in one episode, and quotes its tokens."""
-
-    chat: Chat
-    step: int
-    episode: int
-
-    def finding(self, fault: Fault, message: str, turn: int | None = None, token: int | None = None) -> Finding:
-        return Finding(fault, message, self.step, self.episode, turn, token)
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """Tokens as quoted text; as numbers if they cannot be decoded."""
-        if not tokens:
-            return "nothing"
-        with boundary() as fault:  # a damaged file may hold invalid token ids
-            text = repr(str(self.chat.tokenizer.decode(list(tokens), skip_special_tokens=False)))
-        if fault.message:
-            text = f"tokens {', '.join(map(str, tokens))}"
-        return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-    def more(self, count: int) -> str:
-        return f" (and {count - 1} more tokens)" if count > 1 else ""

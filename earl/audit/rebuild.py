@@ -3,21 +3,21 @@
 stored episode ─▶ its replies ─▶ a new Episode of the same task and seed ─▶ what a sound file would hold
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.agents.chat import Chat
+from earl.audit.findings import Fault, Finding
 from earl.config import Config
 from earl.errors import boundary
-from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory, draw, episode_seed
-from earl.trajectory import StopReason, Task, Trajectory, Turn
+from earl.trajectory import Task, Trajectory, Turn
 
-# The expected episodes of a step are derived from the run's seed alone, as in training.
+LONGEST = 60  # characters of a quotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,8 @@ class Slot:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """The assignment of stored episodes to slots."""
-
-    slots: tuple[Slot, ...]
-    taken: tuple[int | None, ...]
-    """Slot of each stored episode; None if its task and seed match no slot of the step."""
-    twins: dict[int, int]
-    """Duplicate episode → the episode with the same task and seed that is in the right place."""
-
-
 def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
-    """The slots of a step, in the order of its file."""
+    """The slots of a step, in the order of its file. They follow from the run's seed alone, as in training."""
     drawn = draw(config, step)
     return tuple(
         Slot(task, episode_seed(drawn.seed, number, member))
@@ -47,151 +36,134 @@ def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
     )
 
 
-def place(slots: tuple[Slot, ...], stored: Sequence[Trajectory]) -> Placing:
-    numbers = {slot: number for number, slot in enumerate(slots)}
-    taken = tuple(numbers.get(Slot(episode.task, episode.seed)) for episode in stored)
-    claims: dict[int, list[int]] = {}
-    for index, slot in enumerate(taken):
-        if slot is not None:
-            claims.setdefault(slot, []).append(index)
-    twins: dict[int, int] = {}
-    for slot, members in claims.items():
-        rightful = slot if slot in members else members[0]
-        twins |= {index: rightful for index in members if index != rightful}
-    return Placing(slots, taken, twins)
-
-
-Span = tuple[int, int]
-"""First and past-last token of a reply."""
-
-
 @dataclass(frozen=True, slots=True)
 class Replay:
-    index: int
-    """Index in the file."""
+    world: EpisodeFactory
+    step: int
+    index: int  # in the file
     stored: Trajectory
-    played: Trajectory | None
-    """The replay; None if the replies could not be played."""
+    slot: Slot
+    played: Trajectory  # the replay, with the stored log-probs; if it failed, the stored episode
     waiting: bool = False
     """Whether the replay still waited for a reply after the last stored one; `played.stop` is then the stored one."""
-    room: tuple[int, ...] = ()
-    """Token limit of each reply."""
-    fault: str | None = None
-    slot: Slot | None = None
+    room: tuple[int, ...] = ()  # token limit of each reply
+    fault: str | None = None  # why the replies could not be played
 
     @property
     def same_tokens(self) -> bool:
-        return self.played is not None and np.array_equal(self.stored.tokens, self.played.tokens)
+        return self.fault is None and np.array_equal(self.stored.tokens, self.played.tokens)
 
     @property
-    def distance(self) -> int:
-        return 1 << 40 if self.played is None else _distance(self.stored, self.played) + self.waiting
+    def distance(self) -> tuple[int, int, int]:
+        """Zeros if equal. Tokens weigh most, then authors and sampled marks, then the rest."""
+        if self.fault is not None:
+            return 1 << 40, 0, 0
+        if not self.same_tokens:
+            start, ours, theirs = edit(self.stored.tokens.tolist(), self.played.tokens.tolist())
+            return 1 + max(ours, theirs) - start, 0, self.waiting
+        wrong = 0
+        for name in ("authors", "sampled"):
+            stored, played = getattr(self.stored, name), getattr(self.played, name)
+            wrong += abs(len(stored) - len(played)) or int((stored != played).sum())
+        return 0, wrong, (_bare(self.stored) != _bare(self.played)) + self.waiting
+
+    def play(self, slot: Slot, replies: Sequence[Completion]) -> "Replay":
+        """This replay with other replies, in another slot."""
+        room = []
+        with boundary() as fault:  # a damaged file may make tokenizer, players or environment fail
+            episode = self.world.episode(slot.task, slot.seed, 0)
+            for completion in replies:
+                if episode.stop is not None:
+                    break
+                room.append(episode.prompt().max_tokens)
+                episode.receive(completion)
+            waiting = episode.stop is None
+            episode.stop = episode.stop or self.stored.stop
+            played = episode.trajectory()
+            if len(self.stored.logprobs) == len(played.tokens):
+                played = replace(played, logprobs=self.stored.logprobs)
+        if fault.message:
+            return replace(self, slot=slot, played=self.stored, fault=fault.message)
+        return replace(self, slot=slot, played=played, waiting=waiting, room=tuple(room), fault=None)
+
+    def finding(self, fault: Fault, message: str, turn: int | None = None, token: int | None = None) -> Finding:
+        return Finding(fault, message, self.step, self.index, turn, token)
+
+    def quote(self, tokens: Sequence[int]) -> str:
+        """Tokens as quoted text; as numbers if they cannot be decoded."""
+        if not tokens:
+            return "nothing"
+        with boundary() as fault:  # a damaged file may hold invalid token ids
+            text = repr(str(self.world.chat.tokenizer.decode(list(tokens), skip_special_tokens=False)))
+        if fault.message:
+            text = f"tokens {', '.join(map(str, tokens))}"
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def rebuild(world: EpisodeFactory, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
+def more(count: int) -> str:
+    return f" (and {count - 1} more tokens)" if count > 1 else ""
+
+
+def rebuild(world: EpisodeFactory, step: int, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
     """The best replay over possible slots (the likeliest first) and readings of the stored replies."""
-    best = Replay(index, stored, None, fault="it names no replies")
-    for slot in slots:
-        for completions in readings(world.chat, stored):
-            found = play_again(world, index, stored, slot, completions)
-            if found.distance < best.distance or best.played is None:
-                best = found
-            if not best.distance:
-                return best
-    return best
+    blank = Replay(world, step, index, stored, slots[0], stored)
+    tried: list[Replay] = []
+    for replay in (blank.play(slot, replies) for slot in slots for replies in readings(world.chat, stored)):
+        if not any(replay.distance):
+            return replay
+        tried.append(replay)
+    return min(tried, key=lambda replay: replay.distance)
 
 
-def readings(chat: Chat, stored: Trajectory) -> Iterable[list[Completion]]:
+def readings(chat: Chat, stored: Trajectory) -> Iterator[list[Completion]]:
     """The replies, located by turns, by versions, and by actions."""
     by_turns = [(turn.action_start, turn.end) for turn in stored.turns]
-    yield completions_of(chat, stored, by_turns)
-    by_versions = sampled_spans(stored)
+    yield _replies(chat, stored, by_turns)
+    by_versions = runs(stored.sampled)
     if by_versions != by_turns:
-        yield completions_of(chat, stored, by_versions)
+        yield _replies(chat, stored, by_versions)
     yield [_as_acted(chat, stored, turn) for turn in stored.turns]
 
 
 def _as_acted(chat: Chat, stored: Trajectory, turn: Turn) -> Completion:
     """The reply of a turn, re-encoded from its action if its tokens disagree with the action."""
-    found = completions_of(chat, stored, [(turn.action_start, turn.end)])
-    if turn.action is None and found:
-        return found[0]
-    action = turn.action or ""
-    if found and found[0].finished and action in chat.decode(tuple(found[0].tokens)):
-        return found[0]
-    tokens = chat.written(action)
-    return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), True)
+    for found in _replies(chat, stored, [(turn.action_start, turn.end)]):
+        if turn.action is None or (found.finished and turn.action in chat.decode(tuple(found.tokens))):
+            return found
+    return written(chat, turn.action or "")
 
 
-def completions_of(chat: Chat, stored: Trajectory, spans: Sequence[Span]) -> list[Completion]:
-    """The stored replies at the given spans; parts outside the tokens are ignored."""
-    replies = []
-    for start, end in spans:
-        tokens = stored.tokens[max(0, start) : max(0, end)].tolist()
-        if not tokens:
-            continue
-        logprobs = stored.logprobs[start:end].tolist()
-        logprobs += [0.0] * (len(tokens) - len(logprobs))
-        versions = [max(0, version) for version in stored.versions[start:end].tolist()]
-        versions += [0] * (len(tokens) - len(versions))
-        replies.append(Completion(tokens, logprobs, versions, tokens[-1] in chat.stop))
-    return replies
+def written(chat: Chat, action: str) -> Completion:
+    return _reply(chat, chat.written(action), [])
 
 
-def sampled_spans(stored: Trajectory) -> list[Span]:
-    runs = groupby(enumerate(stored.sampled.tolist()), key=lambda item: item[1])
-    places = [[place for place, _ in members] for sampled, members in runs if sampled]
-    return [(run[0], run[-1] + 1) for run in places]
+def _replies(chat: Chat, stored: Trajectory, spans: Sequence[tuple[int, int]]) -> list[Completion]:
+    """The stored replies from first to past-last token; parts outside the tokens are ignored."""
+    places = [slice(max(0, start), max(0, end)) for start, end in spans]
+    parts = [(stored.tokens[place].tolist(), stored.versions[place].tolist()) for place in places]
+    return [_reply(chat, tokens, versions) for tokens, versions in parts if tokens]
 
 
-def play_again(
-    world: EpisodeFactory, index: int, stored: Trajectory, slot: Slot, completions: Sequence[Completion]
-) -> Replay:
-    room = []
-    with boundary() as fault:  # a damaged file may make tokenizer, players or environment fail
-        episode = world.episode(slot.task, slot.seed, 0)
-        for completion in completions:
-            if episode.stop is not None:
-                break
-            room.append(episode.prompt().max_tokens)
-            episode.receive(completion)
-        waiting = episode.stop is None
-        played = _left(episode, stored.stop)
-    if fault.message:
-        return Replay(index, stored, None, fault=fault.message)
-    return Replay(index, stored, played, waiting, tuple(room), None, slot)
+def _reply(chat: Chat, tokens: list[int], versions: list[int]) -> Completion:
+    """A reply as from a sampler. What the file lacks of the versions is 0; `Replay.play` takes the log-probs over."""
+    known = [max(0, version) for version in versions] + [0] * (len(tokens) - len(versions))
+    return Completion(tokens, [0.0] * len(tokens), known, tokens[-1] in chat.stop)
 
 
-def _left(episode: Episode, otherwise: StopReason) -> Trajectory:
-    if episode.stop is None:
-        episode.stop = otherwise
-    return episode.trajectory()
+def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and past-last place of each run of set places."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
-def _distance(stored: Trajectory, played: Trajectory) -> int:
-    """0 if equal. Tokens weigh most, then authors and sampled marks, then the rest."""
-    tokens = edit(stored.tokens.tolist(), played.tokens.tolist())
-    if tokens is not None:
-        start, ours, theirs = tokens
-        return (1 + max(ours, theirs) - start) << 20
-    wrong = 0
-    for name in ("authors", "sampled"):
-        ours_, theirs_ = getattr(stored, name), getattr(played, name)
-        wrong += abs(len(ours_) - len(theirs_)) if len(ours_) != len(theirs_) else int((ours_ != theirs_).sum())
-    return (wrong << 8) + (bare(stored) != bare(played))
-
-
-def bare(trajectory: Trajectory) -> tuple[object, ...]:
+def _bare(trajectory: Trajectory) -> tuple[object, ...]:
     """Everything but arrays, task and wall times; of an error only whether there was one."""
     turns = tuple(replace(turn, seconds=0.0) for turn in trajectory.turns)
-    facts = (trajectory.stop, trajectory.outcome, trajectory.illegal, trajectory.error is not None)
-    return (turns, *facts)
+    return turns, trajectory.stop, trajectory.outcome, trajectory.illegal, trajectory.error is not None
 
 
-def edit(stored: Sequence[int], played: Sequence[int]) -> tuple[int, int, int] | None:
+def edit(stored: Sequence[int], played: Sequence[int]) -> tuple[int, int, int]:
     """The one stretch in which two sequences differ: start, end in the first, end in the second."""
-    if stored == played:
-        return None
     shorter = min(len(stored), len(played))
     head = next((i for i in range(shorter) if stored[i] != played[i]), shorter)
     tail = next((i for i in range(shorter - head) if stored[-1 - i] != played[-1 - i]), shorter - head)

@@ -1,15 +1,15 @@
 """The audited run: stored steps, recipe, metrics and weights. One damaged file does not hide the others."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from earl.config import MOST, Config
+from earl.config import MOST
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
 from earl.group import Group
@@ -21,7 +21,6 @@ from earl.runs.folder import RunFolder
 from earl.runs.signing import SignatureError, Signer, signer
 from earl.runs.storage import step_name, step_of
 from earl.runs.store import Store
-from earl.runs.tables import Series
 from earl.trajectory import TrainingRecord, Trajectory
 
 
@@ -69,21 +68,15 @@ def _by_name(path: Path) -> tuple[int, list[Group], list[TrainingRecord]]:
     return step, trajectories.from_table(table, strict=False), trajectories.experiences_of(table)
 
 
-@dataclass
 class AuditedRun:
     """A run's folder, read for an audit. Raises EarlError if its recipe cannot be read."""
 
-    folder: RunFolder
-    config: Config = field(init=False)
-    problems: list[str] = field(default_factory=list)
-    """Damage outside the stored trajectories."""
-    signers: list[Signer] = field(default_factory=list)
-    """Signers of the run and of each of its checkpoints."""
-    forged: list[str] = field(default_factory=list)
-    """Signatures that are invalid, or required and missing."""
-
-    def __post_init__(self) -> None:
-        self.config = build(self.folder.recipe())
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self.config = folder, build(folder.recipe())
+        self.problems: list[str] = []  # damage outside the stored trajectories
+        self.signers: list[Signer] = []  # of the run and of each of its checkpoints
+        self.forged: list[str] = []  # signatures that are invalid, or required and missing
+        self._policies: dict[int, Policy] = {}
         with self._noting():
             self.signers.append(signer(self.folder))
 
@@ -108,10 +101,14 @@ class AuditedRun:
         return sound
 
     @cached_property
-    def metrics(self) -> Series | None:
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """The numbers of each step; none if the database is damaged."""
+        steps: defaultdict[int, dict[str, float]] = defaultdict(dict)
         with self._noting(), Store(self.folder.database, read_only=True) as store:
-            return store.metrics()
-        return None
+            for name, points in store.metrics().items():
+                for step, value in points:
+                    steps[step][name] = value
+        return dict(steps)
 
     def policy(self, step: int) -> Policy | None:
         """The policy of a step's checkpoint; None if there is none."""
@@ -120,11 +117,8 @@ class AuditedRun:
         if step not in self._policies:
             self._policies.clear()  # one at a time: a model may be large
             self._policies[step] = load(self.checkpoints[step].path)
+            self._policies[step].model.eval()
         return self._policies[step]
-
-    @cached_property
-    def _policies(self) -> dict[int, Policy]:
-        return {}
 
     @cached_property
     def world(self) -> EpisodeFactory:
@@ -136,7 +130,7 @@ class AuditedRun:
     def world_at(self, step: int) -> EpisodeFactory:
         """As `world`, with the context limit at the time a step's episodes began."""
         began = max(step - self.config.placement.max_staleness, min(step, self.config.warm_start.steps + 1))
-        limit = self.numbers(began).get("context/limit")
+        limit = self.metrics.get(began, {}).get("context/limit")
         if limit is None or not 1 <= limit <= MOST:
             return self.world
         return replace(self.world, rules=replace(self.world.rules, context_limit=int(limit)))
@@ -145,18 +139,3 @@ class AuditedRun:
         """The versions that may have sampled a step's episodes: one if rollout and learner take turns."""
         ahead = self.config.placement.max_staleness
         return range(max(step - 1 - ahead, min(step - 1, self.config.warm_start.steps)), step)
-
-    def numbers(self, step: int) -> dict[str, float]:
-        return self._by_step.get(step, {})
-
-    @cached_property
-    def _by_step(self) -> dict[int, dict[str, float]]:
-        steps: dict[int, dict[str, float]] = {}
-        for name, points in (self.metrics or {}).items():
-            for step, value in points:
-                steps.setdefault(step, {})[name] = value
-        return steps
-
-    def model(self, step: int) -> Any:
-        policy = self.policy(step)
-        return None if policy is None else policy.model.eval()

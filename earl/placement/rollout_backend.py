@@ -19,7 +19,6 @@ from earl.placement.peers import Peers
 from earl.rollout.invented import Invention, rows_of
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
-from earl.runs.storage import void
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
 
@@ -105,7 +104,7 @@ class Players(Protocol):
 
     def snapshot(self) -> Callable[[Path], None]:
         """Copy the groups played ahead for later steps; the result writes them into a folder. Here there are none."""
-        return void
+        return lambda _: None
 
     def restore(self, folder: Path) -> None:
         """Continue from a snapshot; all other groups are dropped. Here there are none."""

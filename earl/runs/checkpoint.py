@@ -166,7 +166,7 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
         except Damaged as error:
             damaged.append(error)
     if damaged:
-        cure = "; no checkpoint before it is whole: put the file back from a copy, or start a new run"
+        cure = "; no other checkpoint is whole: put the file back from a copy, or start a new run"
         raise Damaged(damaged[0].path, damaged[0].fault, cure)
     return None, []
 

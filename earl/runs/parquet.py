@@ -5,7 +5,7 @@ page is read first, and for text the dictionary whose entries the pages repeat.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -30,27 +30,24 @@ def read_table(data: BinaryIO, arrays: frozenset[str]) -> pa.Table:
     Raises pa.ArrowException, OSError or ValueError when it is unreadable or would take too much memory for its size."""
     limits = {"thrift_string_size_limit": LONGEST_TEXT, "thrift_container_size_limit": 1 << 20}
     with pq.ParquetFile(data, page_checksum_verification=True, **limits) as file:
-        _examine(data, file.metadata, arrays, _Room(data.seek(0, os.SEEK_END)))
+        _examine(data.seek(0, os.SEEK_END), _decoded(data, file.metadata, arrays))
         return file.read(use_threads=False)
 
 
-class _Room:
-    """Remaining memory allowance of a file."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self._left = min(LEAST_ROOM + RATIO * num_bytes, MOST_ROOM)
-
-    def take(self, num_bytes: int) -> None:
-        """Raises ValueError when the allowance is used up."""
-        self._left -= num_bytes
-        if self._left < 0:
+def _examine(size: int, decoded: Iterable[int]) -> None:
+    """Raises ValueError when the parts of a file will take more memory, in bytes, than its size allows."""
+    left = min(LEAST_ROOM + RATIO * size, MOST_ROOM)
+    for num_bytes in decoded:
+        left -= num_bytes
+        if left < 0:
             raise ValueError("it is small but would take far more memory than its size allows")
 
 
-def _examine(data: BinaryIO, footer: Any, arrays: frozenset[str], room: _Room) -> None:
+def _decoded(data: BinaryIO, footer: Any, arrays: frozenset[str]) -> Iterator[int]:
+    """The memory that rows and pages will take, in bytes, one by one."""
     if footer.num_columns > MOST_COLUMNS:
         raise ValueError(f"it has {footer.num_columns} columns, at most {MOST_COLUMNS} are read")
-    room.take(VALUE_BYTES * footer.num_rows)
+    yield VALUE_BYTES * footer.num_rows
     for group in range(footer.num_row_groups):
         for number in range(footer.num_columns):
             kind = footer.schema.column(number)
@@ -59,7 +56,7 @@ def _examine(data: BinaryIO, footer: Any, arrays: frozenset[str], room: _Room) -
             size = NUMBER_BYTES if kind.path.partition(".")[0] in arrays else VALUE_BYTES
             text = kind.physical_type == "BYTE_ARRAY"
             for num_values, num_bytes in _pages(data, footer.row_group(group).column(number), kind.path, text):
-                room.take(size * num_values + num_bytes + PAGE_BYTES)
+                yield size * num_values + num_bytes + PAGE_BYTES
 
 
 def _pages(data: BinaryIO, column: Any, path: str, text: bool) -> Iterator[tuple[int, int]]:

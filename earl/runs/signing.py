@@ -10,16 +10,16 @@ import json
 import os
 import re
 import sqlite3
-import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
-from earl.runs.storage import storage, write_text
+from earl.runs.storage import MOST_BYTES, OddFile, opened, read_below, storage, write_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 FILE = "signature.json"  # in a run's folder; a checkpoint's signature is in its state.json
 DEMAND = "EARL_REQUIRE_SIGNED"  # environment variable; 1: refuse what no trusted key has signed
 _DOMAIN = b"earl signature 1\n"
-_LIMIT_BYTES = 16 << 20
 _KEY = re.compile("[0-9a-f]{64}")
 _INSTALL = "pip install 'earl[sign]'"
 
@@ -68,16 +67,14 @@ def new_key(name: str) -> str:
     with storage(path, then="try again"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
         except FileExistsError as error:
             raise EarlError(f"{path} exists already, its public line is in {trusted_path()}; move it away") from error
-        try:
-            os.write(descriptor, secret)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        with trusted_path().open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+        with trusted_path().open("a", encoding="utf-8") as lines:
+            lines.write(f"{line}\n")
     return line
 
 
@@ -88,8 +85,7 @@ def _public(key: "Ed25519PrivateKey") -> str:
 def _own_key() -> "Ed25519PrivateKey | None":
     """The user's private key; None when there is none. Raises EarlError when others can read it, or it is invalid."""
     path = key_path()
-    with storage(path, then="try again"):
-        secret = _read(path, private=True)
+    secret = _user_file(path, private=True)
     if secret is None:
         return None
     with _library(f"{path} is there, but signing with it"):
@@ -116,8 +112,7 @@ def _library(what: str) -> Iterator[None]:
 def _trusted_keys() -> dict[str, str]:
     """Names of the trusted keys, by public key. Raises EarlError for an invalid line."""
     path, names = trusted_path(), {}
-    with storage(path, then="try again"):
-        text = (_read(path) or b"").decode(errors="replace")
+    text = (_user_file(path) or b"").decode(errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split(maxsplit=2)
         if not words or words[0].startswith("#"):
@@ -195,23 +190,19 @@ def _bad(folder: Path, fault: str) -> SignatureError:
     )
 
 
-def _read(path: Path, private: bool = False) -> bytes | None:
-    """Read a small regular file, never a link; None when it is missing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a FIFO would wait for its writer
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise EarlError(f"{path} cannot be opened ({error.strerror}): put a plain file there") from error
-    try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LIMIT_BYTES:
-            raise EarlError(f"{path} is not a regular file of at most {_LIMIT_BYTES >> 20} MiB: move it away")
-        if private and (about.st_mode & 0o077 or about.st_uid != os.geteuid()):
-            raise EarlError(f"{path} is a private key that others can read: chmod 600 it, or make a new one")
-        return os.read(descriptor, about.st_size)
-    finally:
-        os.close(descriptor)
+def _user_file(path: Path, private: bool = False) -> bytes | None:
+    """A file with keys of the user, never a link; None when it is missing."""
+    with storage(path, then="try again"):
+        try:
+            with opened(path.parent, path) as file:
+                about = os.fstat(file.fileno())
+                if private and (about.st_mode & 0o077 or about.st_uid != os.geteuid()):
+                    raise EarlError(f"{path} is a private key that others can read: chmod 600 it, or make a new one")
+                return file.read(MOST_BYTES)
+        except FileNotFoundError:
+            return None
+        except OddFile as error:
+            raise EarlError(f"{path} cannot be opened, it is not a regular file: put a plain file there") from error
 
 
 @contextmanager
@@ -231,11 +222,11 @@ def signed_run(folder: RunFolder) -> Iterator[None]:
 
 def signer(folder: RunFolder) -> Signer:
     """The signer of a run as a whole, when it last ended or stopped. Raises as `checked`."""
+    signature = None
     try:
-        with storage(folder.path):
-            text = _read(folder.path / FILE)
-        signature = None if text is None else json.loads(text) or ""
-    except (EarlError, ValueError, RecursionError) as error:
+        with storage(folder.path), suppress(FileNotFoundError):
+            signature = parse_json_object(read_below(folder.path, folder.path / FILE))
+    except (EarlError, ValueError) as error:
         raise _bad(folder.path, f"{FILE} cannot be read ({error})") from error
     return checked(folder.path, signature, lambda: _digests_of(folder))
 

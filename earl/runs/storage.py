@@ -22,9 +22,6 @@ from typing import BinaryIO
 
 from earl.errors import EarlError
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST})
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 """Errors of opening a link (without following it), a socket or FIFO, or a folder for writing."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -33,6 +30,23 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _IN_WORDS = re.compile(r"\(os error ([0-9]+)\)|: Input/output error \(([0-9]+)\)$")
 """How Rust libraries (safetensors, tokenizers) and torch name an errno."""
 MOST_BYTES = 32 << 20  # of a file that is read whole: recipes, states, descriptions, locks
+_MENDABLE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "no space left at {path}: free space, then {then}"),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), "{path} is refused ({why}): permit it, or choose another folder"
+    ),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST),
+        "{path} stands where a folder is needed, or below a file: choose another folder",
+    ),
+    **dict.fromkeys(_NO_FILE, "{path} stands where a file is needed: move it away, or choose another place"),
+    errno.ENOENT: "{path} has vanished while it was in use: leave the run's folder alone, then {then}",
+    errno.EIO: "the disk failed at {path} (I/O error): check it and free space, then {then}",
+    errno.EBUSY: "{path} is locked by another process: wait until it ends, then try again",
+    errno.EILSEQ: "{path} is damaged, not a readable SQLite database: move it and its -wal and -shm files away "
+    "(the recorded metrics are lost, the checkpoints are not), then {then}",
+}
+"""What is wrong and its cure, for the faults that a user can mend."""
 _SQLITE = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -52,45 +66,20 @@ def storage(path: Path, then: str = "continue with --resume") -> Iterator[None]:
     try:
         yield
     except Exception as error:  # tokenizers raises bare Exceptions
-        mendable = _mendable(path, _code(error), then)
-        if mendable is None:
+        code = _code(error)
+        if code not in _MENDABLE:
             raise
-        raise mendable from error
+        raise EarlError(_MENDABLE[code].format(path=path, then=then, why=os.strerror(code))) from error
 
 
-def _code(error: Exception) -> int | None:
-    if isinstance(error, FileNotFoundError):
-        return errno.ENOENT  # safetensors leaves the number out
-    if isinstance(error, OSError):
-        return error.errno
+def _code(error: Exception) -> int:
+    """The errno of a fault of the disk; 0 for any other error."""
+    if isinstance(error, OSError):  # safetensors leaves the number out
+        return errno.ENOENT if isinstance(error, FileNotFoundError) else error.errno or 0
     if isinstance(error, sqlite3.Error):
-        return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)  # the low byte is the kind
+        return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, 0)  # the low byte is the kind
     in_words = None if isinstance(error, EarlError) else _IN_WORDS.search(str(error))
-    return int(in_words[1] or in_words[2]) if in_words else None
-
-
-def _mendable(path: Path, code: int | None, then: str) -> EarlError | None:
-    """The error with rule and cure for an errno; None for a fault that the user cannot fix."""
-    if code in _FULL:
-        return EarlError(f"no space left at {path}: free space, then {then}")
-    if code in _REFUSED:
-        return EarlError(f"{path} is refused ({os.strerror(code or 0)}): permit it, or choose another folder")
-    if code in _NO_FOLDER:
-        return EarlError(f"{path} stands where a folder is needed, or below a file: choose another folder")
-    if code in _NO_FILE:
-        return EarlError(f"{path} stands where a file is needed: move it away, or choose another place")
-    if code == errno.ENOENT:
-        return EarlError(f"{path} has vanished while it was in use: leave the run's folder alone, then {then}")
-    if code == errno.EIO:
-        return EarlError(f"the disk failed at {path} (I/O error): check it and free space, then {then}")
-    if code == errno.EBUSY:
-        return EarlError(f"{path} is locked by another process: wait until it ends, then try again")
-    if code == errno.EILSEQ:
-        return EarlError(
-            f"{path} is damaged, not a readable SQLite database: move it and its -wal and -shm files away "
-            f"(the recorded metrics are lost, the checkpoints are not), then {then}"
-        )
-    return None
+    return int(in_words[1] or in_words[2]) if in_words else 0
 
 
 class OddFile(EarlError):
@@ -253,10 +242,6 @@ def remove_abandoned(folder: Path) -> None:
 def write_text(path: Path, text: str, root: Path | None = None) -> None:
     """Write a text file atomically, as `replace_file` does."""
     replace_file(path, lambda file: file.write(text.encode()), root)
-
-
-def void(_: object) -> None:
-    """Drop a value that a callback must not return."""
 
 
 def sync(path: Path) -> None:

@@ -27,11 +27,9 @@ from earl.runs.tables import (
     RecordedMatch,
     Series,
     checked_bytes,
-    from_real,
-    match_row,
+    number,
     recorded_match,
     schema,
-    to_real,
 )
 from earl.trajectory import ContextTokens
 
@@ -50,7 +48,7 @@ class Store:
         Raises EarlError when it is missing (reader), damaged, from a newer earl, or the disk refuses."""
         self._path = path
         if read_only and not path.is_file():
-            raise _nothing_at(path)
+            raise EarlError(f"no numbers at {path}: the run has not recorded a step yet; wait for its first")
         with storage(path):
             checked_database(path, read_only and not _interrupted(path))
             self._connection = sqlite3.connect(_address(path, read_only), uri=True, isolation_level=None)
@@ -156,93 +154,76 @@ class Store:
     ) -> None:
         """Record the numbers of one step atomically, replacing earlier ones.
         Timings are seconds by stage; `phase` is that of the matches; `contexts` are the tokens by turn and author."""
-        with self._transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)",
-                [(step, name, to_real(value)) for name, value in metrics.items()],
-            )
-            connection.executemany(
-                "INSERT OR REPLACE INTO timings VALUES (?, ?, ?)",
-                [(step, stage, to_real(seconds)) for stage, seconds in timings.items()],
-            )
-            connection.executemany(
-                f"INSERT OR REPLACE INTO matches VALUES ({', '.join('?' * 12)})",
-                [match_row(step, phase, result) for result in matches],
-            )
-            connection.executemany("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?, ?)", map(astuple, contexts))
+        self._write(
+            metrics=[(step, name, float(value)) for name, value in metrics.items()],
+            timings=[(step, stage, float(seconds)) for stage, seconds in timings.items()],
+            matches=[(step, phase, *astuple(result)[:-1]) for result in matches],
+            contexts=[astuple(cell) for cell in contexts],
+        )
 
     def event(self, step: int, kind: str, message: str) -> None:
-        with self._transaction() as connection:
-            connection.execute(
-                "INSERT INTO events (step, time, kind, message) VALUES (?, ?, ?, ?)",
-                (step, time.time(), kind, message),
-            )
+        self._write(events=[(None, step, time.time(), kind, message)])
 
     def decision(self, decision: RecordedDecision) -> None:
         """Record a stage's choice; a repeated step has several."""
+        self._write(decisions=[(None, *astuple(decision))])
+
+    def _write(self, **tables: list[tuple[Any, ...]]) -> None:
+        """Write the rows of some tables together; SQLite keeps a NaN as NULL."""
         with self._transaction() as connection:
-            connection.execute(
-                "INSERT INTO decisions (step, stage, choice, before, reason, why, inputs) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                astuple(decision),
-            )
+            for name, rows in tables.items():
+                if rows:
+                    places = ", ".join("?" * len(rows[0]))
+                    connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({places})", rows)
 
     def forget_after(self, step: int) -> None:
         """Delete every row of a later step: a run resumed from `step` repeats them identically."""
         with self._transaction() as connection:
-            for table in ("metrics", "timings", "events", "matches", "contexts", "decisions"):
+            for table in TABLES:
                 connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
 
-    def metrics(self, names: Sequence[str] | None = None, since: int = 0) -> Series:
-        """The named metrics (all when None) from step `since` on, in order of step."""
-        if names is None:
-            return self._series("SELECT name, step, value FROM metrics WHERE step >= ? ORDER BY step, name", (since,))
-        places = ", ".join("?" * len(names))
-        return self._series(
-            f"SELECT name, step, value FROM metrics WHERE step >= ? AND name IN ({places}) ORDER BY step, name",
-            (since, *names),
-        )
+    def metrics(self, since: int = 0) -> Series:
+        """Every metric from step `since` on, in order of step."""
+        return self._series("SELECT name, step, value FROM metrics WHERE step >= ? ORDER BY step, name", since)
 
     def timings(self, since: int = 0) -> Series:
         """Seconds by stage from step `since` on, in order of step."""
-        return self._series("SELECT stage, step, seconds FROM timings WHERE step >= ? ORDER BY step, stage", (since,))
+        return self._series("SELECT stage, step, seconds FROM timings WHERE step >= ? ORDER BY step, stage", since)
 
     def matches(self) -> list[RecordedMatch]:
-        rows = self._rows("SELECT * FROM matches ORDER BY step, phase, opponent, seat, exact")
-        return [recorded_match(*row) for row in rows]
+        return [recorded_match(*row) for row in self._table("matches", "step, phase, opponent, seat, exact")]
 
     def contexts(self) -> list[ContextTokens]:
-        """Tokens by step, turn and author; empty for a run of an earl that did not keep them."""
-        if self._format < ADDED["contexts"]:
-            return []
-        return [ContextTokens(*row) for row in self._rows("SELECT * FROM contexts ORDER BY step, turn, author")]
+        """Tokens by step, turn and author."""
+        return [ContextTokens(*row) for row in self._table("contexts", "step, turn, author")]
 
     def events(self) -> list[Event]:
-        return [Event(*row) for row in self._rows("SELECT step, time, kind, message FROM events ORDER BY id")]
+        return [Event(*row) for _, *row in self._table("events", "id")]
 
     def decisions(self) -> list[RecordedDecision]:
-        """Every decision, in order; empty for a run of an earl that made none."""
-        if self._format < ADDED["decisions"]:
-            return []
-        columns = "step, stage, choice, before, reason, why, inputs"
-        return [RecordedDecision(*row) for row in self._rows(f"SELECT {columns} FROM decisions ORDER BY id")]
+        return [RecordedDecision(*row) for _, *row in self._table("decisions", "id")]
+
+    def _table(self, name: str, order: str) -> list[tuple[Any, ...]]:
+        """Every row of a table, in order; none for a run of an earl that did not keep it."""
+        return self._rows(f"SELECT * FROM {name} ORDER BY {order}") if self._format >= ADDED.get(name, 1) else []
 
     def last_step(self) -> int | None:
         """The last step with numbers; None when there is none yet."""
         ends = [self._rows(f"SELECT step FROM {name} ORDER BY step DESC LIMIT 1") for name in ("metrics", "timings")]
         return max((row[0] for rows in ends for row in rows), default=None)
 
-    def _series(self, query: str, parameters: Sequence[str | int] = ()) -> Series:
+    def _series(self, query: str, since: int) -> Series:
         series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        for name, step, value in self._rows(query, parameters):
-            series[name].append((step, from_real(value)))
+        for name, step, value in self._rows(query, since):
+            series[name].append((step, number(value)))
         return dict(series)
 
-    def _rows(self, query: str, parameters: Sequence[str | int] = ()) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, *parameters: int) -> list[tuple[Any, ...]]:
         """The rows of a query, with their values checked."""
         rows: list[tuple[Any, ...]] = []
         if self._format == 0:  # created, but killed before the first commit
             return rows
-        longest = LONGEST if "message" in query or "inputs" in query else SHORT
+        longest = LONGEST if "events" in query or "decisions" in query else SHORT
         with self._guarded():
             before = self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
             cursor, taken = self._connection.execute(query, parameters), 0
@@ -290,10 +271,6 @@ def _address(path: Path, read_only: bool) -> str:
 def _interrupted(path: Path) -> bool:
     """Whether a process was killed while it created the database: the transaction is rolled back before a read."""
     return path.with_name(f"{path.name}-journal").exists()
-
-
-def _nothing_at(path: Path) -> EarlError:
-    return EarlError(f"no numbers at {path}: the run has not recorded a step yet; wait for its first")
 
 
 BEGINNINGS = ("start", "resume")

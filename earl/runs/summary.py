@@ -2,9 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from earl.config import MOST, Config
 from earl.errors import EarlError
@@ -63,34 +61,26 @@ def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
     steps = checkpoint.all_steps(folder.checkpoints)
     if not steps:
         raise EarlError(f"run {folder.name!r} has no checkpoint yet; train it with --resume {folder.name}")
-    kept = ", ".join(map(str, steps))
-    if which not in ("best", "last") and not (which.isascii() and which.isdigit()):
-        raise EarlError(f"--checkpoint {which!r} is neither 'best', 'last' nor a step; kept are the steps {kept}")
-    last = steps[-1] if which in ("best", "last") else int(which)
+    kept, last = ", ".join(map(str, steps)), steps[-1]
+    if which not in ("best", "last"):
+        if not (which.isascii() and which.isdigit()):
+            raise EarlError(f"--checkpoint {which!r} is neither 'best', 'last' nor a step; kept are the steps {kept}")
+        last = int(which)
     if last not in steps:
         raise EarlError(f"run {folder.name!r} keeps no checkpoint of step {last}; kept are the steps {kept}")
     try:
         found = checkpoint.load(folder.checkpoints / step_name(last))
-        best = found.state.get("best_step", last)
-        if which != "best" or best == last:
-            return found
+        best = found.state.get("best_step", last) if which == "best" else last
         if best not in steps:
             raise EarlError(
                 f"the checkpoint {found.path} names {best!r} as the best step; kept are the steps {kept}: name one of "
                 "them with --checkpoint"
             )
-        return checkpoint.load(folder.checkpoints / step_name(best))
+        return found if best == last else checkpoint.load(folder.checkpoints / step_name(best))
     except Damaged as error:
-        raise Damaged(error.path, error.fault, f"; {_another(folder, error.path)}") from error
-
-
-def _another(folder: RunFolder, damaged: Path) -> str:
-    others = [step for step in checkpoint.all_steps(folder.checkpoints) if step_name(step) != damaged.name]
-    for step in reversed(others):
-        with suppress(EarlError):
-            checkpoint.load(folder.checkpoints / step_name(step))
-            return f"choose a whole one with --checkpoint {step}"
-    return "no other checkpoint is whole: put the file back from a copy, or start a new run"
+        whole, _ = checkpoint.newest_whole(folder.checkpoints)
+        cure = f"choose a whole one with --checkpoint {whole.step}" if whole else "start a new run"
+        raise Damaged(error.path, error.fault, f"; {cure}") from error
 
 
 def context_limit(saved: Checkpoint) -> int | None:

@@ -31,6 +31,7 @@ ADDED = {"contexts": 2, "decisions": 3}  # format that introduced a table; a wri
 _COUNT, _SHARE, _NAME, _TEXT = (int, 0, 1 << 53), (float, -1e-6, 1 + 1e-6), (str, 0, 1000), (str, 0, 1 << 20)
 _BOUNDS: dict[str, tuple[type, float, float]] = {
     **dict.fromkeys(("episodes", "tokens"), _COUNT),
+    "id": (int, -(1 << 63), 1 << 63),
     "step": (int, 0, 10**9),
     "turn": (int, 0, 1000),
     "author": (int, min(Author), max(Author)),
@@ -102,33 +103,13 @@ class RecordedMatch:
     result: MatchResult
 
 
-def to_real(value: float) -> float | None:
-    """SQLite keeps infinities but turns NaN into NULL, so NaN is written as NULL."""
-    value = float(value)
-    return None if math.isnan(value) else value
-
-
-def from_real(value: float | None) -> float:
+def number(value: float | None) -> float:
+    """SQLite keeps infinities but turns NaN into NULL."""
     return math.nan if value is None else value
 
 
-def match_row(step: int, phase: str, result: MatchResult) -> tuple[object, ...]:
-    fractions = (result.win, result.draw, result.loss, result.illegal, result.truncated)
-    head = (step, phase, result.env, result.opponent, result.seat, int(result.exact), result.episodes)
-    return (*head, *map(to_real, fractions))
-
-
-def recorded_match(
-    step: int,
-    phase: str,
-    env: str,
-    opponent: str,
-    seat: int,
-    exact: int,
-    episodes: int,
-    *fractions: float | None,
-) -> RecordedMatch:
-    """Inverse of `match_row`."""
-    win, draw, loss, illegal, truncated = map(from_real, fractions)
-    result = MatchResult(env, opponent, seat, bool(exact), episodes, win, draw, loss, illegal, truncated)
-    return RecordedMatch(step, phase, result)
+def recorded_match(step: int, phase: str, env: str, opponent: str, seat: int, exact: int, *rest: Any) -> RecordedMatch:
+    """A row of the table `matches`."""
+    episodes, *fractions = rest
+    values: list[Any] = [number(value) for value in fractions]
+    return RecordedMatch(step, phase, MatchResult(env, opponent, seat, bool(exact), episodes, *values))

@@ -7,11 +7,11 @@ update. Also here: upgrades of older formats, column checksums, and match result
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,41 +25,27 @@ from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
 from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
 
-
-def upgraded(table: pa.Table, schema: pa.Schema, form: bytes) -> pa.Table:
-    """Convert a table of format 1 to `schema` and format `form`; any other is unchanged.
-    Format 1 had no summaries, so no turn is one, and no training records, which stay unknown."""
-    metadata = table.schema.metadata or {}
-    if metadata.get(b"earl.format") != b"1" or not {*table.column_names} < {*schema.names}:
-        return table
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    turns, kind = columns["turns"], schema.field("turns").type
-    known = [turns.values.field(place) for place in range(turns.values.type.num_fields)]
-    values = pa.StructArray.from_arrays(
-        [*known, pa.array(np.zeros(len(turns.values), bool))], fields=list(kind.value_type)
-    )
-    columns["turns"] = pa.ListArray.from_arrays(turns.offsets, values, type=kind)
-    arrays = [columns.get(field.name, pa.nulls(len(table), field.type)) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema.with_metadata({**metadata, b"earl.format": form}))
-
-
 _KEY = b"earl.seal"
 
 
 def sealed(table: pa.Table) -> pa.Table:
     """The table with a checksum of each numeric list column in its metadata, so that later changes are detected."""
-    digests = {field.name: _digest(table[field.name]) for field in table.schema if _numeric(field.type)}
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(digests).encode()})
+    seal = json.dumps(_digests(table)).encode()
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _KEY: seal})
 
 
 def changed(table: pa.Table) -> list[str]:
     """Columns of a stored table that differ from their checksums; none for a table without checksums."""
     try:
-        digests = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
+        told = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
     except ValueError:
         return [_KEY.decode()]
-    columns = {field.name: table[field.name] for field in table.schema if _numeric(field.type)}
-    return [name for name, digest in digests.items() if name not in columns or _digest(columns[name]) != digest]
+    now = _digests(table)
+    return [name for name, digest in told.items() if now.get(name) != digest]
+
+
+def _digests(table: pa.Table) -> dict[str, str]:
+    return {field.name: _digest(table[field.name]) for field in table.schema if _numeric(field.type)}
 
 
 def _numeric(kind: Any) -> bool:
@@ -68,11 +54,8 @@ def _numeric(kind: Any) -> bool:
 
 def _digest(column: Any) -> str:
     """Checksum of lengths and values, independent of chunks; a missing list differs from an empty one."""
-    lists = column.combine_chunks()
-    lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False).astype("<i8")
-    values = lists.flatten().to_numpy(zero_copy_only=False)
-    digest = hashlib.blake2b(lengths.tobytes(), digest_size=16)
-    digest.update(values.tobytes())
+    digest = hashlib.blake2b(_lengths(column).astype("<i8").tobytes(), digest_size=16)
+    digest.update(_parts(column)[1].to_numpy(zero_copy_only=False).tobytes())
     return digest.hexdigest()
 
 
@@ -85,23 +68,21 @@ def matches_from_bytes(data: bytes) -> list[MatchResult]:
     return [MatchResult(**{**fields, "faults": tuple(fields["faults"])}) for fields in json.loads(data)]
 
 
-T = TypeVar("T")
-
 FORMAT = b"2"  # version of the columns, in the table's metadata
 
-_TURN = pa.struct(
-    [
-        pa.field("context_start", pa.int32(), nullable=False),
-        pa.field("prompt_start", pa.int32(), nullable=False),
-        pa.field("action_start", pa.int32(), nullable=False),
-        pa.field("end", pa.int32(), nullable=False),
-        pa.field("action", pa.string()),
-        pa.field("reward", pa.float64(), nullable=False),
-        pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("summary", pa.bool_(), nullable=False),
-    ]
-)
-_ARRAYS = {"tokens": pa.int32(), "authors": pa.uint8(), "logprobs": pa.float32(), "versions": pa.int32()}
+
+def _list_of(kind: Any) -> Any:
+    return pa.list_(pa.field("element", kind, nullable=False))
+
+
+_PLACES = ("context_start", "prompt_start", "action_start", "end")
+_TURN = [
+    *(pa.field(name, pa.int32(), nullable=False) for name in _PLACES),
+    pa.field("action", pa.string()),
+    pa.field("reward", pa.float64(), nullable=False),
+    pa.field("seconds", pa.float64(), nullable=False),
+    pa.field("summary", pa.bool_(), nullable=False),
+]
 _SCALARS = {
     "step": pa.int64(),
     "group": pa.int32(),
@@ -115,10 +96,9 @@ _SCALARS = {
     "illegal": pa.int32(),
     "error": pa.string(),
 }
-_LISTS = {name: pa.list_(pa.field("element", kind, nullable=False)) for name, kind in _ARRAYS.items()}
-_LISTS["turns"] = pa.list_(pa.field("element", _TURN, nullable=False))
+_ARRAYS = {"tokens": pa.int32(), "authors": pa.uint8(), "logprobs": pa.float32(), "versions": pa.int32()}
 _LEARNED = {"mask": pa.bool_(), "advantages": pa.float32(), "new_logprobs": pa.float32()}
-_LISTS |= {name: pa.list_(pa.field("element", kind, nullable=False)) for name, kind in _LEARNED.items()}
+_LISTS = {name: _list_of(kind) for name, kind in {**_ARRAYS, "turns": pa.struct(_TURN), **_LEARNED}.items()}
 _NULLABLE = {"error", *_LEARNED}
 SCHEMA = pa.schema([pa.field(name, kind, name in _NULLABLE) for name, kind in {**_SCALARS, **_LISTS}.items()])
 """The columns, in order. Seeds are 64-bit signed."""
@@ -130,56 +110,37 @@ def to_table(groups: Sequence[Group], step: int, experiences: Sequence[TrainingR
     """The groups of one step as a table. A group has at least one trajectory.
     `experiences` are the training records of all trajectories, group after group; None: unknown."""
     rows = [trajectory for group in groups for trajectory in group.trajectories]
-    sizes = [len(group.trajectories) for group in groups]
-    assert all(sizes), "a group without trajectories has no task"
+    assert all(group.trajectories for group in groups), "a group without trajectories has no task"
+    assert not experiences or len(experiences) == len(rows), "an experience for every trajectory"
     tasks = [row.task for row in rows]
-    columns: dict[str, Any] = {
-        "step": np.full(len(rows), step, np.int64),
-        "group": np.repeat(np.arange(len(groups), dtype=np.int32), sizes),
+    scalars: dict[str, Sequence[Any]] = {
+        "step": [step] * len(rows),
+        "group": [number for number, group in enumerate(groups) for _ in group.trajectories],
         "env": [task.env for task in tasks],
         "task_seed": [task.seed for task in tasks],
         "seat": [task.seat for task in tasks],
         "opponent": [task.opponent for task in tasks],
-        "seed": [row.seed for row in rows],
-        "stop": [row.stop.value for row in rows],
-        "outcome": [row.outcome.value for row in rows],
-        "illegal": [row.illegal for row in rows],
-        "error": [row.error for row in rows],
     }
-    arrays = [pa.array(columns[name], kind) for name, kind in _SCALARS.items()]
-    offsets = _offsets(len(row.tokens) for row in rows)
-    for name, kind in _ARRAYS.items():
-        parts = [getattr(row, name) for row in rows] or [np.empty(0, kind.to_pandas_dtype())]
-        arrays.append(_list_column(name, offsets, pa.array(np.concatenate(parts), kind)))
-    arrays.append(_list_column("turns", _offsets(len(row.turns) for row in rows), _turn_values(rows)))
-    arrays += _learned_columns(len(rows), experiences)
+    scalars |= {name: [getattr(row, name) for row in rows] for name in ("seed", "stop", "outcome", "illegal", "error")}
+    arrays = [pa.array(scalars[name], kind) for name, kind in _SCALARS.items()]
+    arrays += [_list_column(name, [getattr(row, name) for row in rows]) for name in (*_ARRAYS, "turns")]
+    for name in _LEARNED:
+        known = [getattr(experience, name.removeprefix("new_")) for experience in experiences or ()]
+        arrays.append(_list_column(name, known) if known else pa.nulls(len(rows), _LISTS[name]))
     metadata = {b"earl.format": FORMAT, b"earl.step": str(step).encode()}
     return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
 
 
-def _learned_columns(count: int, experiences: Sequence[TrainingRecord] | None) -> list[Any]:
-    if not experiences:
-        return [pa.nulls(count, _LISTS[name]) for name in _LEARNED]
-    assert len(experiences) == count, "an experience for every trajectory"
-    columns = []
-    for name, kind in _LEARNED.items():
-        parts = [getattr(experience, name.removeprefix("new_")) for experience in experiences]
-        columns.append(_list_column(name, _offsets(map(len, parts)), pa.array(np.concatenate(parts), kind)))
-    return columns
-
-
-def _offsets(lengths: Iterable[int]) -> Any:
-    return pa.array(np.fromiter(accumulate(lengths, initial=0), np.int32))
-
-
-def _list_column(name: str, offsets: Any, values: Any) -> Any:
+def _list_column(name: str, parts: Sequence[Any]) -> Any:
+    offsets = pa.array(np.fromiter(accumulate(map(len, parts), initial=0), np.int32))
+    kind = _LISTS[name].value_type
+    if name == "turns":
+        turns = list(chain.from_iterable(parts))
+        children = [pa.array([getattr(turn, field.name) for turn in turns], field.type) for field in _TURN]
+        values = pa.StructArray.from_arrays(children, fields=_TURN)
+    else:
+        values = pa.array(np.concatenate([np.empty(0, kind.to_pandas_dtype()), *parts]), kind)
     return pa.ListArray.from_arrays(offsets, values, type=_LISTS[name])
-
-
-def _turn_values(rows: Sequence[Trajectory]) -> Any:
-    turns = list(chain.from_iterable(row.turns for row in rows))
-    children = [pa.array([getattr(turn, field.name) for turn in turns], field.type) for field in _TURN]
-    return pa.StructArray.from_arrays(children, fields=list(_TURN))
 
 
 def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
@@ -195,8 +156,7 @@ def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
         Trajectory,
         tasks,
         scalars["seed"],
-        *(_split(table[name]) for name in _ARRAYS),
-        _split_turns(table["turns"]),
+        *(_split(table[name]) for name in (*_ARRAYS, "turns")),
         map(StopReason, scalars["stop"]),
         map(Outcome, scalars["outcome"]),
         scalars["illegal"],
@@ -208,16 +168,16 @@ def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
 
 def _check(table: pa.Table, strict: bool) -> None:
     """Raises ValueError for impossible values, and when `strict` for lists and offsets that do not agree."""
-    turns = _values(table["turns"])
+    turns = _parts(table["turns"])[1]
     whole = [*_SCALARS.keys() - _NULLABLE, *_ARRAYS, "turns"]
-    inner = [_values(table[name]) for name in _LISTS]
+    inner = [_parts(table[name])[1] for name in _LISTS]
     inner += [turns.field(field.name) for field in _TURN if not field.nullable]
     if any(table[name].null_count for name in whole) or any(values.null_count for values in inner):
         raise ValueError("a value is missing")
     for name, most in _LONGEST.items():
         if _text_bytes(table[name].combine_chunks()).max(initial=0) > most:
             raise ValueError(f"{name} holds a text of more than {most:,} bytes")
-    if _values(table["authors"]).to_numpy().max(initial=0) > max(Author):
+    if _parts(table["authors"])[1].to_numpy().max(initial=0) > max(Author):
         raise ValueError("authors holds a number that is no author's")
     starts, ends = _numbers(turns, "action_start"), _numbers(turns, "end")
     spoken = _text_bytes(turns.field("action"))
@@ -229,7 +189,7 @@ def _check(table: pa.Table, strict: bool) -> None:
 
 def _check_places(table: pa.Table, turns: Any) -> None:
     """Lists that belong together have equal lengths; a turn's offsets are in order, and after the turn before."""
-    lengths = {name: _lengths(table[name].combine_chunks()) for name in _LISTS}
+    lengths = {name: _lengths(table[name]) for name in _LISTS}
     told = np.all([lengths[name] >= 0 for name in _LEARNED], 0)
     for name in (*_ARRAYS, *_LEARNED):
         here = told if name in _LEARNED else slice(None)
@@ -239,19 +199,18 @@ def _check_places(table: pa.Table, turns: Any) -> None:
     counts = lengths["turns"]
     before = np.concatenate([[0], _numbers(turns, "end")])[: len(turns)]
     before[(np.cumsum(counts) - counts)[counts > 0]] = 0  # the first turns of their episodes
-    places = [_numbers(turns, name) for name in ("context_start", "prompt_start", "action_start", "end")]
+    places = [_numbers(turns, name) for name in _PLACES]
     in_order = pairwise([np.zeros_like(before), *places, np.repeat(lengths["tokens"], counts)])
     if any((left > right).any() for left, right in in_order) or (before > places[2]).any():
         raise ValueError("turns holds places that are out of order or outside of the tokens")
 
 
 # Read from the buffers: pyarrow.compute, which has functions for these, takes longer to import than all else.
-def _values(column: Any) -> Any:
-    """The concatenated lists of a column."""
+def _parts(column: Any) -> tuple[Any, Any]:
+    """Where the lists of a column begin and end, and their concatenated values."""
     lists = column.combine_chunks()
-    bounds = lists.offsets
-    first = bounds[0].as_py()
-    return lists.values.slice(first, bounds[-1].as_py() - first)
+    bounds = lists.offsets.to_numpy()
+    return bounds - bounds[0], lists.values.slice(bounds[0], bounds[-1] - bounds[0])
 
 
 def _text_bytes(texts: Any) -> Any:
@@ -260,8 +219,9 @@ def _text_bytes(texts: Any) -> Any:
     return np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
 
 
-def _lengths(lists: Any) -> Any:
+def _lengths(column: Any) -> Any:
     """Length of each list; -1 for a missing one."""
+    lists = column.combine_chunks()
     lengths = np.diff(lists.offsets.to_numpy())
     if lists.null_count:
         bits = np.unpackbits(np.frombuffer(lists.buffers()[0], np.uint8), bitorder="little")
@@ -274,20 +234,12 @@ def _numbers(turns: Any, name: str) -> Any:
 
 
 def _split(column: Any) -> list[Any]:
-    lists = column.combine_chunks()
-    bounds = lists.offsets.to_numpy().tolist()
-    values = lists.values.to_numpy(
-        zero_copy_only=False
-    ).copy()  # Arrow's own memory is read-only, which torch warns about
-    return [values[start:end] for start, end in pairwise(bounds)]
-
-
-def _split_turns(column: Any) -> list[tuple[Turn, ...]]:
-    lists = column.combine_chunks()
-    bounds = lists.offsets.to_numpy().tolist()
-    fields = [lists.values.field(field.name).to_pylist() for field in _TURN]
-    turns = [Turn(*values) for values in zip(*fields, strict=True)]
-    return [tuple(turns[start:end]) for start, end in pairwise(bounds)]
+    bounds, values = _parts(column)
+    if pa.types.is_struct(values.type):
+        items = tuple(map(Turn, *(values.field(field.name).to_pylist() for field in _TURN)))
+    else:  # Arrow's own memory is read-only, which torch warns about
+        items = values.to_numpy(zero_copy_only=False).copy()
+    return [items[start:end] for start, end in pairwise(bounds.tolist())]
 
 
 def to_bytes(groups: Sequence[Group], step: int) -> bytes:
@@ -317,11 +269,11 @@ def files(folder: Path) -> list[Path]:
 
 def write(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically. Raises EarlError when the disk refuses."""
-    replace_file(path, lambda file: _write_parquet(file, table), path.parent.parent)
 
+    def write(file: BinaryIO) -> None:
+        pq.write_table(sealed(table), file, compression="zstd", write_page_checksum=True)
 
-def _write_parquet(file: BinaryIO, table: pa.Table) -> None:
-    pq.write_table(sealed(table), file, compression="zstd", write_page_checksum=True)
+    replace_file(path, write, path.parent.parent)
 
 
 def read(path: Path) -> tuple[int, list[Group]]:
@@ -331,33 +283,40 @@ def read(path: Path) -> tuple[int, list[Group]]:
 
 def read_whole(path: Path, strict: bool = True) -> tuple[int, list[Group], list[TrainingRecord]]:
     """As `read`, with the training records; none if the file has none."""
-    return _parsed(path, lambda table: (_checked_step(table), from_table(table, strict), experiences_of(table)))
-
-
-def read_experiences(path: Path) -> list[TrainingRecord]:
-    return read_whole(path)[2]
+    if not path.is_file():
+        raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
+    try:
+        table = _upgraded(stored(path))
+        return _checked_step(table), from_table(table, strict), experiences_of(table)
+    except OddFile:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, AttributeError) as error:
+        fault = (str(error) or type(error).__name__).splitlines()[0]
+        raise EarlError(
+            f"trajectories {path} cannot be read ({fault}): the file is damaged; delete it, training does not need it"
+        ) from error
 
 
 def experiences_of(table: pa.Table) -> list[TrainingRecord]:
     """The training records in a table; empty if it has none."""
-    _checked_step(table)
     if any(table[name].null_count for name in _LEARNED):
         return []
     return [TrainingRecord(*parts) for parts in zip(*(_split(table[name]) for name in _LEARNED), strict=True)]
 
 
-def _parsed(path: Path, parse: Callable[[pa.Table], T]) -> T:
-    if not path.is_file():
-        raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
-    try:
-        return parse(upgraded(stored(path), SCHEMA, FORMAT))
-    except OddFile:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        fault = (str(error) or type(error).__name__).splitlines()[0]
-        raise EarlError(
-            f"trajectories {path} cannot be read ({fault}): the file is damaged; delete it, training does not need it"
-        ) from error
+def _upgraded(table: pa.Table) -> pa.Table:
+    """A table of format 1 as one of today's; any other is unchanged.
+    Format 1 had no summaries, so no turn is one, and no training records, which stay unknown."""
+    metadata = table.schema.metadata or {}
+    if metadata.get(b"earl.format") != b"1" or not {*table.column_names} < {*SCHEMA.names}:
+        return table
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    turns = columns["turns"]
+    known = [turns.values.field(number) for number in range(turns.values.type.num_fields)]
+    values = pa.StructArray.from_arrays([*known, pa.array(np.zeros(len(turns.values), bool))], fields=_TURN)
+    columns["turns"] = pa.ListArray.from_arrays(turns.offsets, values, type=_LISTS["turns"])
+    arrays = [columns.get(field.name, pa.nulls(len(table), field.type)) for field in SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata({**metadata, b"earl.format": FORMAT}))
 
 
 def stored(path: Path) -> pa.Table:

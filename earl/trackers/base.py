@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from earl.matches import MatchResult
+from earl.matches import FRACTIONS, MatchResult
 from earl.runs.summary import FINAL
 
 NOWHERE = -1
 """The step before the first: the start of a run without a checkpoint."""
-RESULTS = ("win", "draw", "loss", "illegal", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,8 @@ class TrackedRun:
     """The step of the checkpoint that the run resumes from; later steps are recorded again."""
     identity: str = ""
     """This tracker's `identity` when the run began; empty in a new run."""
+    port: int = 0
+    """`track.prometheus_port`; 0 is any free one."""
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """The recipe as pairs such as ("rollout.episodes", 384)."""
@@ -48,7 +49,7 @@ class Record:
         group = FINAL if self.phase == FINAL else "match"
         for match in self.matches:
             head = f"{group}/{match.opponent}/seat_{match.seat}"
-            result |= {f"{head}/{name}": float(getattr(match, name)) for name in RESULTS}
+            result |= {f"{head}/{name}": float(getattr(match, name)) for name in FRACTIONS}
         return result
 
 

@@ -24,33 +24,33 @@ TRACKERS = {
     "wandb": TrackerEntry("earl.trackers.wandb:WeightsAndBiases", ("wandb",)),
     "mlflow": TrackerEntry("earl.trackers.mlflow:MLflow", ("mlflow", "sqlalchemy", "alembic")),
     "trackio": TrackerEntry("earl.trackers.trackio:Trackio", ("trackio",)),
+    PROMETHEUS: TrackerEntry("earl.trackers.prometheus:Prometheus", ("prometheus_client",)),
 }
-_SERVED = TrackerEntry("earl.trackers.prometheus:Prometheus", ("prometheus_client",))
+
+
+def wanted(names: Sequence[str], port: int | None) -> list[str]:
+    return [*names, *([] if port is None else [PROMETHEUS])]
 
 
 def check(names: Sequence[str], port: int | None) -> None:
     """Raise EarlError for a tracker that is unknown, named twice or not installed; nothing is imported."""
     for name in names:
-        if name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
+        if name not in TRACKERS or name == PROMETHEUS:
+            raise unknown("tracker", name, TRACKERS.keys() - {PROMETHEUS})
         if names.count(name) > 1:
             raise EarlError(f"{name!r} is named twice; name each tracker once")
-        _check_installed(name, TRACKERS[name], f"leave {name!r} out of track.to")
-    if port is not None:
-        _check_installed(PROMETHEUS, _SERVED, "leave out track.prometheus_port")
+    for name in wanted(names, port):
+        missing = [module for module in TRACKERS[name].needs if find_spec(module) is None]
+        if missing:
+            without = "out track.prometheus_port" if name == PROMETHEUS else f"{name!r} out of track.to"
+            raise EarlError(
+                f"tracker {name!r} is not installed (no module {missing[0]!r}); "
+                f"install it with: pip install 'earl[{name}]', or leave {without}"
+            )
 
 
-def make(name: str, run: TrackedRun, port: int | None = None) -> Tracker:
+def make(name: str, run: TrackedRun) -> Tracker:
     """Import and start a tracker that passed `check`. It may raise any exception."""
-    module, _, attribute = (_SERVED if name == PROMETHEUS else TRACKERS[name]).target.partition(":")
-    factory: Callable[..., Tracker] = getattr(import_module(module), attribute)
-    return factory(run, port) if name == PROMETHEUS else factory(run)
-
-
-def _check_installed(name: str, entry: TrackerEntry, without: str) -> None:
-    missing = [module for module in entry.needs if find_spec(module) is None]
-    if missing:
-        raise EarlError(
-            f"tracker {name!r} is not installed (no module {missing[0]!r}); "
-            f"install it with: pip install 'earl[{name}]', or {without}"
-        )
+    module, _, attribute = TRACKERS[name].target.partition(":")
+    factory: Callable[[TrackedRun], Tracker] = getattr(import_module(module), attribute)
+    return factory(run)

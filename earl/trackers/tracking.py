@@ -20,7 +20,7 @@ from earl.runs.storage import OddFile, folder_below, read_below, write_text
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
 from earl.trackers.base import Record, TrackedRun, Tracker
-from earl.trackers.registry import PROMETHEUS, make
+from earl.trackers.registry import PROMETHEUS, make, wanted
 
 # Secrets to hide: passwords in addresses, and environment variables with a secret's name.
 
@@ -66,7 +66,7 @@ class Tracking:
         self._known = _read(self._folder.path, self._memory)
         resumed = self._run.begun >= 0
         try:
-            for name in [*self._config.to, *([PROMETHEUS] if self._config.prometheus_port is not None else [])]:
+            for name in wanted(self._config.to, self._config.prometheus_port):
                 self._begin(name, resumed)
         except BaseException:
             self._close("failed")
@@ -76,9 +76,9 @@ class Tracking:
     def _begin(self, name: str, resumed: bool) -> None:
         """Start a tracker. A failure ends a new run; a resumed run, whose recipe is fixed, goes on without it."""
         known = self._known.get(name, {})
-        run = replace(self._run, identity=str(known.get("identity", "")))
+        run = replace(self._run, identity=str(known.get("identity", "")), port=self._config.prometheus_port or 0)
         with boundary() as fault, redirect_stdout(sys.stderr):
-            tracker = make(name, run, self._config.prometheus_port)
+            tracker = make(name, run)
         if fault.message is None:
             had = -1 if tracker.rewinds else int(known.get("step", -1))
             self._active.append(_Active(name, tracker, had))

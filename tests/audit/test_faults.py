@@ -1,20 +1,21 @@
 """Each planted fault is caught and named, in every shape that it may come in, and nothing else is."""
 
 import sqlite3
-from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from earl.audit.diagnosis import _rewards
 from earl.audit.evidence import by_weights, gather
-from earl.audit.findings import Fault, Spoken
+from earl.audit.findings import Fault
+from earl.audit.rebuild import Replay
 from earl.engine.model import load
 from earl.engine.tokenizer import character_tokenizer
 from earl.runs.storage import step_name
 from earl.runs.trajectories import read
-from earl.trajectory import Author
+from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 from tests.audit.plants import ARRAYS, PLACES, PLANTS, author, swapped
 
 STEP, UNWEIGHED = 63, 61  # the weights that sampled step 63 are kept, those that sampled step 61 are not
@@ -139,7 +140,11 @@ def test_numbers_that_the_episodes_do_not_show_are_named(planted):
 
 
 def test_turns_that_the_replay_does_not_have_are_named():
-    turn = SimpleNamespace(reward=0.0)
-    stored, played = SimpleNamespace(turns=[turn, turn]), SimpleNamespace(turns=[turn])
-    found = list(_rewards(stored, played, Spoken(None, step=3, episode=1)))
+    """A turn that is stored twice."""
+    turn, episode = Turn(0, 0, 1, 2, "6", 0.0, 0.1), np.zeros(2, np.int32)
+    stored, played = (
+        Trajectory(Task("tictactoe", 1), 2, *[episode] * 4, (turn,) * count, StopReason.FINISHED, Outcome.WIN, 0)
+        for count in (2, 1)
+    )
+    found = list(_rewards(Replay(None, 3, 1, stored, None, played)))
     assert [(one.fault, one.message) for one in found] == [(Fault.WRONG_ENDING, "2 turns are stored, the replay has 1")]

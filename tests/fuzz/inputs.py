@@ -248,8 +248,6 @@ def parquet(random: Random, place: Place) -> None:
         mutations.in_parquet(random, file)
     else:
         file.write_bytes(in_bytes(random, file.read_bytes()))
-    with suppress(EarlError):
-        trajectories.read_experiences(file)
     trajectories.read(file)
 
 

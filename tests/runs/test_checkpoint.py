@@ -99,7 +99,7 @@ def test_damage_is_told_with_its_file_and_the_cure(tmp_path: Path, damage: Calla
 def test_damage_of_the_only_checkpoint(tmp_path: Path) -> None:
     path = save(tmp_path, 10, weights("abc"), {})
     (path / "optimizer.safetensors").unlink()
-    with pytest.raises(EarlError, match=r"no checkpoint before it is whole: .* or start a new run"):
+    with pytest.raises(EarlError, match=r"no other checkpoint is whole: .* or start a new run"):
         fall_back(tmp_path)
     assert all_steps(tmp_path) == [10]
     assert fall_back(tmp_path / "nowhere") == (None, [])

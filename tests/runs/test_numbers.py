@@ -52,7 +52,7 @@ def test_only_what_is_new_is_read(database: Path, monkeypatch: pytest.MonkeyPatc
     asked: list[int] = []
     read = Store.metrics
 
-    def noted(self: Store, names: object = None, since: int = 0) -> object:
+    def noted(self: Store, since: int = 0) -> object:
         asked.append(since)
         return read(self, since=since)
 

@@ -34,10 +34,10 @@ def as_format_1(table: pa.Table) -> pa.Table:
 def test_trajectories_of_format_1_are_read(tmp_path: Path) -> None:
     path = tmp_path / "step-000007.parquet"
     trajectories.write(path, as_format_1(trajectories.to_table([group()], 7)))
-    step, groups = trajectories.read(path)
+    step, groups, experiences = trajectories.read_whole(path)
     assert (step, len(groups[0].trajectories)) == (7, 2)
     assert groups[0].trajectories[1].turns == group().trajectories[0].turns
-    assert trajectories.read_experiences(path) == []
+    assert experiences == []
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earl.runs.parquet import _Room, read_table
+from earl.runs.parquet import _examine, read_table
 
 COUNT = 20_000_000
 """Numbers that are all alike: 320 MB at 16 bytes each, of which 256 MiB are allowed."""
@@ -76,7 +76,6 @@ def test_an_encoding_whose_texts_share_their_beginnings_is_refused(tmp_path: Pat
 
 
 def test_a_large_file_is_no_leave_to_take_a_hundred_times_as_much() -> None:
-    room = _Room(64 << 20)  # 256 MiB and 16 times its size: 1,280 MiB
-    room.take(1279 << 20)
+    _examine(64 << 20, [1279 << 20])  # 256 MiB and 16 times its size: 1,280 MiB
     with pytest.raises(ValueError, match="far more memory than its size allows"):
-        room.take(2 << 20)
+        _examine(64 << 20, [1279 << 20, 2 << 20])

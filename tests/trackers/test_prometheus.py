@@ -20,7 +20,7 @@ def samples(tracker: Prometheus) -> dict[tuple[str, ...], float]:
 
 
 def test_the_latest_numbers_are_served(begun, record) -> None:
-    tracker = Prometheus(begun(), 0)
+    tracker = Prometheus(begun())
     try:
         assert samples(tracker) == {("earl_step",): 0.0}
         tracker.record(record(1))
@@ -40,7 +40,7 @@ def test_the_latest_numbers_are_served(begun, record) -> None:
 
 
 def test_only_this_machine_may_ask_and_the_port_is_free_again(begun) -> None:
-    tracker = Prometheus(begun(), 0)
+    tracker = Prometheus(begun())
     port = int(tracker.where.split(":")[2].split("/")[0])
     assert tracker.where == f"http://127.0.0.1:{port}/metrics"
     listening = Path("/proc/net/tcp")

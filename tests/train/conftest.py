@@ -14,7 +14,7 @@ from earl.recipe import dump
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
-from earl.runs.trajectories import path_of, read, read_experiences
+from earl.runs.trajectories import path_of, read, read_whole
 from earl.stopping import StopRequest
 from earl.train import train
 
@@ -147,7 +147,7 @@ def staleness():
 
     def read(folder):
         with Store(folder.database, read_only=True) as store:
-            return dict(store.metrics(["staleness/max"])["staleness/max"])
+            return dict(store.metrics()["staleness/max"])
 
     return read
 
@@ -159,9 +159,10 @@ def assert_sound(staleness):
     def check(folder, config):
         for step in AHEAD:
             path = path_of(folder.trajectories, step)
-            played = [Slot(t.task, t.seed) for group in read(path)[1] for t in group.trajectories]
+            _, groups, experiences = read_whole(path)
+            played = [Slot(t.task, t.seed) for group in groups for t in group.trajectories]
             assert played == [*slots_of(config, step)]
-            assert all(experience.mask.any() for experience in read_experiences(path))
+            assert all(experience.mask.any() for experience in experiences)
         found = staleness(folder)
         assert [*found] == [*AHEAD]
         assert all(0 <= value <= config.placement.max_staleness for value in found.values())

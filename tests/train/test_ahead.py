@@ -272,8 +272,7 @@ def test_the_audit_hears_of_weights_that_are_too_old_or_others_than_said(ahead_r
     carry_on(folder, Place(config))
     step = 10  # the weights of step 9 are kept, those of step 8 are not
     path = trajectories.path_of(folder.trajectories, step)
-    _, groups = trajectories.read(path)
-    experiences = trajectories.read_experiences(path)
+    _, groups, experiences = trajectories.read_whole(path)
     assert {9} < {v for group in groups for t in group.trajectories for v in t.versions.tolist()} <= {-1, 8, 9}
 
     def faults(change):

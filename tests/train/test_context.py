@@ -73,7 +73,7 @@ def test_where_nothing_can_be_learned_the_run_goes_on_and_says_so(tiny, new_run,
     assert skipped == [step for step, _ in metrics["reward"]]
     assert "loss" not in metrics
     for path in folder.trajectories.glob("*.parquet"):
-        assert not any(own.mask.any() for own in trajectories.read_experiences(path))
+        assert not any(own.mask.any() for own in trajectories.read_whole(path)[2])
 
 
 def test_tokens_by_turn_add_up_to_those_by_author(tiny, new_run, carry_on):
@@ -96,9 +96,9 @@ def test_stored_masks_are_what_was_sampled(tiny, new_run, carry_on, history):
     paths = sorted(folder.trajectories.glob("*.parquet"))
     assert paths
     for path in paths:
-        step, groups = trajectories.read(path)
+        step, groups, experiences = trajectories.read_whole(path)
         rows = [trajectory for group in groups for trajectory in group.trajectories]
-        for trajectory, own in zip(rows, trajectories.read_experiences(path), strict=True):
+        for trajectory, own in zip(rows, experiences, strict=True):
             assert own.mask.tolist() == trajectory.sampled.tolist()
             assert set(trajectory.versions[own.mask].tolist()) == {step - 1}
             assert len(own.advantages) == len(trajectory.turns)

@@ -1,1 +1,1 @@
-"""The checks of an audit, one family per file; `earl.audit.registry` lists them."""
+"""The checks of an audit, one family per file; `earl.audit` lists them."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from earl.algorithms.registry import algorithm
 from earl.audit.case import Case
-from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.findings import Fault, Finding, Unchecked
 from earl.config import Config
 from earl.engine.model import load
 from earl.group import Group
@@ -21,19 +21,17 @@ VALUES_TOLERANCE = 1e-3
 """Larger, since values are computed in other batches than in training."""
 
 
-def check(case: Case) -> Iterator[Said]:
-    name = case.run.config.algorithm.name
-    groups = case.true_groups()
-    if not case.file.experiences:
-        yield Unchecked("the file does not say what was learned from")
-    elif groups is None or len(case.file.experiences) != len(case.replays):
-        yield Unchecked("not all episodes of the step can be told")
-    elif not algorithm(name).needs_values:
-        yield from _compare(case, expected_advantages(case.run.config, groups), TOLERANCE)
+def check(case: Case) -> Iterator[Finding]:
+    config, name = case.run.config, case.run.config.algorithm.name
+    stored, groups = case.experiences, case.true_groups()
+    if len(stored) != len(case.replays):
+        raise Unchecked("not all episodes of the step can be told")
+    if not algorithm(name).needs_values:
+        yield from _compare(case, expected_advantages(config, groups), TOLERANCE)
     elif (saved := case.run.checkpoints.get(case.step - 1)) is not None:
-        yield from _compare(case, prepared_advantages(case.run.config, saved.path, groups), VALUES_TOLERANCE)
+        yield from _compare(case, prepared_advantages(config, saved.path, groups), VALUES_TOLERANCE)
     else:
-        yield Unchecked(f"{name} needs the value head of the step before, which is not kept")
+        raise Unchecked(f"{name} needs the value head of the step before, which is not kept")
 
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
@@ -62,9 +60,7 @@ def _compare(case: Case, advantages: Sequence[NDArray[np.float32]], tolerance: f
         if len(expected) != len(found):
             said = f"{len(found)} advantages are stored for {len(expected)} turns"
             yield case.finding(Fault.WRONG_ADVANTAGE, said, index)
-            continue
-        wrong = np.flatnonzero(~(np.abs(expected - found) <= tolerance))
-        if len(wrong):
+        elif len(wrong := np.flatnonzero(~(np.abs(expected - found) <= tolerance))):
             turn = int(wrong[0])
             said = f"the advantage is stored as {found[turn]:.6g}, the rewards give {expected[turn]:.6g}"
-            yield case.spoken(index).finding(Fault.WRONG_ADVANTAGE, said, turn)
+            yield case.replays[index].finding(Fault.WRONG_ADVANTAGE, said, turn)

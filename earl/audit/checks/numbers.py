@@ -4,21 +4,17 @@ import math
 from collections.abc import Iterator
 
 from earl.audit.case import Case
-from earl.audit.findings import Fault, Said, Unchecked
+from earl.audit.findings import Fault, Finding, Unchecked
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 
 CLOSE = 1e-9
 
 
-def check(case: Case) -> Iterator[Said]:
-    recorded = case.run.numbers(case.step)
+def check(case: Case) -> Iterator[Finding]:
+    recorded = case.run.metrics.get(case.step)
     if not recorded:
-        yield Unchecked("the database has no numbers of the step")
-        return
+        raise Unchecked("the database has no numbers of the step")
     groups = case.true_groups()
-    if groups is None:
-        yield Unchecked("not all episodes of the step can be told")
-        return
     for name, value in (episode_metrics(groups) | staleness_metrics(groups, case.step - 1)).items():
         if name in recorded and not math.isclose(recorded[name], value, rel_tol=CLOSE, abs_tol=CLOSE):
             cut = name.startswith("truncation/") or name in ("stop/context_limit", "stop/truncated_turn")

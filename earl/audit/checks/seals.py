@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from earl.audit.case import Case
-from earl.audit.findings import Fault, Said
+from earl.audit.findings import Fault, Finding
 
 FAULTS = {
     "tokens": Fault.REENCODED_ACTION,
@@ -17,7 +17,7 @@ FAULTS = {
 """The fault if a column was changed consistently with all other columns."""
 
 
-def check(case: Case) -> Iterator[Said]:
+def check(case: Case) -> Iterator[Finding]:
     if case.told:
         return
     for column in case.file.changed:
