@@ -76,7 +76,7 @@ class Learner:
         """A copy of all that `restore` needs, in host memory; every process takes part. Returns a function that writes
         it into a folder, from any thread and without the other processes: the policy as a Hugging Face folder, and the
         rest beside it."""
-        return self.state.snapshot().write
+        return self.state.snapshot()
 
     def restore(self, folder: Path) -> None:
         self.state.restore(folder)
