@@ -8,10 +8,10 @@ import copy
 import json
 import operator
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -54,6 +54,23 @@ class TensorSource(Protocol):
 
     def read(self, name: str, wanted: Box) -> Tensor:
         """A part of a tensor; it may share memory, so copy from it."""
+
+
+T = TypeVar("T")
+
+
+def bundles(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
+    """Neighbouring items that have at least this size together, except for the last ones."""
+    bundle: list[T] = []
+    total = 0
+    for item in items:
+        bundle.append(item)
+        total += size(item)
+        if total >= least:
+            yield bundle
+            bundle, total = [], 0
+    if bundle:
+        yield bundle
 
 
 def check_finite(name: str, tensor: Tensor, cure: str) -> None:

@@ -1,7 +1,7 @@
 """How a learner is spread over processes: the `Ranks` protocol, and `Replicas`, whole copies that share the rows."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from earl.config import LearnerConfig
+from earl.engine.checkpoint_tensors import bundles
 from earl.engine.lora import adapt, drawn, is_factor
 from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
@@ -105,7 +106,7 @@ class Replicas(Ranks):
                     parameter.grad = torch.zeros_like(parameter)
             return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), sums
         totals: Tensor | None = None
-        for bucket in _buckets([*parameters.values()]):
+        for bucket in bundles(parameters.values(), Tensor.numel, BUCKET_NUMBERS):
             pieces = [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in bucket]
             if totals is None:
                 pieces.insert(0, sums)
@@ -116,15 +117,3 @@ class Replicas(Ranks):
                 parameter.grad = gradient.view_as(parameter)
         assert totals is not None
         return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), totals
-
-
-def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Neighbouring parameters with at least BUCKET_NUMBERS numbers together, except for the last bucket."""
-    bucket: list[nn.Parameter] = []
-    for parameter in parameters:
-        bucket.append(parameter)
-        if sum(own.numel() for own in bucket) >= BUCKET_NUMBERS:
-            yield bucket
-            bucket = []
-    if bucket:
-        yield bucket
