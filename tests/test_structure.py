@@ -18,7 +18,6 @@ PLUG_INS = (
 ALONE = {
     "cli/replayed.py": "loaded only with `earl plan --replay`, which need not load the planner",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
-    "earl/engine/rescore.py": "the audit may not import torch, the engine may",
     "earl/engine/vllm/cpu_worker.py": "vLLM loads it by its name",
     "earl/rollout/history.py": "history policies are added here",
     "earl/rollout/teacher.py": "warm start's teachers, of rollout as all that plays",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.engine.rescore import review
+from earl.engine.score import review
 from earl.rollout.pack import contexts, pack
 from earl.seeds import derive, uniforms
 from earl.trajectory import Trajectory
@@ -91,10 +91,10 @@ def by_weights(model: Any, episodes: Episodes, temperature: float) -> Evidence:
     """Evidence from a model about the tokens of `gather`."""
     trajectories = [trajectory for _, trajectory in episodes]
     rows = pack(trajectories)
-    scored = review(model, rows, temperature)
+    scored, below = review(model, rows, temperature)
     order = np.array(list(_row_places(trajectories, rows.offsets)), np.int64)
-    logprobs = scored.logprobs[order].astype(np.float64)
-    return Evidence(logprobs, scored.below[order], scored.below[order] + np.exp(logprobs))
+    logprobs = scored[order].astype(np.float64)
+    return Evidence(logprobs, below[order], below[order] + np.exp(logprobs))
 
 
 def _row_places(trajectories: Sequence[Trajectory], offsets: NDArray[np.int64]) -> Iterator[int]:

@@ -38,13 +38,9 @@ def continued(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) 
 class _Continued(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        parts, log_sums = zip(
-            *(
-                _ATEN._scaled_dot_product_flash_attention_for_cpu(query, k, v, 0.0, causal, scale=scaling)
-                for k, v, causal in _pieces(query, key, value)
-            ),
-            strict=True,
-        )
+        forward = _ATEN._scaled_dot_product_flash_attention_for_cpu
+        both = [forward(query, k, v, 0.0, causal, scale=scaling) for k, v, causal in _pieces(query, key, value)]
+        parts, log_sums = zip(*both, strict=True)
         log_sum = torch.logaddexp(*log_sums)
         shares = [(own - log_sum).exp()[..., None] for own in log_sums]
         attended: Tensor = (parts[0] * shares[0] + parts[1] * shares[1]).to(query.dtype)
@@ -55,10 +51,9 @@ class _Continued(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, attended, log_sum = ctx.saved_tensors
-        (before, own) = (
-            _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
-                gradients[0], query, k, v, attended, log_sum, 0.0, causal, scale=ctx.scaling
-            )
+        backward = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
+        before, own = (
+            backward(gradients[0], query, k, v, attended, log_sum, 0.0, causal, scale=ctx.scaling)
             for k, v, causal in _pieces(query, key, value)
         )
         return before[0] + own[0], *(torch.cat(both, dim=2) for both in zip(before[1:], own[1:], strict=True)), None
@@ -67,10 +62,7 @@ class _Continued(torch.autograd.Function):
 def _pieces(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[Tensor, Tensor, bool]]:
     """Keys and values of the prefix (not causal), and of the queries' own tokens (causal)."""
     before = key.shape[2] - query.shape[2]
-    return [
-        (key[:, :, :before], value[:, :, :before], False),
-        (key[:, :, before:], value[:, :, before:], True),
-    ]
+    return [(key[:, :, :before], value[:, :, :before], False), (key[:, :, before:], value[:, :, before:], True)]
 
 
 ATTENTION = "earl"  # its name in `transformers`
@@ -158,17 +150,12 @@ def _alone(packed: Tensor) -> Tensor:
 
 def _run_by_run(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
     """Rows of one length go together: no padding, and memory grows with T, not with its square."""
-    runs = rows.runs
-    parts = zip(
-        runs, *(torch.split(states, [count * length for count, length in runs]) for states in packed), strict=True
-    )
-    attended = [_run(count, length, (q, k, v), scaling) for (count, length), q, k, v in parts]
+    sizes = [count * length for count, length in rows.runs]
+    attended = []
+    for (count, length), *parts in zip(rows.runs, *(torch.split(states, sizes) for states in packed), strict=True):
+        query, key, value = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in parts)
+        attended.append(_attended(query, key, value, None, length > 1, scaling).flatten(0, 1))
     return attended[0] if len(attended) == 1 else torch.cat(attended)
-
-
-def _run(count: int, length: int, packed: tuple[Tensor, Tensor, Tensor], scaling: float | None) -> Tensor:
-    query, key, value = (states.view(count, length, *states.shape[1:]).transpose(1, 2) for states in packed)
-    return _attended(query, key, value, None, length > 1, scaling).flatten(0, 1)
 
 
 def _attended(
@@ -188,14 +175,9 @@ def _fused(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tens
     longest = max(rows.lengths)
     behind = rows.offsets.clone()
     behind[1:] += rows.before
+    furthest = max(longest, rows.lengths[0] + rows.before)
     attended = varlen_attn(
-        query,
-        key,
-        value,
-        rows.offsets,
-        behind,
-        longest,
-        max(longest, rows.lengths[0] + rows.before),
+        *(query, key, value, rows.offsets, behind, longest, furthest),
         scale=scaling,
         window_size=(-1, 0),  # causal; a row's last query is aligned with its last key
         enable_gqa=query.shape[1] != key.shape[1],

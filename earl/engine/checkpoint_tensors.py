@@ -6,11 +6,12 @@ without a place is whole, so the weights of a Hugging Face folder are read by th
 
 import copy
 import json
+import operator
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -55,6 +56,23 @@ class TensorSource(Protocol):
         """A part of a tensor; it may share memory, so copy from it."""
 
 
+T = TypeVar("T")
+
+
+def bundles(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
+    """Neighbouring items that have at least this size together, except for the last ones."""
+    bundle: list[T] = []
+    total = 0
+    for item in items:
+        bundle.append(item)
+        total += size(item)
+        if total >= least:
+            yield bundle
+            bundle, total = [], 0
+    if bundle:
+        yield bundle
+
+
 def check_finite(name: str, tensor: Tensor, cure: str) -> None:
     """Raises EarlError when a tensor holds NaN or infinity."""
     extremes = torch.stack(tensor.aminmax()) if tensor.numel() else tensor  # NaN propagates; one pass, no copies
@@ -63,40 +81,40 @@ def check_finite(name: str, tensor: Tensor, cure: str) -> None:
 
 
 class Stored:
-    """Tensors of a folder's safetensors files. Raises EarlError on reading missing, partial or non-finite data."""
+    """Tensors of a folder's safetensors files, and of further folders with a prefix to their names. Raises EarlError on
+    reading missing, partial or non-finite data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: tuple[Path, str]) -> None:
         self._folder = folder
-        self._places: dict[str, list[tuple[Path, Box]]] = defaultdict(list)
+        self._places: dict[str, list[tuple[Path, str, Box]]] = defaultdict(list)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            with self._opened(path) as file:
+        found = [(path, prefix) for own, prefix in ((folder, ""), *more) for path in sorted(own.glob("*.safetensors"))]
+        for path, prefix in found:
+            with _opened(path) as file:
                 places = _places((file.metadata() or {}).get(PLACES, "{}"), path)
                 for name in file.keys():  # noqa: SIM118
                     own = tuple(file.get_slice(name).get_shape())
                     shape, offset = places.get(name, (own, (0,) * len(own)))
-                    ends = zip(offset, own, shape, strict=False)
-                    if not len(own) == len(offset) == len(shape) or any(
-                        start + size > end for start, size, end in ends
-                    ):
+                    ends = map(operator.add, offset, own)
+                    if not len(own) == len(offset) == len(shape) or any(map(operator.gt, ends, shape)):
                         raise _unreadable(path, f"{name!r} lies outside of its tensor")
-                    self._places[name].append((path, Box(offset, own)))
-                    self.shapes[name] = shape
+                    self._places[prefix + name].append((path, name, Box(offset, own)))
+                    self.shapes[prefix + name] = shape
 
     @property
     def numbers(self) -> int:
-        return sum(box.numbers for boxes in self._places.values() for _, box in boxes)
+        return sum(box.numbers for boxes in self._places.values() for *_, box in boxes)
 
     def read(self, name: str, wanted: Box) -> Tensor:
         """A part of a tensor; only overlapping parts of files are read."""
-        pieces = [(path, box, common) for path, box in self._places[name] if (common := box.common(wanted))]
-        if sum(common.numbers for _, _, common in pieces) != wanted.numbers:
+        pieces = [(*place, common) for place in self._places[name] if (common := place[-1].common(wanted))]
+        if sum(common.numbers for *_, common in pieces) != wanted.numbers:
             raise EarlError(f"{self._folder} lacks {name!r}, or a part of it; was every process's file copied?")
         result: Tensor | None = None
-        for path, box, common in pieces:
-            with self._opened(path) as file:
+        for path, key, box, common in pieces:
+            with _opened(path) as file:
                 index = common.inside(box)
-                part: Tensor = file.get_slice(name)[index] if index else file.get_tensor(name)
+                part: Tensor = file.get_slice(key)[index] if index else file.get_tensor(key)
             check_finite(f"{name} in {path}", part, "use an earlier checkpoint or another model")
             if common == wanted:
                 return part
@@ -105,13 +123,14 @@ class Stored:
         assert result is not None
         return result
 
-    def _opened(self, path: Path) -> "safe_open":
-        if not path.is_file():  # reading a pipe would block forever
-            raise _unreadable(path, "it is no regular file")
-        try:
-            return safe_open(path, framework="pt")
-        except SafetensorError as error:
-            raise _unreadable(path, str(error)) from error
+
+def _opened(path: Path) -> "safe_open":
+    if not path.is_file():  # reading a pipe would block forever
+        raise _unreadable(path, "it is no regular file")
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise _unreadable(path, str(error)) from error
 
 
 def _unreadable(path: Path, reason: str) -> EarlError:
@@ -136,31 +155,34 @@ REFERENCE = "reference"
 """Folder of the reference model, also the base of adapters; missing until there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Copies of tensors in host memory; nothing changes them."""
+def write_snapshot(
+    rank: int,
+    parts: Mapping[str, TensorPart],
+    models: Mapping[str, Mapping[str, Tensor]],
+    model: Any,
+    tokenizer: Any,
+    folder: Path,
+) -> None:
+    """Write copies in host memory; other processes may write into the same folder at the same time. Raises EarlError
+    when a number is not finite; nothing is written then.
 
-    rank: int
-    parts: Mapping[str, TensorPart]  # optimizer moments, value head and adapters
-    models: Mapping[str, Mapping[str, Tensor]]  # whole models by folder; on one process only
-    model: Any  # for their configuration
-    tokenizer: Any
-
-    def write(self, folder: Path) -> None:
-        """Write everything; other processes may write into the same folder at the same time. Raises EarlError when a
-        number is not finite; nothing is written then."""
-        for tensors in (*self.models.values(), {name: part.numbers for name, part in self.parts.items()}):
-            for name, tensor in tensors.items():
-                check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
-        for name, tensors in self.models.items():
-            write_model(folder / name, self.model, tensors)
-        if self.models:
-            self.tokenizer.save_pretrained(folder)
-        (folder / STATE).mkdir(parents=True, exist_ok=True)
-        places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in self.parts.items()}
-        numbers = {name: part.numbers.contiguous() for name, part in self.parts.items()}
-        # Only one key of metadata: the order of several is random.
-        save_file(numbers, folder / STATE / f"rank-{self.rank:05}.safetensors", metadata={PLACES: json.dumps(places)})
+    Args:
+        parts: moments, value head and adapters of this rank.
+        models: whole models by folder; of one process only.
+        model: whose configuration they have.
+    """
+    numbers = {name: part.numbers.contiguous() for name, part in parts.items()}
+    for tensors in (*models.values(), numbers):
+        for name, tensor in tensors.items():
+            check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
+    for name, tensors in models.items():
+        write_model(folder / name, model, tensors)
+    if models:
+        tokenizer.save_pretrained(folder)
+    (folder / STATE).mkdir(parents=True, exist_ok=True)
+    places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
+    # Only one key of metadata: the order of several is random.
+    save_file(numbers, folder / STATE / f"rank-{rank:05}.safetensors", metadata={PLACES: json.dumps(places)})
 
 
 def copied(tensor: Tensor) -> Tensor:

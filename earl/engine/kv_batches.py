@@ -4,10 +4,8 @@ Sessions with the same context share a slot until they diverge, so common tokens
 context gets a slot, and only the tokens that the slot lacks are fed. `waves` plans batches when not all prompts fit.
 """
 
-import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from itertools import count, groupby, takewhile
+from itertools import chain, count, groupby, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,35 +18,53 @@ from earl.parallel.memory import PASS_TOKENS, room_for
 from earl.rollout.prompt import Prompt
 
 
-@dataclass(slots=True)
 class Window:
-    """Which part of the slots the next forward pass reads and writes."""
+    """Which part of the slots the next forward pass reads and writes. room: the most positions of all slots."""
 
-    slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [B], the slot of each row
-    positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
-    length: int = 0  # positions to attend to
-    room: int = sys.maxsize  # the most positions of all slots together
+    slots: Tensor  # [B], the slot of each row
+    positions: Tensor  # [B, Q]
+    length: int  # positions to attend to
+
+    def __init__(self, room: int) -> None:
+        self.room = room
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, [slots, positions, heads, head size], grown by doubling."""
+    """One layer's keys and values, [slots, positions, heads, head size] each, grown by doubling."""
 
     def __init__(self, window: Window) -> None:
         super().__init__()
         self.window = window
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+        self.store: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
-        self.keys, keys = _exchange(self.keys, key_states, self.window)
-        self.values, values = _exchange(self.values, value_states, self.window)
+        states, window = torch.stack([key_states, value_states]).transpose(2, 3), self.window
+        if self.store is None:
+            self.store = states.new_zeros(2, 0, 0, *states.shape[3:])
+        store = self.grown(int(window.slots.max()) + 1, int(window.positions.max()) + 1)
+        store[:, window.slots[:, None], window.positions] = states
+        keys, values = store[:, :, : window.length].index_select(1, window.slots).transpose(2, 3)
         return keys, values
+
+    def grown(self, num_slots: int, num_positions: int) -> Tensor:
+        assert self.store is not None
+        _, slots, positions, heads, size = self.store.shape
+        needed = (max(slots, room_for(num_slots)), max(positions, room_for(num_positions)))
+        if needed[0] * needed[1] > self.window.room:
+            needed = (max(slots, num_slots), max(positions, num_positions))
+        if needed != (slots, positions):
+            # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
+            larger = self.store.new_zeros(2, *needed, heads, size)
+            larger[:, :slots, :positions] = self.store
+            self.store = larger
+            self.keys, self.values = larger
+        return self.store
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    def __init__(self, num_layers: int, room: int = sys.maxsize) -> None:
-        self.window = Window(room=room)
+    def __init__(self, num_layers: int, room: int) -> None:
+        self.window = Window(room)
         super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
 
     def fits(self, num_slots: int, num_positions: int) -> bool:
@@ -58,40 +74,9 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
-        source, target = torch.tensor(sources), torch.tensor(targets)
         for layer in self.layers:
-            layer.keys, layer.values = (
-                _copied(s, source, target, length, self.window.room) for s in (layer.keys, layer.values)
-            )
-
-
-def _copied(store: Tensor, source: Tensor, target: Tensor, length: int, room: int) -> Tensor:
-    store = _grown(store, int(target.max()) + 1, length, room)
-    part = store[:, :length]
-    part.index_copy_(0, target, part.index_select(0, source))
-    return store
-
-
-def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Write `states`, growing the store as needed; return it and the read part, [B, heads, length, head size]."""
-    if store is None:
-        store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
-    store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1, window.room)
-    store[window.slots[:, None], window.positions] = states.transpose(1, 2)
-    return store, store[:, : window.length].index_select(0, window.slots).transpose(1, 2)
-
-
-def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tensor:
-    slots, positions, heads, size = store.shape
-    needed = (max(slots, room_for(num_slots)), max(positions, room_for(num_positions)))
-    if needed[0] * needed[1] > room:
-        needed = (max(slots, num_slots), max(positions, num_positions))
-    if needed == (slots, positions):
-        return store
-    # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
-    larger = store.new_zeros(*needed, heads, size)
-    larger[:slots, :positions] = store
-    return larger
+            part = layer.grown(max(targets) + 1, length)[:, :, :length]
+            part.index_copy_(1, torch.tensor(targets), part.index_select(1, torch.tensor(sources)))
 
 
 def need(prompt: Prompt) -> int:
@@ -133,10 +118,12 @@ def _size(context: Wanted) -> int:
     return (len(context.new) - 1).bit_length()
 
 
-def _passes(names: Sequence[Name], wanted: Mapping[Name, Wanted]) -> Iterator[Sequence[Name]]:
+def _passes(wanted: Mapping[Name, Wanted]) -> Iterator[list[Name]]:
     """Contexts of one size class in passes of at most PASS_TOKENS new tokens, or of one context."""
-    each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
-    return (names[start : start + each] for start in range(0, len(names), each))
+    for _, alike in groupby(sorted(wanted, key=lambda name: _size(wanted[name])), lambda name: _size(wanted[name])):
+        names = [*alike]
+        each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
+        yield from (names[start : start + each] for start in range(0, len(names), each))
 
 
 class Contexts:
@@ -190,15 +177,11 @@ class Contexts:
         wanted: the contexts by name."""
         slots = dict(zip(wanted, self._claim([*wanted.values()], self._kept(sessions.keys())), strict=True))
         self._slots |= {session: slots[name] for session, name in sessions.items()}
-        names = sorted(wanted, key=lambda name: _size(wanted[name]))
-        logits = [
-            self._forward([slots[name] for name in batch], [wanted[name] for name in batch])
-            for _, alike in groupby(names, key=lambda name: _size(wanted[name]))
-            for batch in _passes([*alike], wanted)
-        ]
-        rows = {name: row for row, name in enumerate(names)}
+        passes = [*_passes(wanted)]
+        logits = [self._forward([slots[name] for name in names], [wanted[name] for name in names]) for names in passes]
+        rows = {name: row for row, name in enumerate(chain.from_iterable(passes))}
         order = [rows[name] for name in sessions.values()]
-        if len(logits) == 1 and order == [*range(len(names))]:
+        if len(logits) == 1 and order == [*range(len(rows))]:
             return logits[0]  # uncopied: logits may be the largest tensors here
         return torch.cat(logits)[order]
 

@@ -2,29 +2,109 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Generic, Literal, Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import corrected, kl_to_reference
-from earl.batch import Batch, Rows, repeats
+from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
-from earl.engine.micro_batches import Chunk, R, RowShare, chunks, minibatches, order_of, silent
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
-from earl.engine.score import Scores
+from earl.engine.score import Scorer, Scores, score, spread
 from earl.engine.train_state import TrainState
 from earl.errors import EarlError, OutOfMemory
 from earl.rollout.pack import complete
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowShare:
+    """The n of N rows of a step that a process has, and what it has to know of the others to learn with them.
+
+    Example:
+        RowShare(numbers=[0, 2], learned=[7, 5, 5], turns=[2, 1, 1], alone=True)   # row 1 is on another process
+    """
+
+    numbers: Numbers  # [n], ascending
+    learned: Numbers  # [N], trained tokens of each row
+    turns: Numbers  # [N], value positions of each row
+    alone: bool
+    """Whether only this process computes its rows; otherwise all processes have all rows and share the work."""
+
+    @classmethod
+    def whole(cls, rows: Rows) -> Self:
+        counts = rows.per_row(rows.mask), rows.per_row(rows.value_mask)
+        return cls(np.arange(rows.num_rows), *counts, alone=False)
+
+    def places(self, rows: Numbers) -> Numbers:
+        """Indices, in this process, of those of `rows` that are here, in their order."""
+        place = np.full(len(self.learned), -1)
+        place[self.numbers] = np.arange(len(self.numbers))
+        found: Numbers = place[rows]
+        return found[found >= 0]
+
+    def counts(self, rows: Numbers) -> tuple[int, int]:
+        """Trained tokens and value positions of `rows`, wherever they lie; each at least 1."""
+        return max(1, int(self.learned[rows].sum())), max(1, int(self.turns[rows].sum()))
+
+
+def minibatches(order: Generator, rows: int, count: int) -> list[Numbers]:
+    """One epoch: all rows in a new order, cut into `count` parts, without empty ones."""
+    return [part for part in np.array_split(order.permutation(rows), count) if len(part)]
+
+
+def order_of(seed: int) -> Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+R = TypeVar("R", bound=Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Generic[R]):
+    """A micro-batch: distinct rows, and all rows that are equal to one of them."""
+
+    kinds: R  # [U] distinct rows for one forward pass
+    members: R  # [N] rows, N ≥ U
+    copies: NDArray[np.int64]  # [N], the index in `kinds` of each member
+    numbers: NDArray[np.int64]
+    """[N], the index of each member in the source rows; empty for a silent chunk."""
+
+    def scores(self, scorer: Scorer, temperature: float) -> Scores:
+        return spread(score(scorer, self.kinds, temperature), self.kinds, self.copies)
+
+
+def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
+    """The micro-batches of one of `shares` processes; equal rows are computed once."""
+    first, kind = distinct(rows)
+    own = deal(rows.lengths[first], shares)[share]
+    members = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
+    cut = []
+    for kinds in (own[some] for some in chunks_by_tokens(rows.lengths[first[own]], max_tokens)):
+        numbers = np.concatenate([members[number] for number in kinds])
+        copies = np.repeat(np.arange(len(kinds)), [len(members[number]) for number in kinds])
+        cut.append(Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers))
+    return cut
+
+
+def silent(rows: R) -> Chunk[R]:
+    """One dummy token with nothing to learn: it adds zeros to the statistics, for processes without rows."""
+    columns = {f.name: np.zeros(1, getattr(rows, f.name).dtype) for f in fields(rows) if f.name != "offsets"}
+    row = replace(rows, offsets=np.array([0, 1]), **columns)
+    return Chunk(row, row, np.zeros(1, np.int64), np.zeros(0, np.int64))
+
 
 SKIPPED = "skipped_minibatches"  # statistic; absent when none was skipped
 LOSSES = ("loss", "value_loss", "kl_to_reference")  # statistics that are minimised
@@ -76,7 +156,7 @@ class Learner:
         """A copy of all that `restore` needs, in host memory; every process takes part. Returns a function that writes
         it into a folder, from any thread and without the other processes: the policy as a Hugging Face folder, and the
         rest beside it."""
-        return self.state.snapshot().write
+        return self.state.snapshot()
 
     def restore(self, folder: Path) -> None:
         self.state.restore(folder)

@@ -66,14 +66,13 @@ class LocalSampler(Sampler):
 
     @torch.inference_mode()
     def _check(self, probe: Probe) -> None:
-        """Processes of a split model compute the probe's log-probs together; the first one compares."""
         tokens = torch.tensor([probe.tokens])
         logits = self._whole(head(self._model)(hidden_states(self._model, tokens, use_cache=False))[0, :-1].float())
-        if logits is not None:
-            logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
-            check(probe, logprobs.tolist(), TOLERANCE, self._version)
+        logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
+        check(probe, logprobs.tolist(), TOLERANCE, self._version)
 
-    def _whole(self, logits: Tensor) -> Tensor | None:
+    def _whole(self, logits: Tensor) -> Tensor:
+        """The logits of the whole vocabulary."""
         return logits
 
     @property

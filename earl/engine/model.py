@@ -237,20 +237,15 @@ def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
 def _loading(path: str | Path) -> Iterator[None]:
     """Turn any failure of a library that reads untrusted files into one clear EarlError."""
     known: EarlError | None = None
-    with boundary() as fault:
+    with boundary() as fault:  # also for exceptions of Rust libraries, which are no `Exception`
         try:
             yield
         except EarlError as error:
             known = error
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # raised by Rust libraries, and not an Exception
-                raise
-            raise RuntimeError(str(error)) from error
     if known is not None:
         raise known
     if fault.message:
-        reason = next(iter(fault.message.splitlines()))
-        raise EarlError(f"no model can be loaded from {str(path)!r}: {reason}; give a folder or hub id")
+        raise EarlError(f"no model can be loaded from {str(path)!r}: {fault.message}; give a folder or hub id")
 
 
 def hidden_states(model: Any, tokens: Tensor, **arguments: Any) -> Tensor:

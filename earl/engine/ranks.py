@@ -1,18 +1,20 @@
 """How a learner is spread over processes: the `Ranks` protocol, and `Replicas`, whole copies that share the rows."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from earl.config import LearnerConfig
+from earl.engine.checkpoint_tensors import bundles
 from earl.engine.lora import adapt, drawn, is_factor
 from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
-from earl.parallel.layout import Box, Layout, whole
+from earl.parallel.layout import Box, Layout
 
 BUCKET_NUMBERS = 1 << 24
 """Numbers per message when gradients are summed over processes, approximately."""
@@ -30,11 +32,12 @@ class Ranks(Protocol):
     """How a learner is spread over processes. Every process calls the same methods in the same order. A subclass
     inherits what holds for whole tensors."""
 
-    rank: int
+    rank: int  # the first one saves what all of them hold alike
     share: int  # which share of the rows this process computes
     shares: int
-    saver: bool  # whether this process saves what all of them hold alike
     layout: Layout
+    axes: Mapping[str, int] = MappingProxyType({})  # of a split tensor, the axis that tensor parallelism cuts it along
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # of tensors that are here in part, the whole shape
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
         """This process's part of a policy, ready to be trained."""
@@ -52,17 +55,10 @@ class Ranks(Protocol):
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Sum gradients and statistics over processes, and clip; returns the norm before clipping, and the sums."""
 
-    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:  # noqa: ARG002
+    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:
         """The box of the parameter `name` on this process, and the shape of the whole."""
-        return whole(tensor.shape), tuple(tensor.shape)
-
-    def keeps(self, name: str) -> bool:  # noqa: ARG002
-        """Whether this process saves its part; of several processes with the same part, one does."""
-        return True
-
-    def axis(self, name: str) -> int | None:  # noqa: ARG002
-        """The axis that tensor parallelism splits the tensor `name` along."""
-        return None
+        shape = self.shapes.get(name, tuple(tensor.shape))
+        return self.layout.box(shape, self.axes.get(name), self.rank), shape
 
     def local(self, tensor: Tensor) -> Tensor:
         """The memory of this process's part."""
@@ -79,7 +75,7 @@ class Replicas(Ranks):
     def __init__(self, peers: Sums) -> None:
         self._peers = peers
         self.share, self.shares = peers.rank, peers.size
-        self.rank, self.saver = 0, True  # any copy can save without the others
+        self.rank = 0  # any copy can save without the others
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
         """The policy's own model. Raises EarlError for a narrow dtype: whole copies on CPUs compute in float32."""
@@ -110,7 +106,7 @@ class Replicas(Ranks):
                     parameter.grad = torch.zeros_like(parameter)
             return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), sums
         totals: Tensor | None = None
-        for bucket in _buckets([*parameters.values()]):
+        for bucket in bundles(parameters.values(), Tensor.numel, BUCKET_NUMBERS):
             pieces = [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in bucket]
             if totals is None:
                 pieces.insert(0, sums)
@@ -121,15 +117,3 @@ class Replicas(Ranks):
                 parameter.grad = gradient.view_as(parameter)
         assert totals is not None
         return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), totals
-
-
-def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Neighbouring parameters with at least BUCKET_NUMBERS numbers together, except for the last bucket."""
-    bucket: list[nn.Parameter] = []
-    for parameter in parameters:
-        bucket.append(parameter)
-        if sum(own.numel() for own in bucket) >= BUCKET_NUMBERS:
-            yield bucket
-            bucket = []
-    if bucket:
-        yield bucket

@@ -7,8 +7,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, shape_of
 from earl.engine.router import Batcher
 from earl.engine.sampler import Sampler
-from earl.engine.sharding.tp_group import Band
-from earl.engine.split import SplitSampler
+from earl.engine.split import Band, SplitSampler
 from earl.errors import EarlError
 from earl.parallel.memory import ModelShape
 

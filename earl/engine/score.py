@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
-from earl.batch import Rows, repeats
+from earl.batch import Rows, chunks_by_tokens, repeats
 from earl.engine.attention import ATTENTION, NO_MASK, PackedRows, Spans, spans
 from earl.engine.model import head, hidden_states
 from earl.engine.sharding.context_parallel import portion
@@ -237,3 +237,32 @@ def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
 def own_name(name: str) -> str:
     """A parameter of a scorer as its model names it; the value head keeps its name."""
     return name.removeprefix("model.")
+
+
+MAX_TOKENS = 8192  # per forward pass of `review`
+
+
+@torch.inference_mode()
+def review(model: Any, rows: Rows, temperature: float) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Score the sampled tokens of rows exactly as `LocalSampler` does when it draws them. Returns their log-probs, and
+    the probability of all tokens with a smaller id: a draw in [below, below + exp(logprob)) gives this token. Both are
+    [T], 0 where the mask is not set."""
+    logprobs, below = np.zeros(len(rows.tokens), np.float32), np.zeros(len(rows.tokens), np.float64)
+    for chosen in chunks_by_tokens(rows.lengths, MAX_TOKENS):
+        part = rows.select(chosen)
+        learned = np.flatnonzero(part.mask)
+        places = repeats(rows.lengths, chosen)[learned]
+        tokens = torch.from_numpy(part.tokens).long()[None]
+        own = spans(tuple(part.lengths.tolist()), tokens.device)
+        states = packed_states(model, tokens, own)[torch.from_numpy(learned) - 1]
+        step = slice_positions(model.config.get_text_config().vocab_size)
+        for start in range(0, len(learned), step):
+            span = slice(start, start + step)
+            distribution = torch.log_softmax(head(model)(states[span]).float() / temperature, dim=-1)
+            targets = torch.from_numpy(part.targets[learned[span]]).long()[:, None]
+            chances = distribution.double().exp()
+            reached = chances.cumsum(dim=-1)
+            logprobs[places[span]] = distribution.gather(1, targets)[:, 0].numpy()
+            lower = reached.gather(1, targets) - chances.gather(1, targets)
+            below[places[span]] = (lower / reached[:, -1:])[:, 0].numpy()
+    return logprobs, below

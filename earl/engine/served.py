@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from threading import Timer
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from earl.engine.model import read_tokenizer
 from earl.engine.source import HUB_ID, folder_of
@@ -71,30 +73,26 @@ class Client:
         request repeated. body: is posted."""
         data = None if body is None else json.dumps(body).encode()
         end = time.monotonic() + self.total_seconds
-        pause, number, reason, kind = FIRST_PAUSE_SECONDS, 0, "", EarlError
-        while number < TRIES and (left := end - time.monotonic()) > 0:
-            if number:
-                if pause >= left:
-                    break
-                time.sleep(pause)
-                pause *= 2
-            number += 1
+        for number in range(1, TRIES + 1):
             try:
                 answer = self._exchange(path, data, limit_bytes, min(end, time.monotonic() + self.timeout_seconds))
                 return take(json.loads(answer))
-            except _Passing as error:
-                reason, kind = str(error), EarlError
+            except OSError as error:
+                reason, bad = str(error) or type(error).__name__, False
             except EarlError:
                 raise
-            except OSError as error:
-                reason, kind = str(error) or type(error).__name__, EarlError
             except (http.client.HTTPException, ValueError, RecursionError) as error:
-                reason, kind = f"{type(error).__name__}: {error}", BadReply
+                reason, bad = f"{type(error).__name__}: {error}".partition(" [type=")[0], True  # as pydantic ends
+            pause = FIRST_PAUSE_SECONDS * 2 ** (number - 1)
+            if time.monotonic() + pause >= end or number == TRIES:
+                break
+            time.sleep(pause)
         what, cure = "no answer", "check that it runs and can be reached from here without a proxy"
-        if kind is BadReply:
+        if bad:
             what, cure = "no valid answer", "check that it is an OpenAI-compatible server"
-        reason = _without_key(reason)[:REASON_CHARACTERS]
-        raise kind(f"the server at {self.url} gave {what} to {path} in {number} tries, the last: {reason}; {cure}")
+        raise (BadReply if bad else EarlError)(
+            f"the server at {self.url} gave {what} to {path} in {number} tries, the last: {_shown(reason)}; {cure}"
+        )
 
     def _exchange(self, path: str, data: bytes | None, limit: int, end: float) -> bytes:
         parts = urlsplit(self.url)
@@ -120,13 +118,13 @@ class Client:
         _check_time(end)
         if 200 <= answer.status < 300:
             return _whole(answer, body, limit)
-        reason = _without_key(f"{answer.status} {_said(answer, body)}")[:REASON_CHARACTERS]
+        reason = _shown(f"{answer.status} {_said(answer, body)}")
         if answer.status in PASSING:
             raise _Passing(reason)
         raise EarlError(f"the server at {self.url} refuses {path}: {reason}; {_cure(answer.status)}")
 
 
-class _Passing(Exception):
+class _Passing(OSError):
     """A status worth a retry."""
 
 
@@ -159,15 +157,15 @@ def _headers() -> dict[str, str]:
     return headers
 
 
-def _without_key(text: str) -> str:
-    """A server's text, without the key in case it is echoed."""
-    return text.replace(os.environ.get(KEY) or "\0", "***")
+def _shown(text: str) -> str:
+    """The beginning of a server's text, in one line, without the key in case it is echoed."""
+    return " ".join(text.replace(os.environ.get(KEY) or "\0", "***").split())[:REASON_CHARACTERS]
 
 
 def _said(answer: http.client.HTTPResponse, body: bytes) -> str:
     if 300 <= answer.status < 400:
         return f"it redirects to {answer.headers.get('Location', 'nowhere')!r}"
-    return " ".join(body[: 1 << 16].decode("utf-8", "replace").split()) or answer.reason
+    return body[: 1 << 16].decode("utf-8", "replace").strip() or answer.reason
 
 
 def _cure(code: int) -> str:
@@ -184,6 +182,48 @@ SLACK_TOKENS = 16
 REPLY_BYTES, TOKEN_BYTES = 1 << 18, 1 << 10  # limits of an answer: fixed part, and per token
 MOST, ROUNDING = 1e6, 1e-3
 """A log-prob is above -MOST, and above 0 by rounding only."""
+
+
+class Checked(BaseModel):
+    """What is read of a server's answer. Other fields are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class ListedModel(Checked):
+    id: str
+
+
+class ModelList(Checked):
+    data: list[ListedModel]
+
+
+class TextMessage(Checked):
+    content: str | None = None
+
+
+class TextChoice(Checked):
+    message: TextMessage
+    finish_reason: Any = None
+
+
+class TextReply(Checked):
+    choices: list[TextChoice] = Field(min_length=1, max_length=1)
+
+
+class TokenLogprobs(Checked):
+    token_logprobs: list[Annotated[float, Field(gt=-MOST, lt=ROUNDING)]]
+
+
+class TokenChoice(Checked):
+    token_ids: list[int] | None = None
+    logprobs: TokenLogprobs | None = None
+
+
+class TokenReply(Checked):
+    choices: list[TokenChoice] = Field(min_length=1, max_length=1)
+
+
 MESSAGE = re.compile(r"<\|(system|user|assistant|tool)\|>(.*?)<\|end\|>", re.DOTALL)
 
 
@@ -196,7 +236,6 @@ class ServedSampler:
         self._client, self._model = client, model or _only_model(client)
         self._exact = tokenizer is not None
         self.tokenizer = tokenizer if self._exact else character_tokenizer()
-        self._vocabulary = len(self.tokenizer)
         self._threads = ThreadPoolExecutor(CONNECTIONS, "earl-served")
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -214,20 +253,24 @@ class ServedSampler:
             return Completion([], [], [], False, error=str(error))
 
     def _exactly(self, prompt: Prompt) -> Completion:
-        stop = self.tokenizer.eos_token_id
+        stop, vocabulary = self.tokenizer.eos_token_id, len(self.tokenizer)
         extra = {"return_token_ids": True, "stop_token_ids": [stop], "ignore_eos": True, "logprobs": 0}
         asked = {"prompt": list(prompt.tokens), "max_tokens": prompt.max_tokens, **extra}
 
         def take(answer: Any) -> Completion:
-            choice = _only_choice(answer)
-            if choice.get("token_ids") is None:
+            [choice] = TokenReply.model_validate(answer).choices
+            tokens, logprobs = choice.token_ids, choice.logprobs and choice.logprobs.token_logprobs
+            if tokens is None:
                 raise EarlError(
                     f"the server at {self._client.url} returns no token ids, which only vLLM's does; name a model that "
                     "is not here, by the name that the server knows, to speak to it in text"
                 )
-            tokens = _ids(choice["token_ids"], prompt.max_tokens, self._vocabulary)
-            logprobs = _logprobs(choice.get("logprobs"), len(tokens))
-            return Completion(tokens, logprobs, [0] * len(tokens), tokens[-1] == stop)
+            if not 1 <= len(tokens) <= prompt.max_tokens or not all(0 <= token < vocabulary for token in tokens):
+                raise ValueError(f"it holds no 1 to {prompt.max_tokens} token ids of a vocabulary of {vocabulary}")
+            if logprobs is not None and len(logprobs) != len(tokens):
+                raise ValueError(f"it holds {len(logprobs)} log-probs of {len(tokens)} tokens")
+            scores = [min(0.0, score) for score in logprobs or [0.0] * len(tokens)]
+            return Completion(tokens, scores, [0] * len(tokens), tokens[-1] == stop)
 
         return self._asked("completions", prompt, asked, take)
 
@@ -237,14 +280,11 @@ class ServedSampler:
         body = {"messages": messages(written), "max_tokens": prompt.max_tokens + SLACK_TOKENS}
 
         def take(answer: Any) -> Completion:
-            choice = _only_choice(answer)
-            message = choice.get("message")
-            content = message.get("content") if isinstance(message, dict) else 0
-            if content is not None and not isinstance(content, str):
-                raise ValueError("its choice has no message with a text")
-            said = "".join(c if c in CHARACTERS else "?" for c in (content or "").strip()[: prompt.max_tokens])
+            [choice] = TextReply.model_validate(answer).choices
+            content = (choice.message.content or "").strip()[: prompt.max_tokens]
+            said = "".join(c if c in CHARACTERS else "?" for c in content)
             tokens = self.tokenizer(said, add_special_tokens=False)["input_ids"]
-            if choice.get("finish_reason") != "length":
+            if choice.finish_reason != "length":
                 tokens.append(self.tokenizer.eos_token_id)
             tokens = (tokens or self.tokenizer("?")["input_ids"])[: prompt.max_tokens]
             return Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), tokens[-1] == self.tokenizer.eos_token_id)
@@ -278,48 +318,8 @@ def messages(text: str) -> list[dict[str, str]]:
 
 
 def _only_model(client: Client) -> str:
-    names = client.ask("models", _names)
+    names = client.ask("models", lambda answer: [model.id for model in ModelList.model_validate(answer).data])
     if len(names) != 1:
         shown = ", ".join(name[:99] for name in names[:5])
         raise EarlError(f"the server at {client.url} serves {len(names)} models ({shown}); name one with --model")
     return names[0]
-
-
-def _names(answer: Any) -> list[str]:
-    listed = answer.get("data") if isinstance(answer, dict) else None
-    names = [entry.get("id") if isinstance(entry, dict) else None for entry in _list(listed, "models")]
-    known = [name for name in names if isinstance(name, str)]
-    if len(known) < len(names):
-        raise ValueError("it lists a model without a name")
-    return known
-
-
-def _only_choice(answer: Any) -> dict[str, Any]:
-    choices = _list(answer.get("choices") if isinstance(answer, dict) else None, "choices")
-    if len(choices) != 1 or not isinstance(choices[0], dict):
-        raise ValueError(f"it holds {len(choices)} choices, and one was asked for")
-    return choices[0]
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"it holds no list of {what}")
-    return value
-
-
-def _ids(value: Any, most: int, vocabulary: int) -> list[int]:
-    tokens = _list(value, "token ids")
-    if not 1 <= len(tokens) <= most:
-        raise ValueError(f"it holds {len(tokens)} tokens, and 1 to {most} were asked for")
-    if any(type(token) is not int or not 0 <= token < vocabulary for token in tokens):
-        raise ValueError(f"it holds what is no token id of a vocabulary of {vocabulary}")
-    return tokens
-
-
-def _logprobs(value: Any, length: int) -> list[float]:
-    if value is None:
-        return [0.0] * length
-    told = _list(value.get("token_logprobs") if isinstance(value, dict) else None, "log-probs")
-    if len(told) != length or any(type(p) not in (int, float) or not -MOST < p < ROUNDING for p in told):
-        raise ValueError(f"its log-probs are not {length} finite numbers of at most 0")
-    return [min(0.0, float(p)) for p in told]

@@ -1,23 +1,64 @@
 """A sampler whose model is split over several processes by tensor parallelism: weights, keys and values by heads.
 
 Only the first process is called, as any sampler is. Under `together`, the others follow: they receive each `generate`
-call and compute the same batches with their part of every layer. Only the first sees whole logits and chooses tokens.
+call and compute the same batches with their part of every layer. Only the first chooses tokens.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
 
+from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, bare, tensors_once
 from earl.engine.sampler import InBoxes
-from earl.engine.sharding.tensor_parallel import split
-from earl.engine.sharding.tp_group import Band
-from earl.parallel.layout import Box
+from earl.engine.sharding.mesh import join_group
+from earl.engine.sharding.tensor_parallel import gathered, split
+from earl.parallel.layout import Box, Layout
 from earl.rollout.prompt import Completion, Prompt
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    rank: int
+    size: int
+    place: Rendezvous  # the first process opens it
+
+
+class Band:
+    """A process's membership in the group of its copy; a process is in one group at a time. store: on the first
+    process, an already opened store; None: opened now."""
+
+    def __init__(
+        self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self.rank, self.layout = meeting.rank, Layout(1, meeting.size)
+        cpu = torch.device("cpu")
+        self._store = join_group(self.rank, meeting.size, meeting.place, store, cpu, timeout_seconds)
+
+    @property
+    def group(self) -> ProcessGroup:
+        group: ProcessGroup | None = distributed.group.WORLD
+        assert group is not None
+        return group
+
+    def told(self, order: bytes) -> bytes:
+        """The first process's order, on all processes: JSON or nothing, so that no data can run code."""
+        size = torch.tensor([len(order)])
+        distributed.broadcast(size, 0)
+        message = torch.empty(int(size), dtype=torch.uint8)
+        if order:
+            message = torch.frombuffer(bytearray(order), dtype=torch.uint8)
+        if len(message):
+            distributed.broadcast(message, 0)
+        return message.numpy().tobytes()
 
 
 class SplitSampler(LocalSampler):
@@ -34,18 +75,20 @@ class SplitSampler(LocalSampler):
     def together(self, work: Callable[[], R]) -> R | None:
         """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is
         done. Returns its result on the first process."""
-        if not self._band.leads:
-            while order := self._band.told(()):
-                self._follow(*_read(order))
+        if self._band.rank:
+            while order := self._band.told(b""):
+                released, asked = json.loads(order)
+                self._follow(released, [Prompt(*fields) for fields in asked])
             return None
         try:
             return work()
         finally:
-            self._band.told(())
+            self._band.told(b"")
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         released, self._released = self._released, []
-        self._band.told(_written(released, prompts))
+        asked = [(p.session, [*p.tokens], p.seed, p.max_tokens, p.greedy) for p in prompts]
+        self._band.told(json.dumps((released, asked), default=int).encode())
         return self._follow(released, prompts)
 
     def release(self, sessions: Sequence[int]) -> None:
@@ -53,7 +96,7 @@ class SplitSampler(LocalSampler):
 
     def close(self) -> None:
         """Free everything and leave the process group, so that this process can join others."""
-        self._band.leave()
+        distributed.destroy_process_group()
         super().close()
 
     def _follow(self, released: Sequence[int], prompts: Sequence[Prompt]) -> list[Completion]:
@@ -72,29 +115,12 @@ class SplitSampler(LocalSampler):
         box = self._boxes[name]
         return weights.part(name, box) if isinstance(weights, InBoxes) else weights[name][box.slices]
 
-    def _whole(self, logits: Tensor) -> Tensor | None:
-        return self._band.gathered(logits, self._words)
+    def _whole(self, logits: Tensor) -> Tensor:
+        return gathered(logits, 1, self._words, self._band.group)
 
     def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
-        whole = self._whole(logits)
-        chosen = None if whole is None else super()._choose(whole, seeds, greedy, counter)
-        return self._band.agreed(chosen, len(logits))
-
-
-def _written(released: Sequence[int], prompts: Sequence[Prompt]) -> list[int]:
-    """A `generate` call as integers: count of released sessions, these, then each prompt with its length in front."""
-    order = [len(released), *released]
-    for prompt in prompts:
-        head = (prompt.session, prompt.seed, prompt.max_tokens, int(prompt.greedy))
-        order += (len(prompt.tokens), *head, *prompt.tokens)
-    return order
-
-
-def _read(order: Sequence[int]) -> tuple[Sequence[int], list[Prompt]]:
-    at, prompts = order[0] + 1, []
-    released = order[1:at]
-    while at < len(order):
-        length, session, seed, max_tokens, greedy = order[at : at + 5]
-        at += 5 + length
-        prompts.append(Prompt(session, order[at - length : at], seed, max_tokens, bool(greedy)))
-    return released, prompts
+        whole, agreed = self._whole(logits), torch.empty(2, len(logits), dtype=torch.float64)  # exact for both
+        if not self._band.rank:
+            agreed[0], agreed[1] = super()._choose(whole, seeds, greedy, counter)
+        distributed.broadcast(agreed, 0)
+        return agreed[0].long(), agreed[1].float()

@@ -1,8 +1,9 @@
 """The state of a learner: weights and optimizer moments by name, copied, restored and moved."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from earl.config import LearnerConfig
-from earl.engine.checkpoint_tensors import REFERENCE, STATE, Snapshot, Stored, TensorPart, TensorSource, copied
+from earl.engine.checkpoint_tensors import REFERENCE, STATE, Stored, TensorPart, TensorSource, copied, write_snapshot
 from earl.engine.lora import factors, is_factor, merged, plain
 from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
@@ -72,7 +73,7 @@ class TrainState:
     def weights(self) -> dict[str, Tensor]:
         """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
         They are gathered one by one: other processes never hold more than one whole tensor."""
-        return {name: tensor for name, tensor in self._whole(self._scorer.model.state_dict()) if self._ranks.saver}
+        return {name: tensor for name, tensor in self._whole(self._scorer.model.state_dict()) if not self._ranks.rank}
 
     def held(self) -> HeldTensors:
         """This process's boxes of the weights; only tensors with adapters are gathered, one at a time."""
@@ -86,24 +87,26 @@ class TrainState:
             else:
                 own = self._ranks.local(tensor)
             parts[plain(name)] = TensorPart(own if own.shape == box.shape else own[box.slices], box, shape)
-        axes = {plain(name): self._ranks.axis(name) for name in tensors if not is_factor(name)}
+        axes = {plain(name): self._ranks.axes.get(name) for name in tensors if not is_factor(name)}
         return HeldTensors(parts, axes, self._ranks.layout)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Callable[[Path], None]:
+        """A copy of everything in host memory, and the function that writes it; see `Learner.snapshot`."""
         models = {"": self._copied(self._scorer)}
         if self._config.lora_rank:
             models[REFERENCE] = self._copied(self._scorer, adapted=False)
         elif self.frozen is not None:
             models[REFERENCE] = self._copied(self.frozen)
-        written = models if self._ranks.saver else {}
+        written = {} if self._ranks.rank else models
         parts = {name: replace(part, numbers=copied(part.numbers)) for name, part in self._own_parts()}
-        return Snapshot(self._ranks.rank, parts, written, self._scorer.model, self._tokenizer)
+        return partial(write_snapshot, self._ranks.rank, parts, written, self._scorer.model, self._tokenizer)
 
     def restore(self, folder: Path) -> None:
         """Read this process's part of snapshots that were written under any layout."""
-        base, state = Stored(folder / REFERENCE if self._config.lora_rank else folder), Stored(folder / STATE)
-        kept = (folder / REFERENCE).exists() and not self._config.lora_rank
-        self._take(base, state, Stored(folder / REFERENCE) if kept else None, "")
+        if self._config.lora_rank:
+            self.take(Stored(folder / REFERENCE, (folder / STATE, "")))
+        else:
+            self.take(Stored(folder, (folder / STATE, ""), (folder / REFERENCE, f"{REFERENCE}/")))
 
     def carried(self) -> Iterator[tuple[str, TensorPart]]:
         """This process's parts of all that `take` needs: its own memory, without parts that another process gives."""
@@ -122,21 +125,18 @@ class TrainState:
             if state := self.optimizer.state.get(parameter):
                 for key in MOMENTS:
                     yield from self._given(f"{key}/{name}", name, state[key])
-                if self._ranks.saver:
+                if not self._ranks.rank:
                     yield f"{STEP}/{name}", TensorPart(state[STEP], whole(()), ())
-
-    def take(self, carried: TensorSource) -> None:
-        kept = any(name.startswith(f"{REFERENCE}/") for name in carried.shapes)
-        self._take(carried, carried, carried if kept else None, f"{REFERENCE}/")
 
     def _given(self, stored_name: str, name: str, tensor: Tensor) -> Iterator[tuple[str, TensorPart]]:
         box, shape = self._ranks.box(name, tensor)
-        if self._ranks.keeps(name) and box.numbers:
+        if self._ranks.layout.keeps(self._ranks.axes.get(name), self._ranks.rank) and box.numbers:
             yield stored_name, TensorPart(self._ranks.local(tensor.detach()), box, shape)
 
-    def _take(self, base: TensorSource, state: TensorSource, reference: TensorSource | None, prefix: str) -> None:
+    def take(self, state: TensorSource) -> None:
+        """Read this process's part of what all processes of any layout gave; see `carried`."""
         for name, parameter in self._named.items():
-            self._fill(name, parameter, *((state, name) if _own(name) else (base, plain(name))))
+            self._fill(name, parameter, state, name if _own(name) else plain(name))
         self.optimizer.state.clear()
         for name, parameter in self.trained.items():
             if f"{STEP}/{name}" in state.shapes:
@@ -145,10 +145,10 @@ class TrainState:
                     self._fill(name, moment, state, f"{key}/{name}")
                 step = state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device)
                 self.optimizer.state[parameter] = {STEP: step, **moments}
-        if reference is not None:
+        if any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
             self.reference()
             for name, parameter in self._frozen_named.items():
-                self._fill(name, parameter, reference, prefix + name)
+                self._fill(name, parameter, state, f"{REFERENCE}/{name}")
 
     def move(self, hosted: bool) -> None:
         """Move all tensors to host memory, or back to the device; a no-op on a CPU."""
@@ -187,7 +187,7 @@ class TrainState:
     def _copied(self, scorer: Scorer, adapted: bool = True) -> dict[str, Tensor]:
         """Copies of tied tensors once; none on processes that do not save."""
         found = self._whole(tensors_once(scorer.model), adapted)
-        return {name: copied(tensor) for name, tensor in found if self._ranks.saver}
+        return {name: copied(tensor) for name, tensor in found if not self._ranks.rank}
 
 
 def _own(name: str) -> bool:

@@ -148,13 +148,13 @@ def test_replies_on_their_way_go_on_under_new_weights(engine, plain):
     old = copy.deepcopy(policy.model)
     first, second = sampler.version, sampler.version + 1
     prompts = prompts_of(8, max_tokens=120)
-    sampler_stop, sampler._loop._stop_ids = sampler._loop._stop_ids, []  # none ends by itself
-    running = sampler._loop.submit(prompts)
+    sampler_stop, sampler._stop_ids = sampler._stop_ids, []  # none ends by itself
+    running = sampler.submit(prompts)
     sampler.generate(prompts_of(1, max_tokens=3))  # by now the others have begun
     shake(policy, seed=77)
     sampler.load(policy.model.state_dict(), second)
     replies = [reply.result(timeout=60) for reply in running]
-    sampler._loop._stop_ids = sampler_stop
+    sampler._stop_ids = sampler_stop
     assert any(set(reply.versions) == {first, second} for reply in replies)
     for prompt, reply in zip(prompts, replies, strict=True):
         assert len(reply.tokens) == 120

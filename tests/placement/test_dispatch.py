@@ -12,7 +12,7 @@ from earl.batch import Rows
 from earl.dispatch.rows import Work, empty
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
-from earl.engine.micro_batches import RowShare, minibatches, order_of
+from earl.engine.learner import RowShare, minibatches, order_of
 from earl.engine.model import make
 from earl.engine.sampler import Probe
 from earl.group import Group

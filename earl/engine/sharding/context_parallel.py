@@ -9,7 +9,7 @@ processes know all tokens, and all get the scores of all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -21,22 +21,13 @@ from earl.engine.sharding.tensor_parallel import summed
 
 
 @dataclass(frozen=True, slots=True)
-class SequencePiece:
-    """Neighbouring tokens: 4 … 8 of rows of 7 and 5 have start 4, stop 9, first 0, rows (3, 2) with before = 4."""
-
-    start: int
-    stop: int
-    first: int
-    """Where the first token's row begins: keys and values are needed from there to `stop`."""
-    rows: Spans
-
-
-@dataclass(frozen=True, slots=True)
 class Portion:
     """The n of T tokens that one process computes, in two pieces."""
 
     group: ProcessGroup
-    pieces: tuple[SequencePiece, ...]  # without empty ones
+    pieces: tuple[tuple[int, Spans], ...]
+    """Of each piece that is not empty, where the first token's row begins, and the rows: tokens 4 … 8 of rows of 7 and
+    5 are (0, rows (3, 2) with before = 4)."""
     positions: Tensor  # the position of each own token in its row, [1, n]
     places: Tensor  # the index of each own token in the sequence, [n]
     order: Tensor
@@ -51,11 +42,11 @@ class Portion:
         gathered: Tensor = _Gathered.apply(own, self)  # type: ignore[no-untyped-call]
         width = key.shape[1] * key.shape[2]
         keys, values = gathered[:, :width].view(-1, *key.shape[1:]), gathered[:, width:].view(-1, *value.shape[1:])
-        queries = torch.split(query, [piece.stop - piece.start for piece in self.pieces])
+        queries = torch.split(query, [sum(rows.lengths) for _, rows in self.pieces])
         attended = []
-        for some, piece in zip(queries, self.pieces, strict=True):
-            known = slice(piece.first, piece.stop)
-            attended.append(piece.rows.attended(some, keys[known], values[known], scaling))
+        for some, (first, rows) in zip(queries, self.pieces, strict=True):
+            known = slice(first, first + rows.before + len(some))
+            attended.append(rows.attended(some, keys[known], values[known], scaling))
         return torch.cat(attended)
 
     def found(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,13 +86,12 @@ def _bounds(total: int, size: int, rank: int) -> list[tuple[int, int]]:
     ]
 
 
-def _piece(rows: Spans, start: int, stop: int) -> SequencePiece:
-    ends = [*accumulate(rows.lengths)]
-    begins = [end - length for end, length in zip(ends, rows.lengths, strict=True)]
-    touched = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < stop and end > start]
+def _piece(rows: Spans, start: int, stop: int) -> tuple[int, Spans]:
+    limits = pairwise(accumulate(rows.lengths, initial=0))
+    touched = [(begin, end) for begin, end in limits if begin < stop and end > start]
     lengths = tuple(min(end, stop) - max(begin, start) for begin, end in touched)
     first = touched[0][0]
-    return SequencePiece(start, stop, first, spans(lengths, rows.offsets.device, start - first))
+    return first, spans(lengths, rows.offsets.device, start - first)
 
 
 class _Gathered(torch.autograd.Function):

@@ -23,22 +23,22 @@ from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import TensorSource
 from earl.engine.lora import adapt, drawn, is_factor, plain
 from earl.engine.model import Policy, bare, layers, make_buffers, recompute
+from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.mesh import Mesh
-from earl.engine.sharding.tensor_parallel import Splits, split
+from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.parallel.layout import Box, chunk
 
 
-class Shards:
-    """This process's part of a learner; implements `Ranks`. stored: source of the weights, read slice by slice; None:
-    the policy's model holds them."""
+class Shards(Ranks):
+    """This process's part of a learner. stored: source of the weights, read slice by slice; None: the policy's model
+    holds them."""
 
     def __init__(self, mesh: Mesh, stored: TensorSource | None = None) -> None:
         self.mesh, self.layout, self._stored = mesh, mesh.layout, stored
         self.share, self.shares = mesh.dp_rank, mesh.layout.dp
-        self.rank, self.saver = mesh.rank, mesh.rank == 0
-        self._splits = Splits({}, frozenset())
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self.rank = mesh.rank
+        self._partial: frozenset[str] = frozenset()
         self._made: tuple[Any, LearnerConfig] | None = None
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
@@ -74,7 +74,7 @@ class Shards:
         self._even(named)
         squares = torch.zeros((), device=self.mesh.device)
         for name, gradient in named:
-            copies = 1 if self.axis(name) is not None else self.mesh.layout.tp
+            copies = 1 if name in self.axes else self.layout.tp
             squares += gradient.float().square().sum() / copies
         distributed.all_reduce(squares)
         norm = float(squares.sqrt())
@@ -84,54 +84,38 @@ class Shards:
 
     def _even(self, named: Sequence[tuple[str, Tensor]]) -> None:
         """Over tp, sum partial gradients, and average those of unsplit parameters, so that these stay equal."""
-        group, alike = self.mesh.tp_group, [(name, g) for name, g in named if self.axis(name) is None]
+        group, alike = self.mesh.tp_group, [(name, g) for name, g in named if name not in self.axes]
         if group is None or not alike:
             return
         message = torch.cat([gradient.flatten() for _, gradient in alike])
         distributed.all_reduce(message, group=group)
         parts = torch.split(message, [gradient.numel() for _, gradient in alike])
         for (name, gradient), part in zip(alike, parts, strict=True):
-            share = 1.0 if name in self._splits.partial else 1.0 / self.mesh.layout.tp
+            share = 1.0 if name in self._partial else 1.0 / self.layout.tp
             gradient.copy_(part.view_as(gradient)).mul_(share)
-
-    def box(self, name: str, tensor: Tensor) -> tuple[Box, tuple[int, ...]]:
-        shape = self._shapes.get(name, tuple(tensor.shape))  # buffers are never split
-        return self.layout.box(shape, self.axis(name), self.mesh.rank), shape
-
-    def keeps(self, name: str) -> bool:
-        return self.mesh.layout.keeps(self.axis(name), self.mesh.rank)
 
     def local(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def gathered(self, name: str, tensor: Tensor) -> Tensor:
         part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        axis, group = self.axis(name), self.mesh.tp_group
-        if axis is None or group is None:
-            return part
-        length = self._shapes[name][axis]
-        padded = part.new_zeros([*part.shape[:axis], -(-length // self.mesh.layout.tp), *part.shape[axis + 1 :]])
-        padded.narrow(axis, 0, part.shape[axis]).copy_(part)
-        parts = [torch.empty_like(padded) for _ in range(self.mesh.layout.tp)]
-        distributed.all_gather(parts, padded, group=group)
-        return torch.cat(parts, dim=axis).narrow(axis, 0, length)
-
-    def axis(self, name: str) -> int | None:
-        return self._splits.axes.get(name)
+        axis, group = self.axes.get(name), self.mesh.tp_group
+        return part if axis is None or group is None else gathered(part, axis, self.shapes[name][axis], group)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:
         """A scorer of this process's shards; only the value head is initialised, to zero."""
         assert self._made is not None
         config, learner = self._made
-        tp, group = self.mesh.layout.tp, self.mesh.tp_group
+        tp, group = self.layout.tp, self.mesh.tp_group
         with torch.device("meta"):
             model = bare(config)
             adapt(model, learner)
             scorer = Scorer(model, values)
         named = scorer.named_parameters(remove_duplicate=False)
-        self._shapes = {own_name(name): tuple(parameter.shape) for name, parameter in named}
+        self.shapes = {own_name(name): tuple(parameter.shape) for name, parameter in named}
         if group is not None:
-            self._splits = split(model, tp, self.mesh.tp_rank, group)
+            splits = split(model, tp, self.mesh.tp_rank, group)
+            self.axes, self._partial = splits.axes, splits.partial
             scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, self.mesh.tp_rank)[0])
         scorer.context = self.mesh.cp_group
         if frozen:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup, all_reduce
+from torch.distributed import ProcessGroup, all_gather, all_reduce, get_world_size
 
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -51,6 +51,16 @@ def summed(states: Tensor, group: ProcessGroup | None) -> Tensor:
         return states
     result: Tensor = _Summed.apply(states, group)  # type: ignore[no-untyped-call]
     return result
+
+
+def gathered(part: Tensor, axis: int, length: int, group: ProcessGroup) -> Tensor:
+    """The whole of a tensor that is cut along an axis of this length; parts may be smaller at the end, or empty."""
+    parts = get_world_size(group)
+    padded = part.new_zeros([*part.shape[:axis], -(-length // parts), *part.shape[axis + 1 :]])
+    padded.narrow(axis, 0, part.shape[axis]).copy_(part)
+    every = [torch.empty_like(padded) for _ in range(parts)]
+    all_gather(every, padded, group=group)
+    return torch.cat(every, dim=axis).narrow(axis, 0, length)
 
 
 COLWISE, ROWWISE, SHARED = "colwise", "rowwise", "replicated_with_grad_allreduce"

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from earl.config import SamplerConfig
+from earl.engine.checkpoint_tensors import bundles
 from earl.errors import EarlError, boundary
 from earl.parallel.hardware import GIB
 
@@ -64,8 +65,8 @@ class Cpu:
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
             path = Path(folder) / "weights.safetensors"
-            for some in _chunks(_without_doubles(weights)):
-                save_file(some, path)
+            for some in bundles(_without_doubles(weights).items(), _bytes, CHUNK_BYTES):
+                save_file(dict(some), path)
                 engine.collective_rpc("load_from", args=(str(path),))
 
     def sleep(self, engine: Any) -> None:
@@ -108,13 +109,13 @@ class Gpu:
         """vLLM's weight transfer over CUDA IPC: handles of copies on each worker's GPU, a chunk at a time."""
         engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
         engine.collective_rpc("start_weight_update")
-        for some in _chunks(weights):
-            gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-            copies = [[tensor.to(gpu, torch.bfloat16).contiguous() for gpu in gpus] for tensor in some.values()]
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        for some in bundles(weights.items(), _bytes, CHUNK_BYTES):
+            copies = [[tensor.to(gpu, torch.bfloat16).contiguous() for gpu in gpus] for _, tensor in some]
             update = {
-                "names": [*some],
+                "names": [name for name, _ in some],
                 "dtype_names": ["bfloat16"] * len(some),
-                "shapes": [list(tensor.shape) for tensor in some.values()],
+                "shapes": [list(tensor.shape) for _, tensor in some],
                 "ipc_handles": [_handles(own) for own in copies],
             }
             engine.collective_rpc("update_weights", kwargs={"update_info": update})
@@ -156,18 +157,8 @@ def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return {name: weights[name].contiguous() for name in once.values()}
 
 
-def _chunks(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Tensors of about CHUNK_BYTES together, each read once."""
-    some: dict[str, Tensor] = {}
-    taken = 0
-    for name, tensor in weights.items():
-        if some and taken + tensor.nbytes > CHUNK_BYTES:
-            yield some
-            some, taken = {}, 0
-        some[name] = tensor
-        taken += tensor.nbytes
-    if some:
-        yield some
+def _bytes(named: tuple[str, Tensor]) -> int:
+    return named[1].nbytes
 
 
 def _handles(copies: list[Tensor]) -> dict[str, Any]:

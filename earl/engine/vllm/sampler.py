@@ -6,13 +6,11 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
-from queue import Empty, SimpleQueue
-from threading import Thread, current_thread
-from typing import Any, TypeVar
+from threading import current_thread
+from typing import Any
 
 from torch import Tensor
 
@@ -24,8 +22,6 @@ from earl.errors import EarlError, boundary
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
 
-R = TypeVar("R")
-
 
 @dataclass(slots=True)
 class SampledReply:
@@ -36,165 +32,52 @@ class SampledReply:
     versions: list[int] = field(default_factory=list)
 
 
-class EngineLoop:
-    """Runs vLLM's engine in its own thread, where `build` makes it; requests join and leave between steps. All
-    methods are thread-safe. `version` of the weights changes only within `exclusively`; `cached_tokens` counts prompt
-    tokens from the prefix cache."""
-
-    def __init__(self, build: Callable[[], Any], stop_ids: Sequence[int], temperature: float) -> None:
-        self.version = 0
-        self.cached_tokens = 0
-        self._stop_ids, self._temperature = list(stop_ids), temperature
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._replies: dict[str, SampledReply] = {}
-        self._names = map(str, count())
-        self._engine: Any = None
-        self._fault: str | None = None
-        self._unsound: EarlError | None = None
-        self._closed = False
-        self._thread = Thread(target=self._run, args=(build,), name="earl-vllm", daemon=True)
-        self._thread.start()
-        self.exclusively(lambda _: None)  # waits until the engine is built
-
-    def submit(self, prompts: Sequence[Prompt]) -> "list[Future[Completion]]":
-        replies = [SampledReply(prompt, Future()) for prompt in prompts]
-
-        def enter() -> None:
-            for reply in replies:
-                self._enter(reply)
-
-        self._put(enter)
-        return [reply.done for reply in replies]
-
-    def exclusively(self, work: Callable[[Any], R]) -> R:
-        """Run `work` on the engine while no request is in it; unfinished replies continue afterwards. They keep their
-        sampled tokens, and are resubmitted with these. If `work` raises an EarlError, the engine is unsound: current
-        and later prompts fail with it until some `work` succeeds."""
-        done: Future[R] = Future()
-
-        def enter() -> None:
-            self._engine.abort_request([*self._replies])
-            waiting, self._replies = [*self._replies.values()], {}
-            try:
-                result = work(self._engine)
-            except EarlError as error:
-                self._unsound = error
-                done.set_exception(error)
-            else:
-                self._unsound = None
-                done.set_result(result)
-            for reply in waiting:
-                self._enter(reply)
-
-        self._put(enter)
-        return self._wait(done)
-
-    def close(self) -> None:
-        self._closed = True
-        self._inbox.put(lambda: None)
-        if current_thread() is not self._thread:  # the garbage collector may call this from any thread
-            self._thread.join()
-
-    def _put(self, command: Callable[[], None]) -> None:
-        if self._fault is not None or self._closed:
-            raise EarlError(f"vLLM's engine has ended: {self._fault or 'it was closed'}")
-        self._inbox.put(command)
-
-    def _wait(self, done: "Future[R]") -> R:
-        while True:
-            try:
-                return done.result(timeout=1.0)
-            except TimeoutError:
-                if not self._thread.is_alive():
-                    raise EarlError(f"vLLM's engine has ended: {self._fault or 'it was closed'}") from None
-
-    def _run(self, build: Callable[[], Any]) -> None:
-        with boundary() as fault:
-            self._engine = build()
-            while not self._closed:
-                self._take(block=not self._replies)
-                if self._replies:
-                    self._hand_out(self._engine.step())
-        self._fault = fault.message
-        with boundary():
-            self._engine.engine_core.shutdown()
-        for reply in self._replies.values():
-            reply.done.set_exception(EarlError(f"vLLM's engine has ended: {fault.message or 'it was closed'}"))
-
-    def _take(self, block: bool) -> None:
-        """Run the commands in the inbox; with `block`, wait for the first one."""
-        try:
-            while True:
-                self._inbox.get(block)()
-                block = False
-        except Empty:
-            pass
-
-    def _enter(self, reply: SampledReply) -> None:
-        if self._unsound is not None:
-            return reply.done.set_exception(self._unsound)
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        prompt, sampled = reply.prompt, len(reply.tokens)
-        params = SamplingParams(
-            temperature=0.0 if prompt.greedy else self._temperature,
-            seed=derive(prompt.seed, sampled) if sampled else prompt.seed,
-            max_tokens=prompt.max_tokens - sampled,
-            stop_token_ids=self._stop_ids,
-            ignore_eos=True,  # stop_token_ids ends replies
-            logprobs=0,  # of the sampled token only
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
-        name = next(self._names)
-        with boundary() as fault:
-            self._engine.add_request(name, {"prompt_token_ids": [*prompt.tokens, *reply.tokens]}, params)
-        if fault.message:
-            error = EarlError(f"vLLM refuses a prompt of {len(prompt.tokens)} tokens: {fault.message}")
-            reply.done.set_exception(error)
-        else:
-            self._replies[name] = reply
-        return None
-
-    def _hand_out(self, outputs: Sequence[Any]) -> None:
-        for output in outputs:
-            reply, [new] = self._replies[output.request_id], output.outputs
-            reply.tokens += new.token_ids
-            reply.logprobs += [chosen[token].logprob for token, chosen in zip(new.token_ids, new.logprobs, strict=True)]
-            reply.versions += [self.version] * len(new.token_ids)
-            if output.finished:
-                del self._replies[output.request_id]
-                self.cached_tokens += output.num_cached_tokens or 0
-                finished = reply.tokens[-1] in self._stop_ids
-                reply.done.set_result(Completion(reply.tokens, reply.logprobs, reply.versions, finished))
-
-
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
 """No telemetry; an engine's processes, all on one host, use loopback. The user's environment overrides this."""
 
 
 class VllmSampler(Sampler):
     """Samples with its own engine, initially with the policy's weights, if it has any. max_tokens: of the longest
-    context. Raises EarlError when vLLM is missing, or cannot run this model on this machine."""
+    context. Raises EarlError when vLLM is missing, or cannot run this model on this machine.
+
+    The engine has a thread of its own, in which requests join and leave between two of its steps. `version` of the
+    weights changes only within `exclusively`; `cached_tokens` counts prompt tokens from the prefix cache."""
 
     def __init__(self, policy: Policy, config: SamplerConfig, temperature: float, max_tokens: int) -> None:
+        self.version = self.cached_tokens = 0
         self._model, self._device = policy.model, device()
+        self._stop_ids, self._temperature = sorted(policy.stop_ids), temperature
         os.environ.update({**QUIET, **os.environ, **self._device.environment(config)})
         require_vllm()
         self._device.check(policy.model.config, config)
-        build = partial(_engine, policy.model, config, self._device, max_tokens)
-        self._loop = EngineLoop(build, sorted(policy.stop_ids), temperature)
-        self._close = weakref.finalize(self, self._loop.close)  # also called when this object or Python ends
+        self._replies: dict[str, SampledReply] = {}
+        self._names = map(str, count())
+        self._unsound: EarlError | None = None
+        self._stepping = False  # whether a step waits in the thread
+        self._thread = ThreadPoolExecutor(1, "earl-vllm")
+        with boundary() as fault:
+            made = self._thread.submit(_engine, policy.model, config, self._device, max_tokens)
+            self._engine: Any = made.result()
+        if fault.message:
+            raise EarlError(f"vLLM's engine cannot be made: {fault.message}")
+        # Also called when this object or Python ends.
+        self._close = weakref.finalize(self, _closed, self._thread, self._engine, self._replies)
         if not any(parameter.is_meta for parameter in policy.model.parameters()):
             self.load(policy.model.state_dict(), version=0)
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return [reply.result() for reply in self._loop.submit(prompts)]
+        return [reply.result() for reply in self.submit(prompts)]
 
     async def complete(self, prompt: Prompt) -> Completion:
-        [reply] = self._loop.submit([prompt])
+        [reply] = self.submit([prompt])
         return await asyncio.wrap_future(reply)
+
+    def submit(self, prompts: Sequence[Prompt]) -> "list[Future[Completion]]":
+        replies = [SampledReply(prompt, Future()) for prompt in prompts]
+        for reply in replies:
+            reply.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+        self._thread.submit(self._enter, replies)
+        return [reply.done for reply in replies]
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights, and drop everything computed with the old ones; unfinished replies continue. probe: if
@@ -205,26 +88,115 @@ class VllmSampler(Sampler):
             self._device.hand_over(engine, weights)
             assert engine.reset_prefix_cache(), "nothing runs while weights are loaded"
             check(expected, _measured(engine, expected), self._device.tolerance, version)
-            self._loop.version = version
+            self.version = version
 
-        self._loop.exclusively(take)
+        self._exclusively(take)
 
     def close(self) -> None:
         self._close()
 
     def sleep(self) -> None:
-        self._loop.exclusively(self._device.sleep)
+        self._exclusively(self._device.sleep)
 
     def wake(self) -> None:
-        self._loop.exclusively(self._device.wake)
+        self._exclusively(self._device.wake)
 
-    @property
-    def version(self) -> int:
-        return self._loop.version
+    def _exclusively(self, work: Callable[[Any], None]) -> None:
+        """Run `work` on the engine while no request is in it; unfinished replies continue afterwards. They keep their
+        sampled tokens, and are resubmitted with these. If `work` fails, the engine is unsound: current and later
+        prompts fail alike until some `work` succeeds."""
 
-    @property
-    def cached_tokens(self) -> int:
-        return self._loop.cached_tokens
+        def run() -> None:
+            waiting = [*self._replies.values()]
+            self._engine.abort_request([*self._replies])
+            self._replies.clear()
+            try:
+                work(self._engine)
+                self._unsound = None
+            except EarlError as error:
+                self._unsound = error
+                raise
+            except Exception as error:
+                self._unsound = _ended(f"{type(error).__name__}: {error}")
+                raise self._unsound from error
+            finally:
+                self._enter(waiting)
+
+        self._thread.submit(run).result()
+
+    def _enter(self, replies: Sequence[SampledReply]) -> None:
+        for reply in replies:
+            name, tokens = next(self._names), [*reply.prompt.tokens, *reply.tokens]
+            with boundary() as fault:
+                if self._unsound is None:
+                    self._engine.add_request(name, {"prompt_token_ids": tokens}, self._parameters(reply))
+                    self._replies[name] = reply
+            if fault.message:
+                refused = f"vLLM refuses a prompt of {len(reply.prompt.tokens)} tokens: {fault.message}"
+                reply.done.set_exception(EarlError(refused))
+            elif self._unsound:
+                reply.done.set_exception(self._unsound)
+        self._go_on()
+
+    def _parameters(self, reply: SampledReply) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        prompt, sampled = reply.prompt, len(reply.tokens)
+        return SamplingParams(
+            temperature=0.0 if prompt.greedy else self._temperature,
+            seed=derive(prompt.seed, sampled) if sampled else prompt.seed,
+            max_tokens=prompt.max_tokens - sampled,
+            stop_token_ids=self._stop_ids,
+            ignore_eos=True,  # stop_token_ids ends replies
+            logprobs=0,  # of the sampled token only
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _go_on(self) -> None:
+        if self._replies and not self._stepping:
+            self._stepping = True
+            self._thread.submit(self._step)
+
+    def _step(self) -> None:
+        self._stepping = False
+        with boundary() as fault:
+            for output in self._engine.step():
+                self._hand_out(output)
+        if fault.message:
+            self._unsound = _ended(fault.message)
+            _fail(self._replies, self._unsound)
+        self._go_on()
+
+    def _hand_out(self, output: Any) -> None:
+        reply, [new] = self._replies[output.request_id], output.outputs
+        reply.tokens += new.token_ids
+        reply.logprobs += [chosen[token].logprob for token, chosen in zip(new.token_ids, new.logprobs, strict=True)]
+        reply.versions += [self.version] * len(new.token_ids)
+        if output.finished:
+            del self._replies[output.request_id]
+            self.cached_tokens += output.num_cached_tokens or 0
+            finished = reply.tokens[-1] in self._stop_ids
+            reply.done.set_result(Completion(reply.tokens, reply.logprobs, reply.versions, finished))
+
+
+def _ended(cause: str) -> EarlError:
+    return EarlError(f"vLLM's engine has ended: {cause}")
+
+
+def _fail(replies: dict[str, SampledReply], error: EarlError) -> None:
+    for reply in replies.values():
+        reply.done.set_exception(error)
+    replies.clear()
+
+
+def _closed(thread: ThreadPoolExecutor, engine: Any, replies: dict[str, SampledReply]) -> None:
+    # The garbage collector may call this from any thread.
+    thread.shutdown(wait=current_thread() not in thread._threads, cancel_futures=True)
+    with boundary():
+        engine.engine_core.shutdown()
+    _fail(replies, _ended("it was closed"))
 
 
 def _engine(model: Any, config: SamplerConfig, where: Cpu | Gpu, max_tokens: int) -> Any:

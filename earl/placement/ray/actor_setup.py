@@ -24,9 +24,8 @@ from earl.engine.learner import Learner
 from earl.engine.model import Policy, make, outline
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
-from earl.engine.sharding.tp_group import Band, Meeting
 from earl.engine.source import folder_of
-from earl.engine.split import SplitSampler
+from earl.engine.split import Band, Meeting, SplitSampler
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads

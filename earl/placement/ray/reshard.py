@@ -15,7 +15,7 @@ import ray
 import torch
 from torch import Tensor
 
-from earl.engine.checkpoint_tensors import TensorPart
+from earl.engine.checkpoint_tensors import TensorPart, bundles
 from earl.errors import EarlError
 from earl.parallel.layout import Box
 
@@ -38,23 +38,10 @@ def give(parts: Iterator[tuple[str, TensorPart]], steps: int) -> Given:
     """Put a rank's parts into Ray's object store, which needs no memory of the process itself."""
     pieces: list[tuple[Piece, ...]] = []
     references = []
-    for several in _together(parts):
+    for several in bundles(parts, lambda own: own[1].numbers.nbytes, OBJECT_BYTES):
         pieces.append(tuple((name, part.box, part.shape) for name, part in several))
         references.append(ray.put([part.numbers.cpu().numpy() for _, part in several]))
     return Given(tuple(pieces), tuple(references), steps)
-
-
-def _together(parts: Iterator[tuple[str, TensorPart]]) -> Iterator[list[tuple[str, TensorPart]]]:
-    several: list[tuple[str, TensorPart]] = []
-    size = 0
-    for name, part in parts:
-        several.append((name, part))
-        size += part.numbers.nbytes
-        if size >= OBJECT_BYTES:
-            yield several
-            several, size = [], 0
-    if several:
-        yield several
 
 
 class Carried:

@@ -42,9 +42,9 @@ def test_pieces_attend_to_what_their_rows_do(lengths, size, seed):
     whole = rows.attended(query, key, value, None)
     for start, stop in (bounds for rank in range(size) for bounds in _bounds(total, size, rank)):
         if start < stop:
-            piece = _piece(rows, start, stop)
-            known = slice(piece.first, piece.stop)
-            own = piece.rows.attended(query[start:stop], key[known], value[known], None)
+            first, piece = _piece(rows, start, stop)
+            known = slice(first, stop)
+            own = piece.attended(query[start:stop], key[known], value[known], None)
             assert torch.allclose(own, whole[start:stop], atol=1e-5)
 
 
