@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from earl.rehearsal.plan import RehearsedCluster
 NAME = "dispatch"
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of `setns(2)`, which Python has from 3.12 on."""
-_PRELOADED = ["earl.dispatch.transports.peers", "earl.engine.model"]
+_PRELOADED = ["earl.benchmarks.layouts", "earl.dispatch.transports.peers"]
 _LAST_WORDS_SECONDS = 5.0
 
 
@@ -80,13 +80,15 @@ def started(
 def run(cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """The result of each process. Raises EarlError if one ends without a result."""
     with started(cluster, hosts, work, *arguments) as pipes:
-        results = []
-        for process, pipe in enumerate(pipes):
-            try:
-                results.append(pipe.recv())
-            except EOFError as error:
-                raise EarlError(f"process {process} ended without a result; its own message stands above") from error
-        return results
+        results: dict[Any, Any] = {}
+        while len(results) < len(pipes):
+            for pipe in wait([pipe for pipe in pipes if pipe not in results]):
+                try:
+                    results[pipe] = pipe.recv()
+                except EOFError as error:
+                    process = pipes.index(pipe)
+                    raise EarlError(f"process {process} ended without a result; its message stands above") from error
+        return [results[pipe] for pipe in pipes]
 
 
 def _inside(
