@@ -4,10 +4,10 @@ rows ─▶ fit ─▶ errors in sample
   └──▶ all but one TP, context, GPU or model ─▶ fit ─▶ errors and choices for the rest
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 import tomli_w
 
 import earl.parallel.throughput
-from earl.benchmarks.fitting import ThroughputMeasurement, fit, kernels, measured, predicted, served
+from earl.benchmarks.fitting import ServedContext, ThroughputMeasurement, fit, kernels, measured, predicted, served
+from earl.benchmarks.repeats import grouped
 from earl.parallel.throughput.rollout import interval
 from earl.parallel.throughput.step import FILE, PRIORS, Coefficients
 
@@ -25,16 +26,14 @@ NEAR = 0.03
 
 def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     """Judge the choice of TP by predictions, over cells with several TP. A regret is a share of tokens lost."""
-    cells: dict[object, list[ThroughputMeasurement]] = {}
-    for row in guessed:
-        cells.setdefault(row.cell, []).append(row)
-    lost = [_regret(cell, guessed) for cell in cells.values() if len(cell) > 1]
+    cells = grouped(guessed, lambda row: row.cell).values()
+    lost = np.array([_regret(cell, guessed) for cell in cells if len(cell) > 1])
     return {
         "cells": len(lost),
-        "right": sum(regret == 0 for regret in lost) / len(lost),
-        "near": sum(regret <= NEAR for regret in lost) / len(lost),
-        "mean_regret": sum(lost) / len(lost),
-        "worst_regret": max(lost),
+        "right": float((lost == 0).mean()),
+        "near": float((lost <= NEAR).mean()),
+        "mean_regret": float(lost.mean()),
+        "worst_regret": float(lost.max()),
     }
 
 
@@ -63,7 +62,8 @@ def _rounded(value: float) -> float:
 
 
 CONTEXTS = (131_072, 32_768, 4096)
-LEFT_OUT: dict[str, Callable[[ThroughputMeasurement], object]] = {
+Key = Callable[[ThroughputMeasurement], object]
+LEFT_OUT: dict[str, Key] = {
     "tp": lambda row: row.tp,
     "context": lambda row: f"{row.workload.prompt_tokens:.0f}+{row.workload.reply_tokens:.0f}",
     "gpu": lambda row: row.gpu,
@@ -88,7 +88,7 @@ def run(write: bool = False) -> dict[str, Any]:
     best = fit(rows)
     unseen = {name: _unseen(rows, best, key) for name, key in LEFT_OUT.items()}
     every = [guess for guesses in unseen.values() for guess in guesses]
-    spread = sqrt(sum(guess.error**2 for guess in every) / len(every))
+    spread = float(np.sqrt(np.mean([guess.error**2 for guess in every])))
     if write:
         PATH.write_text(text(replace(best, spread=spread), len(rows)), encoding="utf-8")
     seen = [Guess(row, predicted(row, best.values), best) for row in rows]
@@ -96,24 +96,21 @@ def run(write: bool = False) -> dict[str, Any]:
         "rows": len(rows),
         "in_sample": {**_errors(seen), "by": _by(seen, lambda row: row.source)},
         "left_out": {name: {**_errors(own), "by": _by(own, LEFT_OUT[name])} for name, own in unseen.items()},
-        "interval_80": sum(_inside(guess, spread) for guess in every) / len(every),
-        "contexts": _contexts(best),
+        "interval_80": float(np.mean([_inside(guess, spread) for guess in every])),
+        "contexts": {"labels": len(served()), "right": sum(map(partial(_fits, best), served()))},
         "kernels": kernels(best.values),
         "coefficients": _coefficients(best),
         "spread": spread,
     }
 
 
-def _unseen(
-    rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Callable[[ThroughputMeasurement], object]
-) -> list[Guess]:
+def _unseen(rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Key) -> list[Guess]:
     """Predict each group by a fit to all others, except rows of an engine that occurs only in this group."""
     guesses: list[Guess] = []
-    for group in dict.fromkeys(map(key, rows)):
+    for group, own in grouped(rows, key).items():
         others = [row for row in rows if key(row) != group]
         known, engines = fit(others, best.values), {row.source for row in others}
-        left = [row for row in rows if key(row) == group and row.source in engines]
-        guesses += [Guess(row, predicted(row, known.values), known) for row in left]
+        guesses += [Guess(row, predicted(row, known.values), known) for row in own if row.source in engines]
     return guesses
 
 
@@ -131,24 +128,18 @@ def _errors(guesses: Sequence[Guess]) -> dict[str, Any]:
     return found
 
 
-def _by(guesses: Iterable[Guess], key: Callable[[ThroughputMeasurement], object]) -> dict[str, float]:
-    groups: dict[str, list[Guess]] = {}
-    for guess in guesses:
-        groups.setdefault(str(key(guess.row)), []).append(guess)
-    return {name: _error(own) for name, own in groups.items()}
+def _by(guesses: Sequence[Guess], key: Key) -> dict[str, float]:
+    return {name: _error(own) for name, own in grouped(guesses, lambda guess: str(key(guess.row))).items()}
 
 
-def _error(guesses: Iterable[Guess]) -> float:
+def _error(guesses: Sequence[Guess]) -> float:
     return float(np.mean([abs(exp(guess.error) - 1) for guess in guesses]))
 
 
-def _contexts(best: Coefficients) -> dict[str, int]:
-    labels = served()
-    right = 0
-    for label in labels:
-        room = label.engine.kv_tokens(best.values)
-        right += label.tokens == next((tokens for tokens in CONTEXTS if tokens <= room), 0)
-    return {"labels": len(labels), "right": right}
+def _fits(best: Coefficients, label: ServedContext) -> bool:
+    """Whether the longest context predicted to fit is the one that was served."""
+    room = label.engine.kv_tokens(best.values)
+    return label.tokens == max((tokens for tokens in CONTEXTS if tokens <= room), default=0)
 
 
 def _coefficients(best: Coefficients) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
-from earl.benchmarks.rollout import interval
+from earl.benchmarks.repeats import interval
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
 from earl.dispatch.plan import Leg, TransferPlan, plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread

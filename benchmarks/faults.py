@@ -15,7 +15,7 @@ from threading import Timer
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from earl.benchmarks.rollout import interval
+from earl.benchmarks.repeats import interval
 from earl.config import Config
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster

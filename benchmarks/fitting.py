@@ -1,26 +1,30 @@
 """Fits the throughput model to published measurements: non-linear least squares on its logarithm.
 
-In published/serving_throughput.csv, trtllm-0.17 and trtllm-0.14-online (behind Triton) are copied from
+In published/serving_throughput.csv, trtllm-0.17 and trtllm-0.14-online (behind Triton) are from
 https://github.com/NVIDIA/TensorRT-LLM at 258c754, docs/source/performance/perf-overview.md (Apache-2.0), and
 lambda-vllm-0.5.4 from https://github.com/LambdaLabsML/vllm-benchmark at 0e8fc5d, benchmark_v0.md. A blank value: not
-run, or did not fit. Times in published/layer_times.csv are medians from https://github.com/microsoft/vidur at 7d47513
-(MIT). Numbers are facts; the pages' text and programs are not copied.
+run, or did not fit. A rate of inf: all requests at once. Numbers of requests that the pages leave out are those of the
+scripts that make TensorRT-LLM's data sets, and prompts and replies of vLLM's chats those that its benchmark's filter
+leaves. `chat` is 1 where lengths vary as in chats.
+
+Times in published/layer_times.csv are medians from https://github.com/microsoft/vidur at 7d47513 (MIT): sums of a
+layer's four matrix products, by tokens, and all-reduces within a fully linked host, by bytes. Numbers are facts; the
+pages' text and programs are not copied.
 """
 
 import csv
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import exp, inf, log
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.parallel.catalogue import catalogue
 from earl.parallel.hardware import devices
-from earl.parallel.memory import ModelShape
 from earl.parallel.throughput.rollout import Workload, mean_step, running, tokens_per_second
 from earl.parallel.throughput.step import (
     PRIORS,
@@ -50,53 +54,29 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
     Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
     shortens.
     """
-    point, value, slopes, damping = start, residuals(start), jacobian(residuals, start), 1e-3
+    point, value, damping = start, residuals(start), 1e-3
+    slopes = jacobian(residuals, start)
     for _ in range(MOST_ROUNDS):
         normal = slopes.T @ slopes
         moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
         tried = residuals(moved)
         before, after = value @ value, tried @ tried
-        if after < before:
-            point, value, slopes = moved, tried, jacobian(residuals, moved)
-        damping *= 4 if after >= before else 1 / 4
-        if (1 - ENOUGH) * before < after < before:
+        if after >= before:
+            damping *= 4
+            continue
+        point, value, slopes, damping = moved, tried, jacobian(residuals, moved), damping / 4
+        if after > (1 - ENOUGH) * before:
             break
-    return point, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
+    return point, np.linalg.inv(slopes.T @ slopes)
 
 
 def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
     """Derivatives of the residuals, one column per coordinate. [R, P]"""
     nudges = NUDGE * np.eye(len(point))
-    columns = [(residuals(point + nudge) - residuals(point - nudge)) / (2 * NUDGE) for nudge in nudges]
-    return np.stack(columns, axis=1)
+    return np.stack([(residuals(point + one) - residuals(point - one)) / (2 * NUDGE) for one in nudges], axis=1)
 
 
-MODELS = {
-    "LLaMA-3.1-8B": "Llama-3.1-8B",
-    "LLaMA-3.1-70B": "Llama-3.1-70B",
-    "LLaMA-3.1-405B": "Llama-3.1-405B",
-    "Mixtral-8x7B": "Mixtral-8x7B",
-}
-GPUS = {"H100-80GB": "H100", "A100-80GB": "A100-80"}
 SOFTWARE = {"trtllm-0.17": TENSORRT_LLM, "trtllm-0.14-online": TRITON, "lambda-vllm-0.5.4": VLLM_0_5}
-REQUESTS = {
-    (128, 128): 30_000,
-    (128, 2048): 3000,
-    (128, 4096): 1500,
-    (500, 2000): 3000,
-    (1000, 1000): 3000,
-    (2048, 128): 3000,
-    (2048, 2048): 1500,
-    (5000, 500): 1500,
-    (20_000, 2000): 1000,
-}
-"""Requests in TensorRT-LLM's benchmark by prompt and reply, from the public scripts that make its data sets."""
-ONLINE_REQUESTS = 500
-ONLINE_CHAT_REPLY = 214
-"""Tokens: a mean that results from the data; the other two replies of that table are round numbers."""
-CHATS = 320
-CHAT_TOKENS = (220.0, 195.0)
-"""Mean prompt and reply of the chat data set, as filtered by vLLM's benchmark. The page does not state them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +89,10 @@ class ThroughputMeasurement:
     tokens_per_second: float
     """Output tokens of all devices."""
     rate: float
-    """Requests per second; inf: all at once."""
+    """Requests per second."""
     token_seconds: float | None
     """Mean time between two tokens of a reply; None if unknown."""
-    chat: bool = False
-    """Whether lengths vary as in chats."""
+    chat: bool
 
     @property
     def tp(self) -> int:
@@ -139,16 +118,27 @@ class ServedContext:
 
 @cache
 def measured() -> tuple[ThroughputMeasurement, ...]:
-    return tuple(_measured(row) for row in _rows() if row["metric"] == "output_throughput" and row["value"])
+    rows = [row for row in table("serving_throughput.csv") if row["metric"] == "output_throughput" and row["value"]]
+    return tuple(
+        ThroughputMeasurement(
+            source=row["source"],
+            model=row["model"],
+            gpu=row["gpu"],
+            engine=_engine(row),
+            workload=Workload(float(row["prompt_tokens"]), float(row["reply_tokens"]), int(row["requests"])),
+            tokens_per_second=float(row["value"]),
+            rate=float(row["rate"]),
+            token_seconds=float(row["itl_ms"]) / 1000 if row["itl_ms"] else None,
+            chat=row["chat"] == "1",
+        )
+        for row in rows
+    )
 
 
 @cache
 def served() -> tuple[ServedContext, ...]:
-    return tuple(
-        ServedContext(MODELS[row["model"]], _engine(row), int(row["value"]))
-        for row in _rows()
-        if row["metric"] == "max_context_served"
-    )
+    rows = [row for row in table("serving_throughput.csv") if row["metric"] == "max_context_served"]
+    return tuple(ServedContext(row["model"], _engine(row), int(row["value"])) for row in rows)
 
 
 def table(name: str) -> list[dict[str, str]]:
@@ -156,33 +146,10 @@ def table(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def _rows() -> Iterator[dict[str, str]]:
-    yield from table("serving_throughput.csv")
-
-
 def _engine(row: dict[str, str]) -> Engine:
-    shape = catalogue()[MODELS[row["model"]]].shape
-    kv = "auto" if row["kv_dtype"].startswith("auto") else row["kv_dtype"]
-    precision = Precision(row["weight_dtype"], kv)
-    return Engine(shape, devices()[GPUS[row["gpu"]]], int(row["tp"]), precision, SOFTWARE[row["source_id"]])
-
-
-def _measured(row: dict[str, str]) -> ThroughputMeasurement:
-    source, chat = row["source_id"], not row["isl"]
-    prompt, reply = CHAT_TOKENS if chat else (float(row["isl"]), float(row["osl"]))
-    rate = re.match(r"qps=(\w+)", row["load"])
-    count = CHATS if chat else ONLINE_REQUESTS if rate else REQUESTS[int(prompt), int(reply)]
-    return ThroughputMeasurement(
-        source=source,
-        model=MODELS[row["model"]],
-        gpu=GPUS[row["gpu"]],
-        engine=_engine(row),
-        workload=Workload(prompt, reply, count),
-        tokens_per_second=float(row["value"]),
-        rate=float(rate[1]) if rate else float("inf"),
-        token_seconds=float(row["itl_ms"]) / 1000 if row["itl_ms"] else None,
-        chat=chat or reply == ONLINE_CHAT_REPLY,
-    )
+    precision = Precision(row["weight_dtype"], row["kv_dtype"])
+    shape, device = catalogue()[row["model"]].shape, devices()[row["gpu"]]
+    return Engine(shape, device, int(row["tp"]), precision, SOFTWARE[row["source"]])
 
 
 ERROR = 0.06
@@ -256,57 +223,25 @@ def _arriving(row: ThroughputMeasurement, own: Values) -> float:
     return load.responses * load.reply_tokens / seconds
 
 
-# Errors of single operations in layer_times.csv: sums of a layer's four matrix products, and all-reduces within a fully
-# linked host. The coefficients are not fitted to them, since serving engines use other kernels, in graphs; only their
-# priors were chosen with these times in view.
-
-PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
-KERNEL_GPUS = {"h100": "H100", "a100": "A100-80", "h100_dgx": "H100", "a100_dgx": "A100-80"}
-LLAMA = catalogue()["Llama-3.1-70B"].shape
-KERNEL_MODELS = {
-    "meta-llama/Llama-2-70b-hf": LLAMA,
-    "meta-llama/Meta-Llama-3-70B": LLAMA,
-    "Qwen/Qwen-72B": replace(LLAMA, kv_heads=64, intermediate=24_576),
-}
-
-
-def kernels(own: Values) -> dict[str, dict[str, float]]:
-    return {"products": _summary(_products(own)), "all_reduces": _summary(_all_reduces(own))}
-
-
-def _summary(ratios: list[float]) -> dict[str, float]:
-    off = np.array(ratios) - 1
-    return {"rows": len(ratios), "mean_error": float(off.mean()), "mean_absolute_error": float(np.abs(off).mean())}
-
-
-def _products(own: Values) -> list[float]:
-    """Predicted over measured time of a layer's products. Neither includes the time between kernels."""
-    times: dict[tuple[str, str, int, int], float] = {}
+def kernels(own: Values) -> dict[str, dict[str, Any]]:
+    """Errors of single operations. Nothing is fitted to them, since serving engines use other kernels, in graphs; only
+    priors were chosen with these times in view. They do not include the time between kernels."""
+    ratios: dict[str, list[float]] = {"products": [], "all_reduces": []}
+    shape = catalogue()["Llama-3.1-70B"].shape
     for row in table("layer_times.csv"):
-        if row["op"] in PRODUCTS:
-            size = int(row["num_tokens_or_size_bytes"])
-            key = row["device"], row["model_or_collective"], int(row["tp_or_workers"]), size
-            times[key] = times.get(key, 0.0) + float(row["median"]) / 1000
-    return [
-        _layer_seconds(KERNEL_MODELS[model], KERNEL_GPUS[device], tp, tokens, own) / seconds
-        for (device, model, tp, tokens), seconds in times.items()
-    ]
+        size, engine = float(row["size"]), Engine(shape, devices()[row["gpu"]], int(row["processes"]))
+        if row["op"] == "products":
+            layer = replace(
+                shape, kv_heads=int(row["kv_heads"]), intermediate=int(row["intermediate"]), layers=1, vocab=0
+            )
+            heads = 2 * layer.head_dim * (layer.heads + layer.kv_heads)
+            layer = replace(layer, parameters=layer.hidden * (heads + 3 * layer.intermediate))  # without embeddings
+            guess = step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
+        else:
+            guess = all_reduce_seconds(engine, size, own)
+        ratios[row["op"]].append(1000 * guess / float(row["milliseconds"]))
+    return {name: _summary(np.array(found) - 1) for name, found in ratios.items()}
 
 
-def _layer_seconds(shape: ModelShape, gpu: str, tp: int, tokens: int, own: Values) -> float:
-    """Time of one layer; its parameter count leaves out the embeddings."""
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    numbers = shape.hidden * (2 * queries + 2 * keys + 3 * shape.intermediate)
-    layer = replace(shape, layers=1, vocab=0, parameters=numbers)
-    return step_seconds(Engine(layer, devices()[gpu], tp), StepLoad(tokens, 0.0), own).weights
-
-
-def _all_reduces(own: Values) -> list[float]:
-    ratios = []
-    for row in table("layer_times.csv"):
-        workers = int(row["tp_or_workers"])
-        if row["device"] in KERNEL_GPUS and row["op"] == f"devices_per_node={workers}" and workers <= 8:
-            engine = Engine(LLAMA, devices()[KERNEL_GPUS[row["device"]]], workers)
-            guess = all_reduce_seconds(engine, float(row["num_tokens_or_size_bytes"]), own)
-            ratios.append(guess / (float(row["median"]) / 1000))
-    return ratios
+def _summary(off: Vector) -> dict[str, Any]:
+    return {"rows": len(off), "mean_error": float(off.mean()), "mean_absolute_error": float(np.abs(off).mean())}

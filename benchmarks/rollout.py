@@ -6,8 +6,7 @@ warm start (so that games last) ─▶ repeat: local, generate ─▶ ratio ─�
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from importlib.resources import files
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import Any
 from unittest.mock import patch
@@ -15,14 +14,14 @@ from unittest.mock import patch
 import torch
 from transformers import GenerationConfig
 
+from earl.benchmarks.repeats import in_turns, interval
+from earl.benchmarks.training import recipe
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make
-from earl.envs import registry
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
-from earl.recipe import build, load_toml, override
 from earl.rollout.drivers import Completes, play
 from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion, Prompt
@@ -83,14 +82,6 @@ FEWEST = 24
 PARTS = ("setup", "sampler", "environment", "chat")
 
 
-def recipe(env: str, assignments: Sequence[str]) -> Config:
-    """The packaged recipe of an environment, with the assignments of `--set`."""
-    registry.seats(env)  # refuses an unknown name
-    tree = load_toml(Path(str(files("earl") / "configs" / f"{env}.toml")))
-    tree.setdefault("env", {})["name"] = env
-    return build(override(tree, assignments))
-
-
 def run(
     env: str = "tictactoe", episodes: int = 256, repeats: int = 5, assignments: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -99,7 +90,7 @@ def run(
     policy = make(config.model, config.run.seed)
     placement = warmed(config, policy)
     samplers = ours(config, policy)
-    passes = in_turns(placement, samplers, episodes, repeats)
+    passes = passes_of(placement, samplers, episodes, repeats)
     return {
         "env": env,
         "episodes": episodes,
@@ -134,15 +125,11 @@ def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episod
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def in_turns(
+def passes_of(
     placement: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
     """What every sampler's passes took; a first round warms up."""
-    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
-    for number in range(repeats + 1):
-        for name, sampler in samplers.items():
-            passes[name].append(_pass(placement, sampler, count, number))
-    return {name: own[1:] for name, own in passes.items()}
+    return in_turns({name: partial(_pass, placement, own, count) for name, own in samplers.items()}, repeats, warm=1)
 
 
 def _pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
@@ -161,14 +148,6 @@ def _pass(placement: StepPipeline, sampler: Completes, count: int, number: int) 
 
 def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
     return {f"{what}_per_second": interval([own[what] for own in passes]) for what in ("episodes", "tokens")}
-
-
-def interval(values: Sequence[float]) -> dict[str, float]:
-    return {"median": median(values), "min": min(values), "max": max(values)}
-
-
-def intervals(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: interval([row[name] for row in rows]) for name in rows[0]}
 
 
 def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:

@@ -9,7 +9,9 @@ from statistics import median
 from typing import Any
 
 from earl.benchmarks import rollout
-from earl.benchmarks.rollout import in_turns, interval, ours, rates, recipe
+from earl.benchmarks.repeats import interval
+from earl.benchmarks.rollout import ours, passes_of, rates
+from earl.benchmarks.training import recipe
 from earl.config import Config, SamplerConfig
 from earl.engine.model import Policy, make, shape_of
 from earl.engine.samplers import choose, longest_context
@@ -45,7 +47,7 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
     parameters = shape_of(policy.model).parameters
     with ExitStack() as engines:
         samplers = _samplers(config, policy, engines.callback)
-        measured = {count: in_turns(placement, samplers, count, repeats) for count in concurrent}
+        measured = {count: passes_of(placement, samplers, count, repeats) for count in concurrent}
     return {
         "parameters": parameters,
         "turns_per_episode": median(own["turns"] for own in measured[concurrent[0]]["local"]),

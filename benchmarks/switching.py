@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from earl.benchmarks.rollout import interval
+from earl.benchmarks.repeats import interval
 from earl.config import Config
 from earl.group import Group
 from earl.placement.backend import on_cluster

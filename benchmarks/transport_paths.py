@@ -11,7 +11,7 @@ import numpy as np
 import ray
 
 from earl.batch import Rows, offsets_of
-from earl.benchmarks.rollout import interval
+from earl.benchmarks.repeats import interval
 from earl.config import Config, PlacementConfig
 from earl.dispatch.rows import Work
 from earl.dispatch.transports.choice import TRIALS
