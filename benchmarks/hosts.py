@@ -41,6 +41,11 @@ class Seat:
         return int(counters[0]), int(counters[8])
 
 
+def seat_of(cluster: RehearsedCluster | None, hosts: Sequence[int], process: int) -> Seat:
+    address, interface = (cluster.ip(hosts[process] + 1), cluster.interface) if cluster else ("127.0.0.1", "lo")
+    return Seat(process, address, interface, tuple(hosts))
+
+
 def shaped(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
     """A network of hosts, until the context ends. Raises EarlError if not permitted, or if one is in use."""
     return laid(NAME, hosts, rate)
@@ -59,9 +64,7 @@ def started(
     begun, pipes = [], []
     for number, host in enumerate(hosts):
         ours, theirs = context.Pipe(duplex=False)
-        seat = Seat(number, "127.0.0.1", "lo", tuple(hosts))
-        if cluster:
-            seat = Seat(number, cluster.ip(host + 1), cluster.interface, tuple(hosts))
+        seat = seat_of(cluster, hosts, number)
         namespace = str(_namespace(cluster, host + 1)) if cluster else None
         process = context.Process(target=_inside, args=(namespace, theirs, seat, work, arguments), daemon=True)
         process.start()

@@ -5,28 +5,22 @@ peers, shared: all exchange, over persistent connections
 """
 
 import os
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from earl.benchmarks.hosts import Seat
-from earl.benchmarks.transfers import (
-    PATIENCE_SECONDS,
-    Timings,
-    TransferCase,
-    TransferTiming,
-    checksum,
-    filled,
-)
+from earl.benchmarks.hosts import Seat, seat_of
+from earl.benchmarks.repeats import in_turns
+from earl.benchmarks.transfers import Timings, TransferCase, TransferTiming, checksum, direct, filled
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan
 from earl.dispatch.rows import Axis, Shard
 from earl.dispatch.transports.controller import CONTROLLER, cut, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened, reached
 from earl.rehearsal.cluster import rehearsed as owned
 from earl.rehearsal.plan import RehearsedCluster
 from earl.rehearsal.state import attach
@@ -36,29 +30,16 @@ STORE_MIB = 1024
 
 
 class HostActor:
-    def __init__(self, seat: Seat, case: TransferCase) -> None:
+    def __init__(self, seat: Seat, store: Path, case: TransferCase) -> None:
         self._seat, self._process = seat, seat.process
-        direct = case.plan(seat.hosts)
-        gathering, scattering = ways(direct)
-        self._plans = {"direct": direct, "gather": gathering, "scatter": scattering}
-        own = [filled(leg, self._process, direct.lengths) for leg in direct.legs]
-        nothing = [filled(leg, self._process, direct.lengths) for leg in scattering.legs]
+        through = case.plan(seat.hosts)
+        gathering, scattering = ways(through)
+        self._plans = {"direct": through, "gather": gathering, "scatter": scattering}
+        own = [filled(leg, self._process, through.lengths) for leg in through.legs]
+        nothing = [filled(leg, self._process, through.lengths) for leg in scattering.legs]
         self._held = {"direct": own, "gather": own, "scatter": nothing}
         self._result: Mapping[Axis, Shard] = {}
-        self._store: Sealed | None = None
-
-    def open(self) -> Rendezvous:
-        self._store = opened(fresh(self._seat.address))
-        return self._store.place
-
-    def meet(self, place: Rendezvous) -> None:
-        from earl.dispatch.transports.peers import join
-        from earl.dispatch.transports.shared import Shared
-
-        hosts = np.array(self._seat.hosts)
-        self._store = self._store or reached(place)
-        peers = join(self._store, self._process, hosts, self._seat.address, PATIENCE_SECONDS)
-        self._transport = Shared(peers, self._process, hosts) if len(np.unique(hosts)) < len(hosts) else peers
+        *_, self._transport = direct(seat, store).values()
 
     def exchange(self) -> None:
         self._result = execute(self._plans["direct"], self._process, self._held["direct"], self._transport)
@@ -107,33 +88,35 @@ def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
 
 
 def _measured(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
-    made = case.plan(hosts)
-    actors = [_actor(ray, cluster, hosts, process, case) for process in range(len(hosts))]
-    place = ray.get(actors[0].open.remote())
-    ray.get([actor.meet.remote(place) for actor in actors])
-    direct = "shared" if len(set(hosts)) < len(hosts) else "peers"
-    named = {"controller": _centralised, "objects": _by_objects, direct: _exchanged}
-    results: list[Timings] = [{name: [] for name in named} for _ in hosts]
-    for _ in range(case.repeats + 1):  # the first repeat connects all hosts
-        for name, way in named.items():
-            before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
-            begun = time.monotonic()
-            way(ray, actors, made)
-            ended, through = time.monotonic(), _carried(cluster) - driver
-            after = ray.get([actor.seen.remote() for actor in actors])
-            for result, old, new in zip(results, before, after, strict=True):
-                result[name].append(TransferTiming(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through))
+    made, processes = case.plan(hosts), range(len(hosts))
+
+    def timed(way: Callable[[Any, Sequence[Any], TransferPlan], None], _: int) -> list[TransferTiming]:
+        before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
+        begun = time.monotonic()
+        way(ray, actors, made)
+        ended, through = time.monotonic(), _carried(cluster) - driver
+        after = ray.get([actor.seen.remote() for actor in actors])
+        return [
+            TransferTiming(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through)
+            for old, new in zip(before, after, strict=True)
+        ]
+
+    with tempfile.TemporaryDirectory() as folder:
+        actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in processes]
+        exchange = "shared" if len(set(hosts)) < len(hosts) else "peers"
+        named = {"controller": _centralised, "objects": _by_objects, exchange: _exchanged}
+        # The first repeat connects all hosts.
+        timings = in_turns({name: partial(timed, way) for name, way in named.items()}, case.repeats, warm=1)
     for actor in actors:
         ray.kill(actor)
-    return [{name: timings[1:] for name, timings in result.items()} for result in results]
+    return [{name: [own[process] for own in repeats] for name, repeats in timings.items()} for process in processes]
 
 
-def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, case: TransferCase) -> Any:
-    host = hosts[process]
-    address, interface = (cluster.ip(host + 1), cluster.interface) if cluster else ("127.0.0.1", "lo")
-    seat = Seat(process, address, interface, tuple(hosts))
-    options: dict[str, Any] = {"num_cpus": 0, **({"resources": {f"host-{host + 1}": 0.01}} if cluster else {})}
-    return ray.remote(HostActor).options(**options).remote(seat, case)
+def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, *arguments: Any) -> Any:
+    options: dict[str, Any] = {"num_cpus": 0}
+    if cluster:
+        options["resources"] = {f"host-{hosts[process] + 1}": 0.01}
+    return ray.remote(HostActor).options(**options).remote(seat_of(cluster, hosts, process), *arguments)
 
 
 def _carried(cluster: RehearsedCluster | None) -> int:

@@ -80,6 +80,15 @@ Way = Callable[[TransferPlan, int, Sequence[Shard], Transport], Mapping[Axis, Sh
 
 def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
     """Carry out all cases in one process, with all transports in turn."""
+    transports = direct(seat, store)
+    ways: dict[str, tuple[Way, Transport]] = {name: (execute, transport) for name, transport in transports.items()}
+    ways = {"controller": (gather_and_scatter, transports["peers"]), **ways}
+    _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
+    return [_carried_out(seat, case, ways) for case in cases]
+
+
+def direct(seat: Seat, store: Path) -> dict[str, Transport]:
+    """The direct transports, joined through a file: peers, and with several processes on a host shared memory."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
@@ -89,11 +98,8 @@ def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings
     torch.set_num_threads(1)
     hosts = np.array(seat.hosts)
     peers = join(FileStore(str(store), len(hosts)), seat.process, hosts, seat.address, PATIENCE_SECONDS)
-    ways: dict[str, tuple[Way, Transport]] = {"controller": (gather_and_scatter, peers), "peers": (execute, peers)}
-    if len(set(seat.hosts)) < len(seat.hosts):
-        ways["shared"] = execute, Shared(peers, seat.process, hosts)
-    _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
-    return [_carried_out(seat, case, ways) for case in cases]
+    one_each = len(set(seat.hosts)) == len(hosts)
+    return {"peers": peers} if one_each else {"peers": peers, "shared": Shared(peers, seat.process, hosts)}
 
 
 def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]]) -> Timings:
