@@ -71,7 +71,7 @@ def _summary(steps: Steps) -> dict[str, Any]:
 CHECKS = {
     "earl.envs.base": ("checked_reset", "checked_step", "checked_text", "checked_turns"),
     "earl.engine.checkpoint_tensors": ("check_finite",),
-    "earl.documents": ("_short", "_check"),
+    "earl.documents": ("_check",),
     "earl.runs.storage": ("open_below", "checked", "checked_database"),
     "earl.runs.tables": ("checked_bytes",),
     "earl.runs.parquet": ("_examine",),

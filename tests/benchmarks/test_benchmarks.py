@@ -9,6 +9,7 @@ from earl.benchmarks import memory, rollout, sampler, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
+from earl.documents import parse_toml
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.rollout.drivers import Greedy
@@ -83,6 +84,12 @@ def test_what_the_step_benchmark_tells():
         assert 0 < result[name]["tracking_share"] < 0.5
         assert "evaluate" not in result[name]["stages"]
     assert result["speedup"]["median"] > 0
+
+
+def test_the_checks_that_are_timed_are_called():
+    with step.timed() as watch:
+        parse_toml(b"steps = 3")
+    assert watch.calls == 1 and watch.seconds > 0
 
 
 def test_the_command_prints_json_or_lines(monkeypatch, capsys):
