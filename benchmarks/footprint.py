@@ -8,9 +8,7 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +22,18 @@ from earl.engine.model import shape_of
 from earl.errors import EarlError
 from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learner_bytes
 from earl.parallel.memory import ModelShape, Sampling, SlotBytes, slot_bytes
+from earl.recipe import load_toml
+
+PACKAGED = load_toml(Path(__file__).with_suffix(".toml"))
 
 
-def model(
-    kind: str = "qwen3",
-    hidden: int = 256,
-    layers: int = 4,
-    kv_heads: int = 4,
-    intermediate: int = 512,
-    vocab: int = 2000,
-    tied: bool = True,
-    **more: Any,
-) -> dict[str, Any]:
+def model(kind: str = "qwen3", **changes: Any) -> dict[str, Any]:
     """A model configuration with four heads, with the keys of `transformers`."""
-    return {
-        "model_type": kind,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": kv_heads,
-        "head_dim": hidden // 4,
-        "intermediate_size": intermediate,
-        "vocab_size": vocab,
-        "tie_word_embeddings": tied,
-        **({"sliding_window": None} if kind == "mistral" else {}),
-        **more,
-    }
+    made = {"model_type": kind, **PACKAGED["model"], **changes}
+    return {"head_dim": made["hidden_size"] // 4, **({"sliding_window": None} if kind == "mistral" else {}), **made}
 
 
-def _packaged() -> list[MemoryCase]:
-    text = files("earl.benchmarks").joinpath("footprint.toml").read_text(encoding="utf-8")
-    return [MemoryCase(**{**one, "model": model(**one["model"])}) for one in tomllib.loads(text)["cases"]]
-
-
-CASES = _packaged()
+CASES = [MemoryCase(**{**one, "model": model(**one["model"])}) for one in PACKAGED["cases"]]
 
 
 def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:

@@ -11,7 +11,8 @@ FLOAT_BYTES = 4
 
 def run(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
     """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
-    model = footprint.model(hidden=hidden, layers=layers, intermediate=2 * hidden, vocab=vocab)
+    shape = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": 2 * hidden, "vocab_size": vocab}
+    model = footprint.model(**shape)
     cases = [
         MemoryCase(name, "update", model, {"recompute": name == "recompute"}, tokens=tokens, prompt=tokens // 2)
         for name in ("kept", "recompute")

@@ -26,7 +26,6 @@ class Course:
     unforced_backs: int
     """Of `backs`, those not forced by memory, if the strategy tells."""
     out_of_memory: int
-    decisions: tuple[Decision, ...] = ()
 
 
 def table(world: SimulatedRun) -> Floats:
@@ -72,7 +71,7 @@ def selected(world: SimulatedRun, settings: Settings | None = None, profiled: bo
 
     course = played(world, choose, told)
     free = [one.step for one in decisions if one.reason == "faster" and _back(one, decisions)]
-    return replace(course, unforced_backs=most_within(free), decisions=tuple(decisions))
+    return replace(course, unforced_backs=most_within(free))
 
 
 def _back(decision: Decision, decisions: list[Decision]) -> bool:

@@ -11,13 +11,12 @@ from earl.benchmarks.memory_use import MemoryCase
 from earl.errors import EarlError
 
 MIB = 1 << 20
+UNTIED = model("llama", num_key_value_heads=2, vocab_size=20_000, tie_word_embeddings=False)
 SMALL = (
-    MemoryCase("update", "update", model(layers=3, vocab=8000), tokens=1024, micro_batches=2),
-    MemoryCase("pass", "forward", model(intermediate=2048), tokens=2048),
-    MemoryCase(
-        "shares", "update", model("llama", kv_heads=2, vocab=20_000, tied=False), {}, 2, tokens=256, micro_batches=2
-    ),
-    MemoryCase("sample", "sample", model("qwen2", layers=8), tokens=200, contexts=64, new_tokens=4),
+    MemoryCase("update", "update", model(num_hidden_layers=3, vocab_size=8000), tokens=1024, micro_batches=2),
+    MemoryCase("pass", "forward", model(intermediate_size=2048), tokens=2048),
+    MemoryCase("shares", "update", UNTIED, {}, 2, tokens=256, micro_batches=2),
+    MemoryCase("sample", "sample", model("qwen2", num_hidden_layers=8), tokens=200, contexts=64, new_tokens=4),
 )
 
 
