@@ -22,7 +22,7 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.recipe import build, dump, override
+from earl.recipe import build, dump, load_toml, override
 from earl.rehearsal.cluster import fail, heal, rehearsed
 from earl.rehearsal.plan import RehearsedCluster
 from earl.runs.folder import RunFolder, create, lock
@@ -109,16 +109,7 @@ def episodes(folder: RunFolder) -> int:
     return int(sum(value for _, value in read_numbers(folder.database).metrics["episodes"]))
 
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
-    "model": {"hidden": 16, "layers": 1, "heads": 2, "head_dim": 8, "intermediate": 24},
-    "warm_start": {"steps": 2, "teacher": "expert", "episodes": 16, "minibatches": 1},
-    "rollout": {"episodes": 32, "group_size": 4},
-    "algorithm": {"name": "ppo", "kl": 0.01},
-    "evaluate": {"every": 2, "opponents": ["random"], "episodes": 4, "final_episodes": 4},
-    "run": {"steps": 6, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 4},
-    "placement": {"kind": "disaggregated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0},
-}
+RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 LEARNER = ("dispatch", "values", "preparation", "update", "weights", "snapshot", "saving")
 ROLLOUT = ("demonstrations", "rollout", "rows", "dispatch", "evaluation", "weights", "limit")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,29 +109,33 @@ def _rank(
 
 def trained(learner: Learner, updates: range) -> NDArray[np.float64]:
     """Statistics of updates, [updates, 4]."""
-    rows = []
+    told = []
     for number in updates:
-        drawn = batch(number)
-        reference = learner.logprobs(drawn, reference=True)
-        drawn.reference[drawn.mask] = reference[drawn.mask]
+        rows = drawn(number)
+        reference = learner.logprobs(rows, reference=True)
+        rows.reference[rows.mask] = reference[rows.mask]
         update = Update(1e-3, entropy=0.01, kl=0.1, minibatches=1, epochs=1, seed=number)
-        stats = learner.update(drawn, algorithm("ppo"), update)
-        rows.append([stats[name] for name in ("loss", "value_loss", "entropy", "kl_to_reference")])
-    return np.array(rows)
+        stats = learner.update(rows, algorithm("ppo"), update)
+        told.append([stats[name] for name in ("loss", "value_loss", "entropy", "kl_to_reference")])
+    return np.array(told)
 
 
-def batch(seed: int) -> Batch:
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(8, 40, 16)
-    offsets, size = offsets_of(lengths), int(lengths.sum())
+def batch(lengths: Sequence[int], prompt: int, seed: int = 0) -> Batch:
+    """Made-up rows whose first `prompt` tokens are not learned from, one turn each."""
+    rng, offsets, size = np.random.default_rng(seed), offsets_of(lengths), sum(lengths)
     mask, ends, turns = np.zeros(size, bool), np.zeros(size, bool), np.full(size, -1, np.int32)
-    for row, (start, length) in enumerate(zip(offsets, lengths, strict=False)):
-        ends[start + 3], mask[start + 4 : start + length], turns[start + 4 : start + length] = True, True, row
+    for row, (start, stop) in enumerate(pairwise(offsets)):
+        ends[start + prompt - 1], mask[start + prompt : stop], turns[start + prompt : stop] = True, True, row
     tokens = rng.integers(0, 100, size).astype(np.int32)
     noise, worth, returns = rng.normal(size=(3, size)).astype(np.float32)
     return Batch(
         offsets, tokens, mask, tokens, (-4.6 + 0.1 * noise) * mask, turns, ends, worth * mask, worth * 0, returns * ends
     )
+
+
+def drawn(seed: int) -> Batch:
+    """16 rows of 8 to 39 tokens."""
+    return batch(np.random.default_rng(seed).integers(8, 40, 16).tolist(), 4, seed)
 
 
 def policy(tied: bool) -> Policy:

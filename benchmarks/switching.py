@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from earl.benchmarks.repeats import interval
@@ -9,14 +10,9 @@ from earl.config import Config
 from earl.group import Group
 from earl.placement.backend import on_cluster
 from earl.placement.pipeline import StepPipeline
-from earl.recipe import build, override
+from earl.recipe import build, load_toml, override
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
-    "model": {"hidden": 256, "layers": 6, "heads": 8, "head_dim": 32, "intermediate": 768},
-    "rollout": {"episodes": 32, "group_size": 4},
-    "placement": {"kind": "disaggregated", "samplers": 4},
-}
+RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 
 
 def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:

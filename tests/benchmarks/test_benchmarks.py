@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from earl.benchmarks import memory, rollout, sampler, step
+from earl.benchmarks import footprint, rollout, sampler, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
@@ -118,7 +118,7 @@ def test_bad_input_is_refused(capsys, arguments, complaint):
 @pytest.mark.slow
 def test_what_the_memory_benchmark_tells():
     # The words alone are 2,000 x 32 = 64,000 weights, with gradients 2 x 4 bytes each.
-    result = memory.run(tokens=256, vocab=2000, hidden=32, layers=3)
+    result = footprint.long_sample(tokens=256, vocab=2000, hidden=32, layers=3)
     assert result["full_logits_bytes"] == 256 * 2000 * 4
     for name in ("kept", "recompute"):
         assert result[name]["floor_bytes"] > 2 * 64_000 * 4

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from earl.benchmarks import footprint
-from earl.benchmarks.footprint import CASES, cases_of, model, predicted, run
-from earl.benchmarks.memory_use import MemoryCase
+from earl.benchmarks.footprint import CASES, MemoryCase, cases_of, model, predicted, run
 from earl.errors import EarlError
 
 MIB = 1 << 20
@@ -51,8 +50,7 @@ def test_other_configurations_come_from_a_file(tmp_path: Path):
         cases_of(None, path)
 
 
-def test_a_rank_that_fails_is_told(capfd):
+def test_a_rank_that_fails_is_told():
     broken = MemoryCase("broken", "forward", model() | {"num_key_value_heads": 3}, tokens=64)
-    with pytest.raises(RuntimeError, match="a process of the case 'broken' ended early"):
+    with pytest.raises(RuntimeError, match=r"a process of the case 'broken' ended early: ."):
         footprint._measured(broken)
-    assert capfd.readouterr().err
