@@ -55,9 +55,9 @@ class HostActor:
         if way == "scatter":
             self._result = cut(self._plans["direct"], self._process, self._result)
 
-    def seen(self) -> tuple[int, int, int]:
-        """Bytes over the host's link, and the checksum of the result."""
-        return (*self._seat.carried, checksum(self._result))
+    def seen(self) -> tuple[int, int]:
+        """Bytes sent over the host's link, and the checksum of the result."""
+        return self._seat.carried[1], checksum(self._result)
 
 
 def run(cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]) -> list[list[Timings]]:
@@ -97,8 +97,8 @@ def _measured(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], 
         ended, through = time.monotonic(), _carried(cluster) - driver
         after = ray.get([actor.seen.remote() for actor in actors])
         return [
-            TransferTiming(begun, ended, new[0] - old[0], new[1] - old[1], new[2], through)
-            for old, new in zip(before, after, strict=True)
+            TransferTiming(begun, ended, now - left, result, through)
+            for (left, _), (now, result) in zip(before, after, strict=True)
         ]
 
     with tempfile.TemporaryDirectory() as folder:

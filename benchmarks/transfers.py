@@ -65,9 +65,8 @@ class TransferTiming:
     begun: float
     """On the clock that all processes of a machine share."""
     ended: float
-    came_bytes: int
-    """Over its host's link, as the kernel counts them."""
     left_bytes: int
+    """Over its host's link, as the kernel counts them."""
     checksum: int
     driver_bytes: int | None = None
     """Over the driver's link, both directions; None without a driver."""
@@ -115,14 +114,14 @@ def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, T
 
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Sequence[Shard]) -> TransferTiming:
     transport.most(0)
-    came, left = seat.carried
+    _, left = seat.carried
     begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
     time.sleep(max(0.0, begun - time.monotonic()))
     shards = way(made, seat.process, held, transport)
     ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
-    now_came, now_left = seat.carried
+    _, now_left = seat.carried
     transport.most(0)
-    return TransferTiming(begun, ended, now_came - came, now_left - left, checksum(shards))
+    return TransferTiming(begun, ended, now_left - left, checksum(shards))
 
 
 def filled(leg: Leg, process: int, lengths: Numbers) -> Shard:

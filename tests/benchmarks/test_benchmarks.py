@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from earl.benchmarks import footprint, rollout, sampler, step
+from earl.benchmarks import footprint, rollout, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
@@ -52,8 +52,8 @@ def test_what_the_sampler_benchmark_tells(monkeypatch):
     pytest.importorskip("vllm", reason="vLLM is an extra")
     monkeypatch.setattr(rollout, "WARM_STEPS", 1)
     shape = ("model.hidden=32", "model.layers=1", "model.heads=1", "model.intermediate=32")
-    monkeypatch.setattr(sampler, "MODELS", {"small": shape})
-    result = sampler.run("tictactoe", repeats=1, concurrent=(1, 4))["models"]["small"]
+    monkeypatch.setattr(rollout, "MODELS", {"small": shape})
+    result = rollout.samplers("tictactoe", repeats=1, concurrent=(1, 4))["models"]["small"]
     assert result["turns_per_episode"] > 0
     assert set(result["concurrent"]) == {"1", "4"}
     for told in result["concurrent"].values():
@@ -70,7 +70,7 @@ def test_what_the_sampler_benchmark_tells(monkeypatch):
 
 def test_the_fastest_is_found_although_the_machine_slows_down():
     # Rounds 2 and 3 are slow for both. The first has the higher mean, and loses 2 of 3 rounds.
-    standing = sampler._standing({"first": [100.0, 8.0, 9.0], "second": [60.0, 12.0, 11.0]})
+    standing = rollout._standing({"first": [100.0, 8.0, 9.0], "second": [60.0, 12.0, 11.0]})
     assert standing == ["second", "first"]
 
 
