@@ -5,8 +5,8 @@ every case ─▶ controller and direct transfer, alternating ─▶ compared wi
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from earl.dispatch.transports.choice import Pace
 from earl.dispatch.transports.objects import from_origins
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
-from earl.rehearsal.plan import RehearsedCluster, bits_per_second, check_network
+from earl.rehearsal.plan import bits_per_second, check_network
 
 BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
 PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
@@ -74,7 +74,9 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
     """
     bits = bits_per_second(rate)
     rows = []
-    with _network(hosts, rate, objects.rehearsed if ray else machines.shaped) as (cluster, note):
+    note = _unshaped()
+    shaped = objects.rehearsed if ray else machines.shaped
+    with nullcontext() if note else shaped(hosts, rate) as cluster:
         for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
@@ -91,18 +93,13 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
     return {"rows": rows, "balance": balanced(), "planning": planned(), **({"note": note} if note else {})}
 
 
-@contextmanager
-def _network(
-    hosts: int, rate: str, kind: Callable[[int, str], AbstractContextManager[RehearsedCluster]]
-) -> Iterator[tuple[RehearsedCluster | None, str]]:
-    """A network of hosts, or None and the reason for using loopback."""
+def _unshaped() -> str:
+    """Why links cannot be shaped; empty if they can."""
     try:
         check_network()
     except EarlError as error:
-        yield None, f"on loopback, where no link is shaped: {error}"
-        return
-    with kind(hosts, rate) as cluster:
-        yield cluster, ""
+        return f"on loopback, where no link is shaped: {error}"
+    return ""
 
 
 def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[TransferCase]:

@@ -125,16 +125,12 @@ HEALS_AFTER = 10.0
 def run(
     rounds: int, num_hosts: int | None, rate: str, seed: int, root: Path, assignments: Sequence[str]
 ) -> dict[str, Any]:
-    """See `earl bench faults --help`."""
-    settings = [f"run.seed={seed}", *assignments]
-    return hosts(root, seed, num_hosts, rate, settings) if num_hosts else processes(root, seed, rounds, settings)
-
-
-def processes(root: Path, seed: int, rounds: int, settings: Sequence[str]) -> dict[str, Any]:
-    """Kill and stop processes of runs, in each round once in every role and stage; see `campaign`. Run names must be
-    new.
+    """Kill and stop processes of runs, in each round once in every role and stage; or fail hosts. See `campaign` and
+    `earl bench faults --help`. Run names must be new.
     """
-    random = Random(seed)
+    random, settings = Random(seed), [f"run.seed={seed}", *assignments]
+    if num_hosts:
+        return hosts(root, seed, num_hosts, rate, settings)
     cells = [("learner rank", stage) for stage in LEARNER] + [("rollout worker", stage) for stage in ROLLOUT]
     blows = [_blow(random, role, stage, how) for _ in range(rounds) for role, stage in cells for how in SIGNALS]
     random.shuffle(blows)

@@ -6,9 +6,9 @@ The processes of a layout are started anew for each variant, and for each part o
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks, Replicas
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
 from earl.engine.tokenizer import character_tokenizer
@@ -39,19 +39,13 @@ HANDED = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 1, 1), (4, 1, 1), (1, 4, 1), (2, 
 STAGE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerCase:
-    tied: bool = False
-    """Whether the output layer shares the embeddings' weights."""
-    learner: tuple[tuple[str, Any], ...] = ()
-
-
-VARIANTS = {
-    "untied": LearnerCase(),
-    "tied": LearnerCase(tied=True),
-    "recompute": LearnerCase(learner=(("recompute", True),)),
-    "lora": LearnerCase(learner=(("lora_rank", 4),)),
+VARIANTS: dict[str, Mapping[str, Any]] = {
+    "untied": {},
+    "tied": {"tied": True},
+    "recompute": {"recompute": True},
+    "lora": {"lora_rank": 4},
 }
+"""Settings of the learner, and whether the output layer shares the embeddings' weights."""
 
 
 def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
@@ -69,8 +63,8 @@ def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[st
 
 def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
     """Go on under each layout of HANDED from the last one's checkpoint, and at last in one process."""
-    last, before = _alone(LearnerCase()), ""
-    uninterrupted = trained(_alone(LearnerCase()), range((len(HANDED) + 1) * STAGE))
+    last, before = _alone({}), ""
+    uninterrupted = trained(_alone({}), range((len(HANDED) + 1) * STAGE))
     for stage, shape in enumerate([*HANDED, None]):
         updates = range(stage * STAGE, (stage + 1) * STAGE)
         if shape:
@@ -155,13 +149,14 @@ def policy(tied: bool) -> Policy:
     return Policy(AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION), character_tokenizer())
 
 
-def _alone(case: LearnerCase) -> Learner:
-    return _learner(case, Replicas(Peers()))
+def _alone(variant: Mapping[str, Any]) -> Learner:
+    return _learner(variant, Replicas(Peers()))
 
 
-def _learner(case: LearnerCase, ranks: Any) -> Learner:
-    settings = LearnerConfig(micro_batch_tokens=150, **dict(case.learner))
-    return Learner(policy(case.tied), AlgorithmConfig(), settings, 1.0, ranks, True)
+def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:
+    own = dict(variant)
+    made = policy(own.pop("tied", False))
+    return Learner(made, AlgorithmConfig(), LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
 
 
 def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:

@@ -5,6 +5,7 @@ workers with random rows ─▶ RowDispatcher ─▶ learner ranks        every 
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, Literal
 from unittest.mock import Mock
@@ -12,7 +13,8 @@ from unittest.mock import Mock
 import numpy as np
 import ray
 
-from earl.batch import Rows, offsets_of
+from earl.batch import Rows
+from earl.benchmarks.layouts import batch
 from earl.benchmarks.repeats import in_turns, interval
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
@@ -39,15 +41,10 @@ WARM = 2 * TRIALS
 
 class MadeUpWorker(EpisodePlayer):
     def fill(self, tokens: int, seed: int) -> RowTable:
-        random = np.random.default_rng(seed)
         count = max(1, tokens // ROW_TOKENS)
-        lengths = random.integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
-        offsets, total = offsets_of(lengths), int(lengths.sum())
-        first = np.zeros(total, np.bool_)
-        first[offsets[:-1]] = True
-        numbers = random.integers(0, 50_000, total).astype(np.int32)
-        turns = np.repeat(np.arange(count, dtype=np.int32), lengths)
-        rows = Rows(offsets, numbers, ~first, numbers, random.random(total, np.float32), turns, first)
+        lengths = np.random.default_rng(seed).integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
+        made = batch(lengths.tolist(), 1, seed)
+        rows = Rows(**{column.name: getattr(made, column.name) for column in fields(Rows)})
         self._holdings, self._budget = EpisodeStore(True), Budget(None)
         return self._holdings.pack(rows, np.arange(count))
 

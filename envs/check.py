@@ -7,6 +7,7 @@ function is the rule as `earl envs check` prints it; each rule yields its violat
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -161,19 +162,13 @@ def _alphabet(name: str, options: Options) -> Iterator[str]:
 def _single_use(name: str, options: Options) -> Iterator[str]:
     """a step before the reset or after the end is refused with EarlError"""
     env = registry.make(name, **options)
-    if not _refuses(env, "1"):
+    with suppress(EarlError):
+        env.step("1")
         yield "a step before reset() is taken"
     *_, last = play(env, seed=0)
-    if not _refuses(env, last.action):
+    with suppress(EarlError):
+        env.step(last.action)
         yield "a step after the end is taken"
-
-
-def _refuses(env: TextEnv, action: str) -> bool:
-    try:
-        env.step(action)
-    except EarlError:
-        return True
-    return False
 
 
 RULES = (

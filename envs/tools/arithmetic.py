@@ -170,7 +170,8 @@ class ArithmeticEnv(TextEnv):
         rng = Random(f"arithmetic {self.np_random.integers(1 << 31) if seed is None else seed}")
         self.answer = rng.randint(1, self.max_operand)
         chain, operations = str(self.answer), []
-        for _ in range(self._length(rng)):
+        shortest, longest = self.min_operations, self.num_operations
+        for _ in range(longest if shortest is None else rng.randint(shortest, longest)):
             operation, self.answer = self._draw(rng, self.answer)
             operations.append(operation)
             chain += operation.lstrip("0123456789")
@@ -203,11 +204,6 @@ class ArithmeticEnv(TextEnv):
         if rng.random() < 0.5:
             return str(first)
         return f"<tool_call>{first}{rng.choice('+-')}{second}</tool_call>"
-
-    def _length(self, rng: Random) -> int:
-        if self.min_operations is None:
-            return self.num_operations
-        return rng.randint(self.min_operations, self.num_operations)
 
     def _draw(self, rng: Random, value: int) -> tuple[str, int]:
         """Append an operation to a value: its text and its result, which stays within 0 … `max_value`."""
