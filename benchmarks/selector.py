@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -290,7 +292,8 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
     """One run: its loss against the best static choice in hindsight, and its switches."""
     own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
     selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
-    short, long = _ends(own)
+    means = [load.mean_tokens for load in own.loads]
+    short, long = min(means) / 2, min(2 * max(means), LIMIT / 2)  # beyond the means, other choices are the fastest
     rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
     chosen: list[Choice] = []
     loads: list[Load] = []
@@ -316,12 +319,6 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
 
 def _load(tokens: float) -> Load:
     return Load(64, tokens, int(2 * tokens), LIMIT)
-
-
-def _ends(own: SimulatedRun) -> tuple[float, float]:
-    """Contexts at which different choices are the fastest, beyond the range of the run's means."""
-    means = [load.mean_tokens for load in own.loads]
-    return min(means) / 2, min(2 * max(means), LIMIT / 2)
 
 
 def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
@@ -361,7 +358,12 @@ def decide_ms(example: SimulatedRun) -> float:
     """Median CPU milliseconds of a decision among 64 candidates, after 100 steps."""
     few = example.choices
     many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
-    selector = Selector({example.stage: many}, _Alike(example, many), {example.stage: 1.0})
+    of = dict(zip(many, cycle(few), strict=False))
+    predictor: Any = SimpleNamespace(
+        seconds=lambda choice, *load: example.seconds(of[choice], *load),
+        obstacle=lambda choice, load: example.obstacle(of[choice], load),
+    )
+    selector = Selector({example.stage: many}, predictor, {example.stage: 1.0})
     for step, load in enumerate(example.loads[:100]):
         selector.saw(step, load)
         selector.measured(many[step % CANDIDATES], load, 1.0)
@@ -373,20 +375,6 @@ def decide_ms(example: SimulatedRun) -> float:
         selector.decide(example.stage, step)
         took.append(1000 * (time.process_time() - began))
     return float(np.median(took))
-
-
-class _Alike:
-    """A predictor for many choices that repeats those of a few."""
-
-    def __init__(self, example: SimulatedRun, many: Sequence[Choice]) -> None:
-        self._example = example
-        self._of = {choice: example.choices[n % len(example.choices)] for n, choice in enumerate(many)}
-
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        return self._example.seconds(self._of[choice], tokens, sequences)
-
-    def obstacle(self, choice: Choice, load: Any) -> str:
-        return self._example.obstacle(self._of[choice], load)
 
 
 def _losses(number: int, seed: int) -> dict[str, Any]:

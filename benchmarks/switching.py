@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from earl.benchmarks.repeats import interval
+from earl.benchmarks.repeats import in_turns, interval
 from earl.config import Config
 from earl.group import Group
 from earl.placement.backend import on_cluster
@@ -29,10 +30,9 @@ def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:
 
 def _measured(stages: StepPipeline, config: Config, repeats: int) -> dict[str, Any]:
     first = stages.players.whole(stages.rollout(1))
-    passes: dict[str, list[dict[str, float]]] = {}
-    for _ in range(repeats):
-        for copies, tp in reversed(splits(config.placement.samplers * config.sampler.tp, stages.shape.kv_heads)):
-            passes.setdefault(f"{copies} x {tp}", []).append(_switched(stages, copies, tp, first))
+    ways = reversed(splits(config.placement.samplers * config.sampler.tp, stages.shape.kv_heads))
+    switched = {f"{copies} x {tp}": partial(_switched, stages, copies, tp, first) for copies, tp in ways}
+    passes = in_turns(switched, repeats)
     return {
         name: {
             **{key: interval([one[key] for one in own]) for key in ("switch", "split", "rollout")},
@@ -48,7 +48,7 @@ def splits(processes: int, heads: int) -> list[tuple[int, int]]:
     return [(processes // tp, tp) for tp in range(1, processes + 1) if not processes % tp and not heads % tp]
 
 
-def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group]) -> dict[str, float]:
+def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group], _: int) -> dict[str, float]:
     began = time.perf_counter()
     split = stages.players.relayout(copies, tp)
     stages.sync(0)
