@@ -75,7 +75,7 @@ def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vect
         point, value, slopes, damping = moved, tried, jacobian(residuals, moved), damping / 4
         if after > (1 - ENOUGH) * before:
             break
-    return point, np.linalg.inv(slopes.T @ slopes)
+    return point, np.asarray(np.linalg.inv(slopes.T @ slopes), np.float64)
 
 
 def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:

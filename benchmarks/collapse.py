@@ -63,4 +63,4 @@ def measured(folder: RunFolder) -> dict[str, float]:
 def smoothed(values: NDArray[np.float64]) -> list[float]:
     """Means over SMOOTHED consecutive values, or over all if there are fewer."""
     width = min(SMOOTHED, len(values))
-    return sliding_window_view(values, width).mean(axis=1).tolist()
+    return [float(mean) for mean in sliding_window_view(values, width).mean(axis=1)]

@@ -14,9 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.benchmarks import hosts as machines
-from earl.benchmarks import objects
 from earl.benchmarks.repeats import interval
-from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
+from earl.benchmarks.transfers import (
+    EVERYTHING,
+    LOGPROBS,
+    Timings,
+    TransferCase,
+    TransferTiming,
+    rehearsed,
+    through_ray,
+    work,
+)
 from earl.dispatch.plan import Leg, plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, excess, spread
 from earl.dispatch.transports.choice import Pace
@@ -75,14 +83,14 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
     bits = bits_per_second(rate)
     rows = []
     note = _unshaped()
-    shaped = objects.rehearsed if ray else machines.shaped
+    shaped = rehearsed if ray else machines.shaped
     with nullcontext() if note else shaped(hosts, rate) as cluster:
         for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
             if ray:
                 cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
-                measured = objects.run(cluster, places, cases)
+                measured = through_ray(cluster, places, cases)
             else:
                 with tempfile.TemporaryDirectory() as folder:
                     measured = machines.run(cluster, places, work, Path(folder) / "store", cases)

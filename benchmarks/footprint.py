@@ -25,20 +25,18 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
-from earl.benchmarks.layouts import batch, free_ports
+from earl.benchmarks.layouts import batch, free_ports, model_config, policy
 from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine.attention import ATTENTION
 from earl.engine.heap import GIVE_BACK
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, shape_of
+from earl.engine.model import shape_of
 from earl.engine.ranks import Ranks, Replicas
 from earl.engine.sharding.mesh import Mesh, joined_mesh
 from earl.engine.sharding.shards import Shards
-from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
 from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learner_bytes
 from earl.parallel.layout import Layout
@@ -154,12 +152,7 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
 
 def shape_made(model: dict[str, Any]) -> ModelShape:
     with torch.device("meta"):
-        return shape_of(AutoModelForCausalLM.from_config(_config(model)))
-
-
-def _config(model: dict[str, Any]) -> Any:
-    keys = dict(model)
-    return AutoConfig.for_model(keys.pop("model_type"), max_position_embeddings=1 << 17, **keys)
+        return shape_of(AutoModelForCausalLM.from_config(model_config(model)))
 
 
 def row_of(case: MemoryCase) -> dict[str, Any]:
@@ -193,7 +186,12 @@ FLOAT_BYTES = 4
 
 def long_sample(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
     """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
-    own = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": 2 * hidden, "vocab_size": vocab}
+    own: dict[str, Any] = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": 2 * hidden,
+        "vocab_size": vocab,
+    }
     result: dict[str, Any] = {"tokens": tokens, "vocab": vocab, "hidden": hidden, "layers": layers}
     for name in ("kept", "recompute"):
         learner = {"recompute": name == "recompute"}
@@ -253,18 +251,13 @@ def _little(model: dict[str, Any]) -> dict[str, Any]:
     return model | {key: value for key, value in small.items() if key in model}
 
 
-def _policy(case: MemoryCase) -> Policy:
-    config = _config(case.model)
-    return Policy(AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION), character_tokenizer())
-
-
 def _learner(case: MemoryCase, ranks: Ranks) -> Learner:
     settings = LearnerConfig(micro_batch_tokens=max(64, case.tokens), **case.learner)
-    return Learner(_policy(case), AlgorithmConfig(), settings, 1.0, ranks, False)
+    return Learner(policy(case.model), AlgorithmConfig(), settings, 1.0, ranks, False)
 
 
 def _sampling(case: MemoryCase) -> Callable[[], object]:
-    sampler = LocalSampler(_policy(case))
+    sampler = LocalSampler(policy(case.model))
     rng = np.random.default_rng(0)
     prompts = [
         Prompt(number, rng.integers(0, 100, case.tokens).tolist(), number, case.new_tokens)

@@ -85,7 +85,8 @@ def run(cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[.
     with started(cluster, hosts, work, *arguments) as pipes:
         results: dict[Any, Any] = {}
         while len(results) < len(pipes):
-            for pipe in wait([pipe for pipe in pipes if pipe not in results]):
+            ready: list[Any] = wait([pipe for pipe in pipes if pipe not in results])
+            for pipe in ready:
                 try:
                     results[pipe] = pipe.recv()
                 except EOFError as error:

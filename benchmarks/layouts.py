@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
@@ -31,12 +31,14 @@ from earl.engine.sharding.shards import Shards
 from earl.engine.tokenizer import character_tokenizer
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
+from earl.recipe import load_toml
 
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2))
 """dp, tp, cp."""
 HANDED = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 4), (2, 1, 2), (1, 2, 2))
 """The layouts of one run in turn: it is resumed nine times under another one."""
 STAGE = 3
+MODEL = load_toml(Path(__file__).with_suffix(".toml"))["model"]
 
 
 VARIANTS: dict[str, Mapping[str, Any]] = {
@@ -132,21 +134,14 @@ def drawn(seed: int) -> Batch:
     return batch(np.random.default_rng(seed).integers(8, 40, 16).tolist(), 4, seed)
 
 
-def policy(tied: bool) -> Policy:
-    """A model with seed 0 and four key-value heads, so that four processes can split them."""
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=106,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=8,
-        tie_word_embeddings=tied,
-        initializer_range=0.15,
-    )
-    return Policy(AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION), character_tokenizer())
+def model_config(model: Mapping[str, Any]) -> Any:
+    """Of a model in the words of `transformers`."""
+    return AutoConfig.for_model(**{"max_position_embeddings": 1 << 17, **model})
+
+
+def policy(model: Mapping[str, Any]) -> Policy:
+    made = AutoModelForCausalLM.from_config(model_config(model), attn_implementation=ATTENTION)
+    return Policy(made, character_tokenizer())
 
 
 def _alone(variant: Mapping[str, Any]) -> Learner:
@@ -155,7 +150,8 @@ def _alone(variant: Mapping[str, Any]) -> Learner:
 
 def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:
     own = dict(variant)
-    made = policy(own.pop("tied", False))
+    torch.manual_seed(0)
+    made = policy({**MODEL, "tie_word_embeddings": own.pop("tied", False)})
     return Learner(made, AlgorithmConfig(), LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
 
 

@@ -122,7 +122,7 @@ def _checks(config: Config) -> dict[str, float]:
         with timed() as reporting:
             report.write(folder)
         began = time.perf_counter()
-        command = [sys.executable, "-m", "earl.cli.main", "report", folder.path]
+        command = [sys.executable, "-m", "earl.cli.main", "report", str(folder.path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return {
             "step_share": training.seconds / whole,

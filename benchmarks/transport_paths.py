@@ -71,7 +71,7 @@ class Bench:
         assert not self._ranks.introduce(), "ranks answer"
         ray.get([member.actor.ready.remote() for member in self._ranks.members])
         players = RolloutWorkers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
-        self._learners = {}
+        self._learners: dict[str, LearnerGroup] = {}
         for way in WAYS:
             settings, layout = PlacementConfig(transport=way), Layout(ranks)
             dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, keeper)

@@ -66,8 +66,8 @@ def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
-_KINDS = (np.int32, np.bool_, np.int32, np.float32, np.int32, np.bool_)
-_NOTHING = Rows(np.zeros(1, np.int64), *(np.zeros(0, kind) for kind in _KINDS))
+_COLUMNS: Any = [np.zeros(0, kind) for kind in (np.int32, np.bool_, np.int32, np.float32, np.int32, np.bool_)]
+_NOTHING = Rows(np.zeros(1, np.int64), *_COLUMNS)
 
 
 def _spread(rows: Rows, per_turn: NDArray[np.float32]) -> NDArray[np.float32]:
