@@ -25,9 +25,7 @@ Points = dict[tuple[str, int], float]
 
 
 def run(root: Path, arms: Sequence[str] = (), assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Train every arm, or only `arms`; existing runs in `root` are read. For the result see `earl bench adaptive
-    --help`.
-    """
+    """Train every arm, or only `arms`; ended runs in `root` are read. See `earl bench adaptive --help`."""
     rows: dict[str, dict[str, Any]] = {}
     expected: Points = {}
     for name, settings in ARMS["adaptive"]["arms"].items():

@@ -355,12 +355,11 @@ def _inside(guess: Guess, spread: float) -> bool:
 
 
 def _errors(guesses: Sequence[Guess]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, mixture in (("dense", False), ("mixture", True)):
-        own = [guess for guess in guesses if guess.row.mixture == mixture]
-        chosen = choices({guess.row: guess.tokens_per_second for guess in own})
-        found[name] = {"error": _error(own), "choice": chosen}
-    return found
+    kinds = grouped(guesses, lambda guess: "mixture" if guess.row.mixture else "dense")
+    return {
+        name: {"error": _error(own), "choice": choices({guess.row: guess.tokens_per_second for guess in own})}
+        for name, own in sorted(kinds.items())
+    }
 
 
 def _by(guesses: Sequence[Guess], key: Key) -> dict[str, float]:

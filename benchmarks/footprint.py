@@ -186,7 +186,7 @@ FLOAT_BYTES = 4
 
 def long_sample(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
     """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
-    own: dict[str, Any] = {
+    own: Any = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "intermediate_size": 2 * hidden,

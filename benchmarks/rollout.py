@@ -33,11 +33,8 @@ from earl.trajectory import Trajectory
 
 
 class GenerateSampler:
-    """The baseline: one `generate` call per turn, on whole contexts, padded on the left, without a KV cache between
-    turns.
-
-    Same prompts, stop token and temperature. It returns no log-probs, which would cost `generate` more time.
-    """
+    """The baseline: one `generate` call per turn, on whole contexts, padded on the left, with nothing kept in between.
+    It returns no log-probs, which would cost `generate` more time."""
 
     def __init__(self, policy: Policy, temperature: float) -> None:
         self._model: Any = policy.model.eval()

@@ -337,9 +337,7 @@ EVERY = 17
 
 
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
-    """Simulate `histories` runs, and a tenth as many with an adversary. For the result see `earl bench selector
-    --help`.
-    """
+    """Simulate `histories` runs, and a tenth as many with an adversary. See `earl bench selector --help`."""
     rows = _mapped(partial(_losses, seed=seed), range(histories), processes)
     against = _mapped(partial(adversary, seed=seed), range(max(1, histories // 10)), processes)
     families = sorted(grouped(rows, itemgetter("family")).items())
