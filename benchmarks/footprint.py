@@ -186,16 +186,11 @@ FLOAT_BYTES = 4
 
 def long_sample(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
     """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
-    own: Any = {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "intermediate_size": 2 * hidden,
-        "vocab_size": vocab,
-    }
+    own = model(hidden_size=hidden, num_hidden_layers=layers, intermediate_size=2 * hidden, vocab_size=vocab)
     result: dict[str, Any] = {"tokens": tokens, "vocab": vocab, "hidden": hidden, "layers": layers}
     for name in ("kept", "recompute"):
         learner = {"recompute": name == "recompute"}
-        row = row_of(MemoryCase(name, "update", model(**own), learner, tokens=tokens, prompt=tokens // 2))
+        row = row_of(MemoryCase(name, "update", own, learner, tokens=tokens, prompt=tokens // 2))
         peak, floor = row["measured_bytes"], row["predicted_bytes"]
         result[name] = {"peak_bytes": peak, "floor_bytes": floor, "ratio": peak / floor, "parts": row["parts"]}
     return {**result, "full_logits_bytes": tokens * vocab * FLOAT_BYTES, "budget_bytes": BUDGET_BYTES}

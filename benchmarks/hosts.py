@@ -65,7 +65,7 @@ def started(
     for number, host in enumerate(hosts):
         ours, theirs = context.Pipe(duplex=False)
         seat = seat_of(cluster, hosts, number)
-        namespace = str(_namespace(cluster, host + 1)) if cluster else None
+        namespace = f"/run/netns/{cluster.namespace(host + 1)}" if cluster else None
         process = context.Process(target=_inside, args=(namespace, theirs, seat, work, arguments), daemon=True)
         process.start()
         theirs.close()
@@ -120,7 +120,3 @@ def _enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
     finally:
         os.close(descriptor)
-
-
-def _namespace(cluster: RehearsedCluster, host: int) -> Path:
-    return Path("/run/netns") / cluster.namespace(host)
