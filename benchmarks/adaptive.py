@@ -17,22 +17,23 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import build, load_toml, override
 from earl.runs.folder import RunFolder
-from earl.runs.store import read_numbers
+from earl.runs.store import Numbers, read_numbers
 
 RECIPE = load_toml(Path(__file__).with_name("adaptive.toml"))
 LOSSES = ("loss", "value_loss", "entropy")
-Points = dict[tuple[str, int], float]
 
 
 def run(root: Path, arms: Sequence[str] = (), assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Train every arm, or only `arms`; ended runs in `root` are read. See `earl bench adaptive --help`."""
     rows: dict[str, dict[str, Any]] = {}
-    expected: Points = {}
+    expected: dict[tuple[str, int], float] = {}
     for name, settings in ARMS["adaptive"]["arms"].items():
         if not arms or name in arms:
             config = build(override(RECIPE, [*settings, *assignments]))
             folder = _ended(root, name.replace(", ", "-").replace(" ", "-"), config)
-            losses, rows[name] = _losses(folder), _row(folder)
+            found = read_numbers(folder.database)
+            losses = {(loss, step): value for loss in LOSSES for step, value in found.metrics.get(loss, [])}
+            rows[name] = _row(folder, found)
             expected = losses if name == "unbounded" else expected
             apart = [abs(losses[key] - expected[key]) for key in losses.keys() & expected.keys()]
             rows[name]["difference"] = max(apart, default=None)
@@ -60,13 +61,7 @@ def _ended(root: Path, name: str, config: Config) -> RunFolder:
     return folder
 
 
-def _losses(folder: RunFolder) -> Points:
-    metrics = read_numbers(folder.database).metrics
-    return {(loss, step): value for loss in LOSSES for step, value in metrics.get(loss, [])}
-
-
-def _row(folder: RunFolder) -> dict[str, Any]:
-    found = read_numbers(folder.database)
+def _row(folder: RunFolder, found: Numbers) -> dict[str, Any]:
     metrics = {name: [value for _, value in points] for name, points in found.metrics.items()}
     timings = {stage: points for stage, points in found.timings.items() if stage not in ASIDE}
     seconds = {stage: sum(value for step, value in points if step) for stage, points in timings.items()}

@@ -46,10 +46,6 @@ class Transcript:
         self.logprobs += completion.logprobs
         self.versions += completion.versions
 
-    def repeat(self, start: int, end: int) -> None:
-        """Append earlier tokens again, with their authors, but not as sampled."""
-        self.give(Piece(tuple(self.tokens[start:end]), bytes(self.authors[start:end])))
-
 
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
@@ -248,7 +244,8 @@ class Episode:
         head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
         self.transcript.give(self.chat.opening(self._instructions, head))
         for kept, telling in zip(self._rounds, tellings[1:], strict=True):
-            self.transcript.repeat(kept.start, kept.end)
+            again = slice(kept.start, kept.end)
+            self.transcript.give(Piece(tuple(self.transcript.tokens[again]), bytes(self.transcript.authors[again])))
             self._prompt_start = len(self.transcript)
             self.transcript.give(self.chat.reply(telling.role, telling.text, kept.closed))
 
