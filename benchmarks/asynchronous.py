@@ -7,19 +7,18 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from earl import evaluate
-from earl.benchmarks.ceiling import by_arm, shared
-from earl.benchmarks.rollout import interval
+from earl.benchmarks.repeats import interval
+from earl.benchmarks.training import by_arm, by_step, shared
 from earl.config import Config
 from earl.engine.model import load
 from earl.matches import wilson
 from earl.placement.embedded import judge
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
-from earl.runs.store import Store
+from earl.runs.store import read_numbers
 
 SETTLING = 4
 """Steps of reinforcement learning that do not count: rollout gets ahead in the first of them."""
-ASIDE = ("evaluate", "checkpoint")
 OPPONENTS = ("random", "perfect")
 GAMES = 1000
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -30,13 +29,10 @@ def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] 
     """Train every arm by seed; existing runs are continued. For the result see `earl bench asynchronous --help`."""
     folders = by_arm(root, "asynchronous", seeds, steps, assignments)
     config = shared("asynchronous", [f"run.steps={steps}", *assignments, "env.delay_seconds=0"])
-    times = {arm: [_steps(folder, config) for folder in own] for arm, own in folders.items()}
+    stages = {arm: [_steps(folder, config) for folder in own] for arm, own in folders.items()}
+    times = {arm: [[sum(step.values()) for step in run] for run in own] for arm, own in stages.items()}
     counts = {arm: [_not_lost(folder, config) for folder in own] for arm, own in folders.items()}
-    played = seeds * GAMES * 2
-    strength = {
-        arm: {name: _share(sum(own[name] for own in runs), played) for name in OPPONENTS}
-        for arm, runs in counts.items()
-    }
+    played, [first, *others] = seeds * GAMES * 2, folders
     return {
         "seeds": seeds,
         "steps": steps,
@@ -45,38 +41,31 @@ def run(root: Path, seeds: int = 6, steps: int = 40, assignments: Sequence[str] 
         "games": played,
         **{
             arm: {
-                "seconds": interval([sum(stages.values()) for own in times[arm] for stages in own]),
-                "waited": median(stages["rollout"] for own in times[arm] for stages in own),
-                "staleness_max": max(_staleness(folder) for folder in folders[arm]),
-                "not_lost": strength[arm],
+                "seconds": interval([seconds for run in times[arm] for seconds in run]),
+                "waited": median(step["rollout"] for run in stages[arm] for step in run),
+                "staleness_max": max(map(_staleness, folders[arm])),
+                "not_lost": {name: _share(sum(own[name] for own in counts[arm]), played) for name in OPPONENTS},
             }
             for arm in folders
         },
-        "speedup": {arm: interval(_ratios(times["synchronous"], times[arm])) for arm in [*folders][1:]},
+        "speedup": {
+            arm: interval([median(a) / median(b) for a, b in zip(times[first], times[arm], strict=True)])
+            for arm in others
+        },
         "not_lost_minus_synchronous": {
-            arm: {name: difference(_ahead(counts[arm], counts["synchronous"], name)) for name in OPPONENTS}
-            for arm in [*folders][1:]
+            arm: {name: difference(_ahead(counts[arm], counts[first], name)) for name in OPPONENTS} for arm in others
         },
     }
 
 
 def _steps(folder: RunFolder, config: Config) -> list[dict[str, float]]:
-    with Store(folder.database, read_only=True) as store:
-        timings = {stage: dict(points) for stage, points in store.timings().items() if stage not in ASIDE}
-    first, last = config.warm_start.steps + SETTLING + 1, config.total_steps
-    return [{name: points[step] for name, points in timings.items() if step in points} for step in range(first, last)]
-
-
-def _ratios(ours: list[list[dict[str, float]]], theirs: list[list[dict[str, float]]]) -> list[float]:
-    def middle(steps: list[dict[str, float]]) -> float:
-        return median(sum(stages.values()) for stages in steps)
-
-    return [middle(a) / middle(b) for a, b in zip(ours, theirs, strict=True)]
+    timings = read_numbers(folder.database).timings
+    return by_step(timings, config.warm_start.steps + SETTLING + 1, config.total_steps - 1)
 
 
 def _staleness(folder: RunFolder) -> float:
-    with Store(folder.database, read_only=True) as store:
-        return max((value for _, value in store.metrics().get("staleness/max", [])), default=0.0)
+    points = read_numbers(folder.database).metrics.get("staleness/max", [])
+    return max((value for _, value in points), default=0.0)
 
 
 def _not_lost(folder: RunFolder, config: Config) -> dict[str, int]:

@@ -2,22 +2,259 @@
 
 rows ─▶ fit ─▶ errors in sample
   └──▶ all but one TP, context, GPU or model ─▶ fit ─▶ errors and choices for the rest
+
+In published/serving_throughput.csv, trtllm-0.17 and trtllm-0.14-online (behind Triton) are from
+https://github.com/NVIDIA/TensorRT-LLM at 258c754, docs/source/performance/perf-overview.md (Apache-2.0), and
+lambda-vllm-0.5.4 from https://github.com/LambdaLabsML/vllm-benchmark at 0e8fc5d, benchmark_v0.md. A blank value: not
+run, or did not fit. A rate of inf: all requests at once. Numbers of requests that the pages leave out are those of the
+scripts that make TensorRT-LLM's data sets, and prompts and replies of vLLM's chats those that its benchmark's filter
+leaves. `chat` is 1 where lengths vary as in chats.
+
+Times in published/layer_times.csv are medians from https://github.com/microsoft/vidur at 7d47513 (MIT): sums of a
+layer's four matrix products, by tokens, and all-reduces within a fully linked host, by bytes. Numbers are facts; the
+pages' text and programs are not copied.
 """
 
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import exp, log, sqrt
+from functools import cache, partial
+from importlib.resources import files
+from math import exp, inf, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
 import earl.parallel.throughput
-from earl.benchmarks.fitting import PRIORS, ThroughputMeasurement, fit, kernels, measured, predicted, served
-from earl.parallel.throughput.rollout import interval
-from earl.parallel.throughput.step import FILE, Coefficients
+from earl.benchmarks.repeats import grouped
+from earl.parallel.catalogue import catalogue
+from earl.parallel.hardware import devices
+from earl.parallel.throughput.rollout import Workload, interval, mean_step, running, tokens_per_second
+from earl.parallel.throughput.step import (
+    FILE,
+    TENSORRT_LLM,
+    TRITON,
+    VLLM_0_5,
+    Coefficients,
+    Engine,
+    Precision,
+    StepLoad,
+    Values,
+    all_reduce_seconds,
+    step_seconds,
+)
+from earl.recipe import load_toml
+
+PRIORS: dict[str, tuple[float, float]] = load_toml(Path(__file__).with_name("priors.toml"))
+Vector = NDArray[np.float64]
+NUDGE = 5e-3
+MOST_ROUNDS = 60
+ENOUGH = 1e-5
+"""Relative improvement of a round below which the iteration ends."""
+
+
+def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vector, Vector]:
+    """Minimise the sum of squares near `start`; return the point [P] and its covariance [P, P] for residuals of
+    variance 1.
+
+    Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
+    shortens.
+    """
+    point, value, damping = start, residuals(start), 1e-3
+    slopes = jacobian(residuals, start)
+    for _ in range(MOST_ROUNDS):
+        normal = slopes.T @ slopes
+        moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
+        tried = residuals(moved)
+        before, after = value @ value, tried @ tried
+        if after >= before:
+            damping *= 4
+            continue
+        point, value, slopes, damping = moved, tried, jacobian(residuals, moved), damping / 4
+        if after > (1 - ENOUGH) * before:
+            break
+    return point, np.asarray(np.linalg.inv(slopes.T @ slopes), np.float64)
+
+
+def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
+    """Derivatives of the residuals, one column per coordinate. [R, P]"""
+    nudges = NUDGE * np.eye(len(point))
+    return np.stack([(residuals(point + one) - residuals(point - one)) / (2 * NUDGE) for one in nudges], axis=1)
+
+
+SOFTWARE = {"trtllm-0.17": TENSORRT_LLM, "trtllm-0.14-online": TRITON, "lambda-vllm-0.5.4": VLLM_0_5}
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputMeasurement:
+    source: str
+    model: str
+    gpu: str
+    engine: Engine
+    workload: Workload
+    tokens_per_second: float
+    """Output tokens of all devices."""
+    rate: float
+    """Requests per second."""
+    token_seconds: float | None
+    """Mean time between two tokens of a reply; None if unknown."""
+    chat: bool
+
+    @property
+    def tp(self) -> int:
+        return self.engine.tp
+
+    @property
+    def mixture(self) -> bool:
+        return self.engine.shape.experts > 1
+
+    @property
+    def cell(self) -> tuple[object, ...]:
+        return self.source, self.model, self.gpu, self.workload, self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class ServedContext:
+    """The longest context of 4,096, 32,768 and 131,072 that was served; 0: the model did not load."""
+
+    model: str
+    engine: Engine
+    tokens: int
+
+
+@cache
+def measured() -> tuple[ThroughputMeasurement, ...]:
+    rows = [row for row in table("serving_throughput.csv") if row["metric"] == "output_throughput" and row["value"]]
+    return tuple(
+        ThroughputMeasurement(
+            source=row["source"],
+            model=row["model"],
+            gpu=row["gpu"],
+            engine=_engine(row),
+            workload=Workload(float(row["prompt_tokens"]), float(row["reply_tokens"]), int(row["requests"])),
+            tokens_per_second=float(row["value"]),
+            rate=float(row["rate"]),
+            token_seconds=float(row["itl_ms"]) / 1000 if row["itl_ms"] else None,
+            chat=row["chat"] == "1",
+        )
+        for row in rows
+    )
+
+
+@cache
+def served() -> tuple[ServedContext, ...]:
+    rows = [row for row in table("serving_throughput.csv") if row["metric"] == "max_context_served"]
+    return tuple(ServedContext(row["model"], _engine(row), int(row["value"])) for row in rows)
+
+
+def table(name: str) -> list[dict[str, str]]:
+    text = files("earl.benchmarks").joinpath("published").joinpath(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _engine(row: dict[str, str]) -> Engine:
+    precision = Precision(row["weight_dtype"], row["kv_dtype"])
+    shape, device = catalogue()[row["model"]].shape, devices()[row["gpu"]]
+    return Engine(shape, device, int(row["tp"]), precision, SOFTWARE[row["source"]])
+
+
+ERROR = 0.06
+"""Expected standard deviation of a measurement's logarithm about the model; weighs data against priors."""
+CALM_RATE = 8.0
+"""Requests per second up to which no request queues."""
+ROUNDS = 6
+"""Fixed-point iterations for the number of running sequences and the time of a step."""
+
+
+def fit(rows: Sequence[ThroughputMeasurement], start: Values | None = None) -> Coefficients:
+    """Fit every coefficient. `start` only saves time; by default the fit starts at the priors."""
+    names = list(PRIORS)
+    believed = np.array([log(value) for value, _ in PRIORS.values()])
+    spreads = np.array([spread for _, spread in PRIORS.values()])
+
+    def residuals(point: Vector) -> Vector:
+        own = dict(zip(names, map(exp, point), strict=True))
+        return np.concatenate([errors(rows, own) / ERROR, pauses(rows, own) / ERROR, (point - believed) / spreads])
+
+    begin = np.array([log(start[name]) for name in names]) if start else believed
+    point, covariance = minimise(residuals, begin)
+    values = dict(zip(names, map(exp, point), strict=True))
+    spread = float(np.sqrt(np.mean(errors(rows, values) ** 2)))
+    return Coefficients(values, covariance, spread)
+
+
+def errors(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
+    """Logarithms of predicted over measured throughput. [R]"""
+    return np.array([log(predicted(row, own) / row.tokens_per_second) for row in rows])
+
+
+def pauses(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
+    """Logarithms of predicted over measured time between tokens, at low rates, where it is latency alone."""
+    return np.array(
+        [
+            log(mean_step(row.engine, row.workload, at_work(row, own), own) / row.token_seconds)
+            for row in rows
+            if row.token_seconds and row.rate <= CALM_RATE
+        ]
+    )
+
+
+def predicted(row: ThroughputMeasurement, own: Values) -> float:
+    """Output tokens per second of all devices, as the row's source measures them."""
+    load = row.workload
+    if row.chat:
+        load = replace(load, longest_reply_tokens=load.reply_tokens * own["chat_longest"])
+    most = tokens_per_second(row.engine, load, own)
+    return most if row.rate == inf else min(most, _arriving(row, own))
+
+
+def at_work(row: ThroughputMeasurement, own: Values) -> float:
+    """Concurrent requests at a steady arrival rate: arrivals during one request's time."""
+    load = row.workload
+    most, count = max(1.0, running(row.engine, load, own)), 1.0
+    for _ in range(ROUNDS):
+        seconds = load.reply_tokens * mean_step(row.engine, load, count, own)
+        count = min(most, max(1.0, row.rate * seconds))
+    return count
+
+
+def _arriving(row: ThroughputMeasurement, own: Values) -> float:
+    """Throughput if arrivals limit it: the time to the last one, and to its end with half as many running."""
+    load, count = row.workload, at_work(row, own)
+    if count >= running(row.engine, load, own):
+        return inf
+    last = StepLoad(max(1.0, count / 2), load.prompt_tokens + load.reply_tokens / 2)
+    tail = load.reply_tokens * (1 + own["chat_longest"] if row.chat else 2) / 2
+    seconds = load.responses / row.rate + tail * step_seconds(row.engine, last, own).total
+    return load.responses * load.reply_tokens / seconds
+
+
+def kernels(own: Values) -> dict[str, dict[str, Any]]:
+    """Errors of single operations. Nothing is fitted to them, since serving engines use other kernels, in graphs; only
+    priors were chosen with these times in view. They do not include the time between kernels."""
+    ratios: dict[str, list[float]] = {"products": [], "all_reduces": []}
+    shape = catalogue()["Llama-3.1-70B"].shape
+    for row in table("layer_times.csv"):
+        size, engine = float(row["size"]), Engine(shape, devices()[row["gpu"]], int(row["processes"]))
+        if row["op"] == "products":
+            layer = replace(
+                shape, kv_heads=int(row["kv_heads"]), intermediate=int(row["intermediate"]), layers=1, vocab=0
+            )
+            heads = 2 * layer.head_dim * (layer.heads + layer.kv_heads)
+            layer = replace(layer, parameters=layer.hidden * (heads + 3 * layer.intermediate))  # without embeddings
+            guess = step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
+        else:
+            guess = all_reduce_seconds(engine, size, own)
+        ratios[row["op"]].append(1000 * guess / float(row["milliseconds"]))
+    return {name: _summary(np.array(found) - 1) for name, found in ratios.items()}
+
+
+def _summary(off: Vector) -> dict[str, Any]:
+    return {"rows": len(off), "mean_error": float(off.mean()), "mean_absolute_error": float(np.abs(off).mean())}
+
 
 NEAR = 0.03
 """Relative distance from the best that still counts as right."""
@@ -25,16 +262,14 @@ NEAR = 0.03
 
 def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     """Judge the choice of TP by predictions, over cells with several TP. A regret is a share of tokens lost."""
-    cells: dict[object, list[ThroughputMeasurement]] = {}
-    for row in guessed:
-        cells.setdefault(row.cell, []).append(row)
-    lost = [_regret(cell, guessed) for cell in cells.values() if len(cell) > 1]
+    cells = grouped(guessed, lambda row: row.cell).values()
+    lost = np.array([_regret(cell, guessed) for cell in cells if len(cell) > 1])
     return {
         "cells": len(lost),
-        "right": sum(regret == 0 for regret in lost) / len(lost),
-        "near": sum(regret <= NEAR for regret in lost) / len(lost),
-        "mean_regret": sum(lost) / len(lost),
-        "worst_regret": max(lost),
+        "right": float((lost == 0).mean()),
+        "near": float((lost <= NEAR).mean()),
+        "mean_regret": float(lost.mean()),
+        "worst_regret": float(lost.max()),
     }
 
 
@@ -63,7 +298,8 @@ def _rounded(value: float) -> float:
 
 
 CONTEXTS = (131_072, 32_768, 4096)
-LEFT_OUT: dict[str, Callable[[ThroughputMeasurement], object]] = {
+Key = Callable[[ThroughputMeasurement], object]
+LEFT_OUT: dict[str, Key] = {
     "tp": lambda row: row.tp,
     "context": lambda row: f"{row.workload.prompt_tokens:.0f}+{row.workload.reply_tokens:.0f}",
     "gpu": lambda row: row.gpu,
@@ -88,7 +324,7 @@ def run(write: bool = False) -> dict[str, Any]:
     best = fit(rows)
     unseen = {name: _unseen(rows, best, key) for name, key in LEFT_OUT.items()}
     every = [guess for guesses in unseen.values() for guess in guesses]
-    spread = sqrt(sum(guess.error**2 for guess in every) / len(every))
+    spread = float(np.sqrt(np.mean([guess.error**2 for guess in every])))
     if write:
         PATH.write_text(text(replace(best, spread=spread), len(rows)), encoding="utf-8")
     seen = [Guess(row, predicted(row, best.values), best) for row in rows]
@@ -96,24 +332,21 @@ def run(write: bool = False) -> dict[str, Any]:
         "rows": len(rows),
         "in_sample": {**_errors(seen), "by": _by(seen, lambda row: row.source)},
         "left_out": {name: {**_errors(own), "by": _by(own, LEFT_OUT[name])} for name, own in unseen.items()},
-        "interval_80": sum(_inside(guess, spread) for guess in every) / len(every),
-        "contexts": _contexts(best),
+        "interval_80": float(np.mean([_inside(guess, spread) for guess in every])),
+        "contexts": {"labels": len(served()), "right": sum(map(partial(_fits, best), served()))},
         "kernels": kernels(best.values),
         "coefficients": _coefficients(best),
         "spread": spread,
     }
 
 
-def _unseen(
-    rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Callable[[ThroughputMeasurement], object]
-) -> list[Guess]:
+def _unseen(rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Key) -> list[Guess]:
     """Predict each group by a fit to all others, except rows of an engine that occurs only in this group."""
     guesses: list[Guess] = []
-    for group in dict.fromkeys(map(key, rows)):
+    for group, own in grouped(rows, key).items():
         others = [row for row in rows if key(row) != group]
         known, engines = fit(others, best.values), {row.source for row in others}
-        left = [row for row in rows if key(row) == group and row.source in engines]
-        guesses += [Guess(row, predicted(row, known.values), known) for row in left]
+        guesses += [Guess(row, predicted(row, known.values), known) for row in own if row.source in engines]
     return guesses
 
 
@@ -123,32 +356,25 @@ def _inside(guess: Guess, spread: float) -> bool:
 
 
 def _errors(guesses: Sequence[Guess]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, mixture in (("dense", False), ("mixture", True)):
-        own = [guess for guess in guesses if guess.row.mixture == mixture]
-        chosen = choices({guess.row: guess.tokens_per_second for guess in own})
-        found[name] = {"error": _error(own), "choice": chosen}
-    return found
+    kinds = grouped(guesses, lambda guess: "mixture" if guess.row.mixture else "dense")
+    return {
+        name: {"error": _error(own), "choice": choices({guess.row: guess.tokens_per_second for guess in own})}
+        for name, own in sorted(kinds.items())
+    }
 
 
-def _by(guesses: Iterable[Guess], key: Callable[[ThroughputMeasurement], object]) -> dict[str, float]:
-    groups: dict[str, list[Guess]] = {}
-    for guess in guesses:
-        groups.setdefault(str(key(guess.row)), []).append(guess)
-    return {name: _error(own) for name, own in groups.items()}
+def _by(guesses: Sequence[Guess], key: Key) -> dict[str, float]:
+    return {name: _error(own) for name, own in grouped(guesses, lambda guess: str(key(guess.row))).items()}
 
 
-def _error(guesses: Iterable[Guess]) -> float:
+def _error(guesses: Sequence[Guess]) -> float:
     return float(np.mean([abs(exp(guess.error) - 1) for guess in guesses]))
 
 
-def _contexts(best: Coefficients) -> dict[str, int]:
-    labels = served()
-    right = 0
-    for label in labels:
-        room = label.engine.kv_tokens(best.values)
-        right += label.tokens == next((tokens for tokens in CONTEXTS if tokens <= room), 0)
-    return {"labels": len(labels), "right": right}
+def _fits(best: Coefficients, label: ServedContext) -> bool:
+    """Whether the longest context predicted to fit is the one that was served."""
+    room = label.engine.kv_tokens(best.values)
+    return label.tokens == max((tokens for tokens in CONTEXTS if tokens <= room), default=0)
 
 
 def _coefficients(best: Coefficients) -> dict[str, Any]:

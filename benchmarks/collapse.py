@@ -8,13 +8,16 @@ reward. A limit of 60 tokens is enough for chains of up to 10 operations; 96 for
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from earl.benchmarks.ceiling import by_arm
-from earl.benchmarks.rollout import intervals
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from earl.benchmarks.repeats import intervals
+from earl.benchmarks.training import by_arm
 from earl.runs.folder import RunFolder
-from earl.runs.store import Store
+from earl.runs.store import read_numbers
 
 SMOOTHED = 5
 """Steps that are averaged before the best, the first or the last reward is taken."""
@@ -34,13 +37,13 @@ def run(root: Path, seeds: int = 3, steps: int = 100, assignments: Sequence[str]
 
 
 def measured(folder: RunFolder) -> dict[str, float]:
-    with Store(folder.database, read_only=True) as store:
-        metrics = {name: [value for _, value in points] for name, points in store.metrics().items()}
+    found = read_numbers(folder.database).metrics
+    metrics = {name: np.array([value for _, value in points]) for name, points in found.items()}
     reward = smoothed(metrics["reward"])
     # An unfinished episode has reward -1 and is not solved; a solved chain has reward 1.
-    solved = smoothed([own + 1 - done for own, done in _pairs(metrics, "reward", "stop/finished")])
-    reply = smoothed([own / episodes for own, episodes in _pairs(metrics, "tokens/sampled", "episodes")])
-    cut = [prompt + own for prompt, own in _pairs(metrics, "truncation/prompt", "truncation/reply")]
+    solved = smoothed(metrics["reward"] + 1 - metrics["stop/finished"])
+    reply = smoothed(metrics["tokens/sampled"] / metrics["episodes"])
+    cut = metrics["truncation/prompt"] + metrics["truncation/reply"]
     return {
         "reward_first": reward[0],
         "reward_best": max(reward),
@@ -52,16 +55,12 @@ def measured(folder: RunFolder) -> dict[str, float]:
         "reply_first": reply[0],
         "reply_last": reply[-1],
         "cut_last": smoothed(cut)[-1],
-        "limit_last": metrics["context/limit"][-1],
-        "cut_steps": float(sum(share >= CUT for share in cut)),
+        "limit_last": float(metrics["context/limit"][-1]),
+        "cut_steps": float((cut >= CUT).sum()),
     }
 
 
-def smoothed(values: Sequence[float]) -> list[float]:
+def smoothed(values: NDArray[np.float64]) -> list[float]:
     """Means over SMOOTHED consecutive values, or over all if there are fewer."""
     width = min(SMOOTHED, len(values))
-    return [mean(values[start : start + width]) for start in range(len(values) - width + 1)]
-
-
-def _pairs(metrics: dict[str, list[float]], first: str, second: str) -> list[tuple[float, float]]:
-    return list(zip(metrics[first], metrics[second], strict=True))
+    return [float(mean) for mean in sliding_window_view(values, width).mean(axis=1)]

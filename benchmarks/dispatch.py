@@ -5,23 +5,32 @@ every case ─▶ controller and direct transfer, alternating ─▶ compared wi
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.benchmarks import hosts as machines
-from earl.benchmarks import objects
-from earl.benchmarks.rollout import interval
-from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
-from earl.dispatch.plan import TransferPlan, plan, volume
+from earl.benchmarks.repeats import interval
+from earl.benchmarks.transfers import (
+    EVERYTHING,
+    LOGPROBS,
+    Timings,
+    TransferCase,
+    TransferTiming,
+    rehearsed,
+    through_ray,
+    work,
+)
+from earl.dispatch.plan import plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
 from earl.dispatch.transports.choice import Pace
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
-from earl.rehearsal.plan import RehearsedCluster, bits_per_second, check_network
+from earl.rehearsal.plan import bits_per_second, check_network
 
 BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
 PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
@@ -73,13 +82,15 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
     """
     bits = bits_per_second(rate)
     rows = []
-    with _network(hosts, rate, objects.rehearsed if ray else machines.shaped) as (cluster, note):
+    note = _unshaped()
+    shaped = rehearsed if ray else machines.shaped
+    with nullcontext() if note else shaped(hosts, rate) as cluster:
         for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
             if ray:
                 cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
-                measured = objects.run(cluster, places, cases)
+                measured = through_ray(cluster, places, cases)
             else:
                 with tempfile.TemporaryDirectory() as folder:
                     measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
@@ -90,18 +101,13 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
     return {"rows": rows, "balance": balanced(), "planning": planned(), **({"note": note} if note else {})}
 
 
-@contextmanager
-def _network(
-    hosts: int, rate: str, kind: Callable[[int, str], AbstractContextManager[RehearsedCluster]]
-) -> Iterator[tuple[RehearsedCluster | None, str]]:
-    """A network of hosts, or None and the reason for using loopback."""
+def _unshaped() -> str:
+    """Why links cannot be shaped; empty if they can."""
     try:
         check_network()
     except EarlError as error:
-        yield None, f"on loopback, where no link is shaped: {error}"
-        return
-    with kind(hosts, rate) as cluster:
-        yield cluster, ""
+        return f"on loopback, where no link is shaped: {error}"
+    return ""
 
 
 def _cases(processes: int, ranks: int, bits: int, repeats: int) -> list[TransferCase]:
@@ -139,10 +145,13 @@ def row(
     made = case.plan(places)
     moved = volume(made)
     timings = {name: [own[name] for own in measured] for name in measured[0]}
-    every = {name: _seconds(own) for name, own in timings.items()}
-    seconds = {name: interval(own) for name, own in every.items()}
-    direct_name = next(name for name in DIRECT if name in seconds)
-    centralised, direct = seconds["controller"], seconds[direct_name]
+    every = {name: _of(own, "ended").max(0) - _of(own, "begun").min(0) for name, own in timings.items()}
+    seconds = {name: interval(own.tolist()) for name, own in every.items()}
+    directly = [name for name in DIRECT if name in seconds]
+    centralised, direct = seconds["controller"], seconds[directly[0]]
+    driver = max(_of(timings[name], "driver_bytes").max() for name in directly)
+    firsts = [places.index(host) for host in sorted(set(places))]  # all processes of a host read the same counter
+    copied = made.hosts[made.pieces.origin] != made.hosts[made.pieces.destination]
     ideal = moved.bound * 8 / bits if shaped else None
     auto = _chosen(every)
     return {
@@ -162,49 +171,25 @@ def row(
         "direct": direct,
         "peers": seconds.get("peers"),
         "objects": seconds.get("objects"),
-        "driver_bytes": _driver_bytes(timings),
+        "driver_bytes": None if np.isnan(driver) else int(driver),
         "planned_bytes": moved.across,
-        "crossed_bytes": _crossed(timings[direct_name], places),
-        "copies_bytes": _copies(made),
+        "crossed_bytes": int(np.median(_of(timings[directly[0]], "left_bytes")[firsts].sum(0))),
+        "copies_bytes": int(made.bytes[copied].sum()),
         "auto": auto,
         "auto_loss": seconds[auto]["median"] / min(own["median"] for own in seconds.values()) - 1,
-        "same": _same(timings),
+        "same": all(len({one.checksum for repeats in own.values() for one in repeats}) == 1 for own in measured),
     }
 
 
-def _seconds(timings: Sequence[Sequence[TransferTiming]]) -> list[float]:
-    return [
-        max(own.ended for own in repeat) - min(own.begun for own in repeat) for repeat in zip(*timings, strict=True)
-    ]
+def _of(timings: Sequence[Sequence[TransferTiming]], field: str) -> NDArray[np.float64]:
+    """[P, R], by process and repeat; None is NaN."""
+    return np.array([[getattr(one, field) for one in repeats] for repeats in timings], np.float64)
 
 
-def _chosen(seconds: Mapping[str, Sequence[float]]) -> str:
+def _chosen(seconds: Mapping[str, NDArray[np.float64]]) -> str:
     """The transport that `auto` would use after these repeats."""
     pace = Pace(*seconds)
     for repeat in zip(*seconds.values(), strict=False):
         for way, took in zip(seconds, repeat, strict=True):
-            pace.took(way, took)
+            pace.took(way, float(took))
     return pace.chosen or min(pace.medians, key=lambda way: pace.medians[way])
-
-
-def _crossed(timings: Sequence[Sequence[TransferTiming]], places: Sequence[int]) -> int:
-    """Bytes out of all hosts, in the median repeat. All processes of a host read the same counter."""
-    firsts = [timings[places.index(host)] for host in sorted(set(places))]
-    return int(np.median([sum(own.left_bytes for own in repeat) for repeat in zip(*firsts, strict=True)]))
-
-
-def _driver_bytes(timings: Mapping[str, Sequence[Sequence[TransferTiming]]]) -> int | None:
-    """The most bytes over the driver's link in any repeat of a direct transport; None without a driver."""
-    counts = [own.driver_bytes for name in timings if name in DIRECT for repeats in timings[name] for own in repeats]
-    return max((count for count in counts if count is not None), default=None)
-
-
-def _copies(made: TransferPlan) -> int:
-    across = made.hosts[made.pieces.origin] != made.hosts[made.pieces.destination]
-    return int(made.bytes[across].sum())
-
-
-def _same(timings: Mapping[str, Sequence[Sequence[TransferTiming]]]) -> bool:
-    """Whether all transports and repeats end with the same bytes, on each process."""
-    by_process = zip(*timings.values(), strict=True)
-    return all(len({own.checksum for repeats in ways for own in repeats}) == 1 for ways in by_process)

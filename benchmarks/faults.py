@@ -6,25 +6,27 @@ one run without faults ─▶ the same run with faults ─▶ the same numbers a
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Timer
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from earl.benchmarks.rollout import interval
+from earl.benchmarks import placements
+from earl.benchmarks.repeats import interval
 from earl.config import Config
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.recipe import build, dump, override
+from earl.recipe import build, dump, load_toml, override
 from earl.rehearsal.cluster import fail, heal, rehearsed
 from earl.rehearsal.plan import RehearsedCluster
 from earl.runs.folder import RunFolder, create, lock
-from earl.runs.store import Store
+from earl.runs.store import read_numbers
 from earl.stopping import StopRequest
 from earl.train import train
 
@@ -73,13 +75,12 @@ class Saboteur:
 def campaign(root: Path, config: Config, plans: Sequence[Sequence[Blow]], strike: Strike) -> dict[str, Any]:
     """Run once without faults, and once for each plan. For the result see `earl bench faults --help`."""
     calm = finished(root, "calm", config, Saboteur([], strike))
-    struck: list[Blow] = []
-    folders = []
-    for number, blows in enumerate(plans):
-        saboteur = Saboteur([*blows], strike)
-        folders.append(finished(root, f"struck-{number}", config, saboteur))
-        struck += saboteur.struck
-    seconds = [second for folder in folders for second in recoveries(folder)]
+    saboteurs = [Saboteur([*blows], strike) for blows in plans]
+    folders = [finished(root, f"struck-{number}", config, own) for number, own in enumerate(saboteurs)]
+    struck = [blow for saboteur in saboteurs for blow in saboteur.struck]
+    events = [event for folder in folders for event in read_numbers(folder.database).events]
+    told = [event.message for event in events if event.kind == "recovered"]
+    seconds = [float(message.rsplit(" in ", 1)[1].removesuffix(" s")) for message in told]
     return {
         "blows": {"all": len(struck), **Counter(what for blow in struck for what in (blow.role, blow.how))},
         "runs": {"all": len(folders), "same": sum(numbers(folder) == numbers(calm) for folder in folders)},
@@ -100,34 +101,15 @@ def finished(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFo
 
 def numbers(folder: RunFolder) -> tuple[Any, ...]:
     """A run's metrics and matches, without what depends on timing or memory."""
-    with Store(folder.database, read_only=True) as store:
-        taken = ("dispatch/peers", "memory/peak_bytes")
-        metrics = {name: points for name, points in store.metrics().items() if not name.startswith(taken)}
-        return metrics, [match.result for match in store.matches()]
-
-
-def recoveries(folder: RunFolder) -> Iterator[float]:
-    with Store(folder.database, read_only=True) as store:
-        for event in store.events():
-            if event.kind == "recovered":
-                yield float(event.message.rsplit(" in ", 1)[1].removesuffix(" s"))
+    matches = [match.result for match in read_numbers(folder.database).matches]
+    return placements.numbers(folder, ("dispatch/peers", "memory/peak_bytes")), matches
 
 
 def episodes(folder: RunFolder) -> int:
-    with Store(folder.database, read_only=True) as store:
-        return int(sum(value for _, value in store.metrics()["episodes"]))
+    return int(sum(value for _, value in read_numbers(folder.database).metrics["episodes"]))
 
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},
-    "model": {"hidden": 16, "layers": 1, "heads": 2, "head_dim": 8, "intermediate": 24},
-    "warm_start": {"steps": 2, "teacher": "expert", "episodes": 16, "minibatches": 1},
-    "rollout": {"episodes": 32, "group_size": 4},
-    "algorithm": {"name": "ppo", "kl": 0.01},
-    "evaluate": {"every": 2, "opponents": ["random"], "episodes": 4, "final_episodes": 4},
-    "run": {"steps": 6, "processes": 1, "checkpoint_every": 2, "keep_trajectories_every": 4},
-    "placement": {"kind": "disaggregated", "dp": 2, "samplers": 2, "heartbeat_seconds": 5.0},
-}
+RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 LEARNER = ("dispatch", "values", "preparation", "update", "weights", "snapshot", "saving")
 ROLLOUT = ("demonstrations", "rollout", "rows", "dispatch", "evaluation", "weights", "limit")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -143,40 +125,30 @@ HEALS_AFTER = 10.0
 def run(
     rounds: int, num_hosts: int | None, rate: str, seed: int, root: Path, assignments: Sequence[str]
 ) -> dict[str, Any]:
-    """See `earl bench faults --help`."""
-    if num_hosts is None:
-        return processes(root, seed, rounds, assignments)
-    return hosts(root, seed, num_hosts, rate, assignments)
-
-
-def processes(root: Path, seed: int = 0, rounds: int = 2, assignments: Sequence[str] = ()) -> dict[str, Any]:
-    """Kill and stop processes of runs, in each round once in every role and stage; see `campaign`. Run names must be
-    new.
+    """Kill and stop processes of runs, in each round once in every role and stage; or fail hosts. See `campaign` and
+    `earl bench faults --help`. Run names must be new.
     """
-    random = Random(seed)
+    random, settings = Random(seed), [f"run.seed={seed}", *assignments]
+    if num_hosts:
+        return hosts(root, seed, num_hosts, rate, settings)
     cells = [("learner rank", stage) for stage in LEARNER] + [("rollout worker", stage) for stage in ROLLOUT]
     blows = [_blow(random, role, stage, how) for _ in range(rounds) for role, stage in cells for how in SIGNALS]
     random.shuffle(blows)
     plans = [blows[start : start + BLOWS_PER_RUN] for start in range(0, len(blows), BLOWS_PER_RUN)]
-    return campaign(root, build(override(RECIPE, [f"run.seed={seed}", *assignments])), plans, _signal)
+    return campaign(root, build(override(RECIPE, settings)), plans, _signal)
 
 
 def hosts(
-    root: Path, seed: int = 0, number: int = 4, rate: str = "500mbit", assignments: Sequence[str] = ()
+    root: Path, seed: int = 0, number: int = 4, rate: str = "500mbit", settings: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Fail hosts of a rehearsed cluster, each for a while; see `campaign`. Raises EarlError if not permitted."""
     random = Random(seed)
     roles = (("learner rank", "update"), ("rollout worker", "rollout"))
     plans = [[_blow(random, role, stage, how)] for how in HOST_FAULTS for role, stage in roles]
     plans.append([_blow(random, "rollout worker", "rollout", FULL)])
-    with rehearsed(NAME, number, rate, cpus=2, memory_mib=128) as cluster:
-        address = f'placement.address="{cluster.address}"'
-        config = build(override(RECIPE, [f"run.seed={seed}", address, *assignments]))
-        healer = Healer(cluster)
-        try:
-            return campaign(root, config, plans, healer.strike)
-        finally:
-            healer.finish()
+    with rehearsed(NAME, number, rate, cpus=2, memory_mib=128) as cluster, ExitStack() as undo:
+        config = build(override(RECIPE, [f'placement.address="{cluster.address}"', *settings]))
+        return campaign(root, config, plans, partial(_strike, cluster, undo))
 
 
 def _blow(random: Random, role: str, stage: str, how: str) -> Blow:
@@ -190,37 +162,20 @@ def _signal(blow: Blow, member: "Member") -> bool:
     return False
 
 
-@dataclass(slots=True)
-class Healer:
-    cluster: RehearsedCluster
-    _timers: list[Timer] = field(default_factory=list)
-    _kept: list[Any] = field(default_factory=list)
+def _strike(cluster: RehearsedCluster, undo: ExitStack, blow: Blow, member: "Member") -> bool:
+    """Fail the member's host for a while; or fill the driver's object store with objects that stay referenced."""
+    import numpy as np
+    import ray
 
-    def strike(self, blow: Blow, member: "Member") -> bool:
-        """Fail the member's host; or fill the driver's object store with objects that stay referenced."""
-        if blow.how == FULL:
-            self._fill()
-            return True
-        host = self._host(member)
-        fail(self.cluster, host, HOST_FAULTS[blow.how])
-        self._timers.append(Timer(HEALS_AFTER, heal, (self.cluster, host)))
-        self._timers[-1].start()
-        return True
-
-    def finish(self) -> None:
-        self._kept.clear()
-        for timer in self._timers:
-            timer.join()
-
-    def _host(self, member: "Member") -> int:
-        import ray
-
-        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        return next(host for host in self.cluster.workers if self.cluster.ip(host) == addresses[member.node])
-
-    def _fill(self) -> None:
-        import numpy as np
-        import ray
-
+    if blow.how == FULL:
         mib = 16
-        self._kept += [ray.put(np.zeros(mib << 20, np.uint8)) for _ in range(2 * self.cluster.memory_mib // mib)]
+        filled = [ray.put(np.zeros(mib << 20, np.uint8)) for _ in range(2 * cluster.memory_mib // mib)]
+        undo.callback(filled.clear)
+        return True
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    host = next(host for host in cluster.workers if cluster.ip(host) == addresses[member.node])
+    fail(cluster, host, HOST_FAULTS[blow.how])
+    timer = Timer(HEALS_AFTER, heal, (cluster, host))
+    timer.start()
+    undo.callback(timer.join)
+    return True

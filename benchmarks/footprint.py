@@ -1,63 +1,98 @@
 """The memory model against measured processes: predicted and measured peaks of training, scoring and sampling.
 
 Cases (footprint.toml) are small enough for a laptop, but larger than what libraries allocate: 100 to 700 MB a process.
-For each in turn, the parent starts its ranks as fresh processes (memory_use.py); several are joined by gloo.
+For each in turn, the parent starts its ranks as fresh processes; several are joined by gloo.
+
+Results repeat to within a percent: a small model goes through the stage first, and the memory after it is the baseline;
+the kernel's high-water mark is reset before the stage and then read; and glibc returns every freed block of 64 KiB or
+more (GIVE_BACK in `earl/engine/heap.py`). By default it keeps blocks of up to 32 MiB in an unpredictable order: 413 MiB
+where tensors were 245 MiB (the case "qwen3, kept").
 """
 
+import ctypes
+import gc
 import json
 import os
-import subprocess
 import sys
-import tomllib
-from dataclasses import asdict
-from importlib.resources import files
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unittest.mock import patch
 
+import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
-from earl.benchmarks.layouts import free_ports
-from earl.benchmarks.memory_use import MemoryCase
+from earl.algorithms.registry import algorithm
+from earl.benchmarks.layouts import batch, free_ports, model_config, policy
+from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.heap import GIVE_BACK
+from earl.engine.learner import Learner, Update
+from earl.engine.local import LocalSampler
 from earl.engine.model import shape_of
+from earl.engine.ranks import Ranks, Replicas
+from earl.engine.sharding.mesh import Mesh, joined_mesh
+from earl.engine.sharding.shards import Shards
 from earl.errors import EarlError
 from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learner_bytes
+from earl.parallel.layout import Layout
 from earl.parallel.memory import ModelShape, Sampling, SlotBytes, slot_bytes
+from earl.placement.peers import Peers
+from earl.recipe import load_toml
+from earl.rollout.prompt import Prompt
+
+Stage = Literal["update", "forward", "reference", "sample"]
 
 
-def model(
-    kind: str = "qwen3",
-    hidden: int = 256,
-    layers: int = 4,
-    kv_heads: int = 4,
-    intermediate: int = 512,
-    vocab: int = 2000,
-    tied: bool = True,
-    **more: Any,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class MemoryCase:
+    """What is measured."""
+
+    name: str
+    stage: Stage
+    model: dict[str, Any]
+    learner: dict[str, Any] = field(default_factory=dict)
+    dp: int = 0
+    """0: not sharded, a whole copy as in an embedded run."""
+    tp: int = 1
+    tokens: int = 2048
+    """Tokens of a micro-batch, or of each of a sampler's prompts."""
+    rows: int = 1
+    """Rows of a micro-batch; several rows have different lengths."""
+    micro_batches: int = 1
+    """Of each data-parallel rank."""
+    reference: bool = False
+    """Whether a frozen reference model is held too."""
+    contexts: int = 1
+    """Contexts that are sampled at once."""
+    new_tokens: int = 8
+    cp: int = 1
+    prompt: int = 0
+    """Tokens at the start of the one row that are not learned from."""
+
+    @property
+    def processes(self) -> int:
+        return max(1, self.dp * self.tp * self.cp)
+
+    @property
+    def learned(self) -> int:
+        return self.tokens - max(self.rows, self.prompt)
+
+
+PACKAGED = load_toml(Path(__file__).with_suffix(".toml"))
+
+
+def model(kind: str = "qwen3", **changes: Any) -> dict[str, Any]:
     """A model configuration with four heads, with the keys of `transformers`."""
-    return {
-        "model_type": kind,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": kv_heads,
-        "head_dim": hidden // 4,
-        "intermediate_size": intermediate,
-        "vocab_size": vocab,
-        "tie_word_embeddings": tied,
-        **({"sliding_window": None} if kind == "mistral" else {}),
-        **more,
-    }
+    made = {"model_type": kind, **PACKAGED["model"], **changes}
+    return {"head_dim": made["hidden_size"] // 4, **({"sliding_window": None} if kind == "mistral" else {}), **made}
 
 
-def _packaged() -> list[MemoryCase]:
-    text = files("earl.benchmarks").joinpath("footprint.toml").read_text(encoding="utf-8")
-    return [MemoryCase(**{**one, "model": model(**one["model"])}) for one in tomllib.loads(text)["cases"]]
-
-
-CASES = _packaged()
+CASES = [MemoryCase(**{**one, "model": model(**one["model"])}) for one in PACKAGED["cases"]]
 
 
 def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:
@@ -82,7 +117,7 @@ def run(only: str | None, cases: Path | None) -> dict[str, Any]:
     rows = [row_of(case) for case in cases_of(only, cases)]
     errors = [row["error"] for row in rows]
     return {
-        "device": _device(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "rows": rows,
         "configurations": len(rows),
         "under": min(0.0, *errors),
@@ -116,45 +151,121 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
 
 
 def shape_made(model: dict[str, Any]) -> ModelShape:
-    keys = dict(model)
     with torch.device("meta"):
-        config = AutoConfig.for_model(keys.pop("model_type"), max_position_embeddings=1 << 17, **keys)
-        return shape_of(AutoModelForCausalLM.from_config(config))
+        return shape_of(AutoModelForCausalLM.from_config(model_config(model)))
 
 
 def row_of(case: MemoryCase) -> dict[str, Any]:
-    ranks, parts = _measured(case), predicted(case)
-    peak = max(rank["peak_bytes"] for rank in ranks)
+    before, peaks = zip(*_measured(case), strict=True)
+    parts, peak = predicted(case), max(peaks)
     return {
         "name": case.name,
         "case": asdict(case),
         "predicted_bytes": parts.peak,
         "measured_bytes": peak,
-        "before_bytes": max(rank["before_bytes"] for rank in ranks),
+        "before_bytes": max(before),
         "error": parts.peak / peak - 1,
         "parts": parts.parts,
         "moment": parts.moment,
     }
 
 
-def _measured(case: MemoryCase) -> list[dict[str, int]]:
-    environment = {**os.environ, **GIVE_BACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "earl.benchmarks.memory_use", json.dumps(asdict(case))]
-    port = str(free_ports(1)[0])
-    ranks = [
-        subprocess.Popen([*command, str(rank), port], env=environment, stdout=subprocess.PIPE)
-        for rank in range(case.processes)
+def _measured(case: MemoryCase) -> list[tuple[int, int]]:
+    """What each process of the case occupied, see `occupied`."""
+    environment = patch.dict(os.environ, {**GIVE_BACK, "OMP_NUM_THREADS": "1"})
+    with environment, ProcessPoolExecutor(case.processes, get_context("spawn")) as pool:
+        try:
+            return list(pool.map(partial(_process, case, free_ports(1)[0]), range(case.processes)))
+        except Exception as error:
+            raise RuntimeError(f"a process of the case {case.name!r} ended early: {error}") from error
+
+
+BUDGET_BYTES = 8 << 30
+FLOAT_BYTES = 4
+
+
+def long_sample(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
+    """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
+    own = model(hidden_size=hidden, num_hidden_layers=layers, intermediate_size=2 * hidden, vocab_size=vocab)
+    result: dict[str, Any] = {"tokens": tokens, "vocab": vocab, "hidden": hidden, "layers": layers}
+    for name in ("kept", "recompute"):
+        learner = {"recompute": name == "recompute"}
+        row = row_of(MemoryCase(name, "update", own, learner, tokens=tokens, prompt=tokens // 2))
+        peak, floor = row["measured_bytes"], row["predicted_bytes"]
+        result[name] = {"peak_bytes": peak, "floor_bytes": floor, "ratio": peak / floor, "parts": row["parts"]}
+    return {**result, "full_logits_bytes": tokens * vocab * FLOAT_BYTES, "budget_bytes": BUDGET_BYTES}
+
+
+def occupied(case: MemoryCase, mesh: Mesh | None) -> tuple[int, int]:
+    """Bytes of this process before it makes the case's model, and additional bytes at the stage's peak."""
+    little = replace(case, model=_little(case.model), tokens=64, rows=1, contexts=2, new_tokens=2, prompt=0)
+    subject(little, mesh)()
+    before = _settled()
+    run = subject(case, mesh)
+    _settled()
+    if mesh and mesh.device.type == "cuda":  # never run on a GPU yet
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return before, torch.cuda.max_memory_allocated() - before
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark to current memory
+    run()
+    return before, resident("VmHWM") - before
+
+
+def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
+    """Prepare the stage; the returned call runs it. Everything that persists between stages is allocated before."""
+    if case.stage == "sample":
+        return _sampling(case)
+    learner = _learner(case, Shards(mesh) if mesh else Replicas(Peers()))
+    ranks, update = max(1, case.dp), Update(1e-4, entropy=0.01, kl=0.0, minibatches=1, epochs=1, seed=0)
+    lengths = [case.tokens // case.rows - place % 2 for place in range(case.rows)]  # one token shorter every other time
+    small, full = batch([64] * ranks, 1), batch(lengths * ranks * case.micro_batches, max(1, case.prompt))
+    learner.update(small, algorithm("grpo"), update)  # so that Adam's moments exist
+    if case.reference:
+        learner.logprobs(small, reference=True)
+    if case.stage == "update":
+        return lambda: learner.update(full, algorithm("grpo"), update)
+    return lambda: learner.logprobs(full, reference=case.stage == "reference")
+
+
+def resident(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key + ":"))
+
+
+def _settled() -> int:
+    gc.collect()
+    if torch.cuda.is_available():
+        return torch.cuda.memory_allocated()
+    ctypes.CDLL(None).malloc_trim(0)
+    return resident("VmRSS")
+
+
+def _little(model: dict[str, Any]) -> dict[str, Any]:
+    small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 64, "head_dim": 16}
+    return model | {key: value for key, value in small.items() if key in model}
+
+
+def _learner(case: MemoryCase, ranks: Ranks) -> Learner:
+    settings = LearnerConfig(micro_batch_tokens=max(64, case.tokens), **case.learner)
+    return Learner(policy(case.model), AlgorithmConfig(), settings, 1.0, ranks, False)
+
+
+def _sampling(case: MemoryCase) -> Callable[[], object]:
+    sampler = LocalSampler(policy(case.model))
+    rng = np.random.default_rng(0)
+    prompts = [
+        Prompt(number, rng.integers(0, 100, case.tokens).tolist(), number, case.new_tokens)
+        for number in range(case.contexts)
     ]
-    try:
-        said = [rank.communicate()[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    if any(rank.returncode for rank in ranks):
-        raise RuntimeError(f"a process of the case {case.name!r} ended early; its message stands above")
-    return [json.loads(text) for text in said]
+    return lambda: sampler.generate(prompts)
 
 
-def _device() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+def _process(case: MemoryCase, port: int, rank: int) -> tuple[int, int]:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    if not case.dp:
+        return occupied(case, None)
+    device = f"cuda:{rank}" if torch.cuda.is_available() else "cpu"
+    with joined_mesh(rank, Layout(case.dp, case.tp, case.cp), "127.0.0.1", port, device) as mesh:
+        return occupied(case, mesh)

@@ -7,6 +7,7 @@ history ─▶ forecast at several points in time ─▶ was the crossing within
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from earl.benchmarks.growth import KNOWN, SHOWN, GrowthHistory, first_at_least, histories
+from earl.benchmarks.repeats import grouped
 from earl.context.forecast import Forecast, expected, forecast, warns
 from earl.errors import EarlError
 from earl.runs.folder import listing
@@ -70,11 +72,9 @@ class Warned:
 
 
 def first_warning(history: GrowthHistory) -> Warned:
-    end = int(min(history.crossing, SHOWN, len(history.values)))
-    for now in range(end):
-        if warns(forecast(history.points(now), history.limit), now):
-            return Warned(history, now)
-    return Warned(history, math.inf)
+    steps = range(int(min(history.crossing, SHOWN, len(history.values))))
+    due = (now for now in steps if warns(forecast(history.points(now), history.limit), now))
+    return Warned(history, next(due, math.inf))
 
 
 def warnings(warned: Sequence[Warned]) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def warnings(warned: Sequence[Warned]) -> dict[str, Any]:
         "false": share(one.history.crossing > one.step + SOON for one in given),
         "needless": share(one.step < math.inf for one in others),
         "family": {
-            family: share(_in_time(one) for one in reaching if one.history.family == family)
-            for family in sorted({one.history.family for one in reaching})
+            family: share(map(_in_time, own))
+            for family, own in sorted(grouped(reaching, lambda one: one.history.family).items())
         },
     }
 
@@ -104,13 +104,16 @@ def _in_time(one: Warned) -> bool:
 
 
 def share(outcomes: Iterable[bool]) -> float | None:
-    values = list(map(float, outcomes))
-    return mean(values) if values else None
+    return _of(mean, map(float, outcomes))
 
 
 def median_of(values: Iterable[float]) -> float | None:
+    return _of(median, values)
+
+
+def _of(statistic: Callable[[Sequence[float]], float], values: Iterable[float]) -> float | None:
     kept = list(values)
-    return median(kept) if kept else None
+    return statistic(kept) if kept else None
 
 
 AHEAD = 10
@@ -145,7 +148,7 @@ def run(per_family: int = 10, seed: int = 0, calibration: bool = False, runs: Pa
         "set": "calibration" if calibration else "validation",
         **_summary(made),
         "warning": warnings([first_warning(history) for history in simulated]),
-        "expected": {"upper_90_held": _upper_held(made)},
+        "expected": {"upper_90_held": share(map(_held, made))},
     }
     if found is not None:
         result["recorded"] = _recorded(found)
@@ -171,8 +174,7 @@ def _summary(made: Sequence[Made]) -> dict[str, Any]:
             "not_reached": _coverage(one for one in made if one.truth == math.inf),
             "one_per_history": _coverage(one for one in made if one.origin == one.history.middle),
             "new_families": _coverage(one for one in made if one.history.family not in KNOWN),
-            "family": _by(made, lambda one: one.history.family),
-            "noise": _by(made, lambda one: one.history.noise),
+            **{key: _by(made, attrgetter(f"history.{key}")) for key in ("family", "noise")},
         },
         "misses": {"early": share(one.early for one in made), "late": share(one.late for one in made)},
         "interval": {
@@ -183,19 +185,12 @@ def _summary(made: Sequence[Made]) -> dict[str, Any]:
     }
 
 
-def _upper_held(made: Sequence[Made]) -> float | None:
-    return share(
-        one.history.values[one.origin + AHEAD] <= expected(one.history.points(one.origin), AHEAD)[1] for one in made
-    )
-
-
 def _recorded(found: Sequence[tuple[str, GrowthHistory]]) -> dict[str, Any]:
     made = [(run, _made(history, origin)) for run, history in found for origin in history.origins]
     summary = _summary([one for _, one in made])
     del summary["coverage"]["noise"], summary["coverage"]["new_families"]
-    summary["coverage"]["run"] = {
-        run: _coverage(one for own, one in made if own == run) for run in sorted({run for run, _ in made})
-    }
+    runs = sorted(grouped(made, itemgetter(0)).items())
+    summary["coverage"]["run"] = {run: _coverage(one for _, one in own) for run, own in runs}
     return {
         "histories": len(found),
         **summary,
@@ -203,11 +198,14 @@ def _recorded(found: Sequence[tuple[str, GrowthHistory]]) -> dict[str, Any]:
     }
 
 
+def _held(one: Made) -> bool:
+    """Whether the value AHEAD steps later is at most the upper 90 %."""
+    upper = expected(one.history.points(one.origin), AHEAD)[1]
+    return bool(one.history.values[one.origin + AHEAD] <= upper)
+
+
 def _by(made: Iterable[Made], key: Callable[[Made], str]) -> dict[str, float | None]:
-    groups: dict[str, list[Made]] = {}
-    for one in made:
-        groups.setdefault(key(one), []).append(one)
-    return {name: _coverage(own) for name, own in groups.items()}
+    return {name: _coverage(own) for name, own in grouped(made, key).items()}
 
 
 def _coverage(made: Iterable[Made]) -> float | None:

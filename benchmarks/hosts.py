@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from earl.rehearsal.plan import RehearsedCluster
 NAME = "dispatch"
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of `setns(2)`, which Python has from 3.12 on."""
-_PRELOADED = ["earl.dispatch.transports.peers", "earl.engine.model"]
+_PRELOADED = ["earl.benchmarks.layouts", "earl.dispatch.transports.peers"]
 _LAST_WORDS_SECONDS = 5.0
 
 
@@ -39,6 +39,11 @@ class Seat:
         lines = Path("/proc/self/net/dev").read_text().splitlines()
         [counters] = [line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == self.interface]
         return int(counters[0]), int(counters[8])
+
+
+def seat_of(cluster: RehearsedCluster | None, hosts: Sequence[int], process: int) -> Seat:
+    address, interface = (cluster.ip(hosts[process] + 1), cluster.interface) if cluster else ("127.0.0.1", "lo")
+    return Seat(process, address, interface, tuple(hosts))
 
 
 def shaped(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
@@ -59,10 +64,8 @@ def started(
     begun, pipes = [], []
     for number, host in enumerate(hosts):
         ours, theirs = context.Pipe(duplex=False)
-        seat = Seat(number, "127.0.0.1", "lo", tuple(hosts))
-        if cluster:
-            seat = Seat(number, cluster.ip(host + 1), cluster.interface, tuple(hosts))
-        namespace = str(_namespace(cluster, host + 1)) if cluster else None
+        seat = seat_of(cluster, hosts, number)
+        namespace = f"/run/netns/{cluster.namespace(host + 1)}" if cluster else None
         process = context.Process(target=_inside, args=(namespace, theirs, seat, work, arguments), daemon=True)
         process.start()
         theirs.close()
@@ -80,13 +83,16 @@ def started(
 def run(cluster: RehearsedCluster | None, hosts: Sequence[int], work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """The result of each process. Raises EarlError if one ends without a result."""
     with started(cluster, hosts, work, *arguments) as pipes:
-        results = []
-        for process, pipe in enumerate(pipes):
-            try:
-                results.append(pipe.recv())
-            except EOFError as error:
-                raise EarlError(f"process {process} ended without a result; its own message stands above") from error
-        return results
+        results: dict[Any, Any] = {}
+        while len(results) < len(pipes):
+            ready: list[Any] = wait([pipe for pipe in pipes if pipe not in results])
+            for pipe in ready:
+                try:
+                    results[pipe] = pipe.recv()
+                except EOFError as error:
+                    process = pipes.index(pipe)
+                    raise EarlError(f"process {process} ended without a result; its message stands above") from error
+        return [results[pipe] for pipe in pipes]
 
 
 def _inside(
@@ -114,7 +120,3 @@ def _enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
     finally:
         os.close(descriptor)
-
-
-def _namespace(cluster: RehearsedCluster, host: int) -> Path:
-    return Path("/run/netns") / cluster.namespace(host)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from earl.benchmarks.ceiling import trained
+from earl.benchmarks.training import trained
 from earl.errors import EarlError
 from earl.recipe import build, load_toml, override
 from earl.runs.folder import RunFolder
-from earl.runs.store import Store
+from earl.runs.store import read_numbers
 
 RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 KINDS = ("colocated", "disaggregated")
@@ -32,10 +32,10 @@ def run(root: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
     return {"steps": config.total_steps, "rows": rows}
 
 
-def numbers(folder: RunFolder) -> dict[tuple[str, int], float]:
-    with Store(folder.database, read_only=True) as store:
-        metrics = {name: points for name, points in store.metrics().items() if not name.startswith(TAKEN)}
-    return {(name, step): value for name, points in metrics.items() for step, value in points}
+def numbers(folder: RunFolder, without: tuple[str, ...] = TAKEN) -> dict[tuple[str, int], float]:
+    """Metrics by name and step, without those of names that begin so."""
+    metrics = read_numbers(folder.database).metrics.items()
+    return {(name, step): value for name, points in metrics if not name.startswith(without) for step, value in points}
 
 
 def differences(one: dict[tuple[str, int], float], other: dict[tuple[str, int], float]) -> dict[str, Any]:

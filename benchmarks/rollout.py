@@ -4,10 +4,9 @@ warm start (so that games last) ─▶ repeat: local, generate ─▶ ratio ─�
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.resources import files
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import Any
 from unittest.mock import patch
@@ -15,14 +14,15 @@ from unittest.mock import patch
 import torch
 from transformers import GenerationConfig
 
-from earl.config import Config
+from earl.benchmarks.repeats import in_turns, interval
+from earl.benchmarks.training import recipe
+from earl.config import Config, SamplerConfig
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, make
-from earl.envs import registry
+from earl.engine.model import Policy, make, shape_of
+from earl.engine.samplers import choose, longest_context
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
-from earl.recipe import build, load_toml, override
 from earl.rollout.drivers import Completes, play
 from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion, Prompt
@@ -33,11 +33,8 @@ from earl.trajectory import Trajectory
 
 
 class GenerateSampler:
-    """The baseline: one `generate` call per turn, on whole contexts, padded on the left, without a KV cache between
-    turns.
-
-    Same prompts, stop token and temperature. It returns no log-probs, which would cost `generate` more time.
-    """
+    """The baseline: one `generate` call per turn, on whole contexts, padded on the left, with nothing kept in between.
+    It returns no log-probs, which would cost `generate` more time."""
 
     def __init__(self, policy: Policy, temperature: float) -> None:
         self._model: Any = policy.model.eval()
@@ -83,14 +80,6 @@ FEWEST = 24
 PARTS = ("setup", "sampler", "environment", "chat")
 
 
-def recipe(env: str, assignments: Sequence[str]) -> Config:
-    """The packaged recipe of an environment, with the assignments of `--set`."""
-    registry.seats(env)  # refuses an unknown name
-    tree = load_toml(Path(str(files("earl") / "configs" / f"{env}.toml")))
-    tree.setdefault("env", {})["name"] = env
-    return build(override(tree, assignments))
-
-
 def run(
     env: str = "tictactoe", episodes: int = 256, repeats: int = 5, assignments: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -99,7 +88,7 @@ def run(
     policy = make(config.model, config.run.seed)
     placement = warmed(config, policy)
     samplers = ours(config, policy)
-    passes = in_turns(placement, samplers, episodes, repeats)
+    passes = passes_of(placement, samplers, episodes, repeats)
     return {
         "env": env,
         "episodes": episodes,
@@ -134,15 +123,11 @@ def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episod
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 
-def in_turns(
+def passes_of(
     placement: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
     """What every sampler's passes took; a first round warms up."""
-    passes: dict[str, list[dict[str, float]]] = {name: [] for name in samplers}
-    for number in range(repeats + 1):
-        for name, sampler in samplers.items():
-            passes[name].append(_pass(placement, sampler, count, number))
-    return {name: own[1:] for name, own in passes.items()}
+    return in_turns({name: partial(_pass, placement, own, count) for name, own in samplers.items()}, repeats, warm=1)
 
 
 def _pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
@@ -163,14 +148,6 @@ def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
     return {f"{what}_per_second": interval([own[what] for own in passes]) for what in ("episodes", "tokens")}
 
 
-def interval(values: Sequence[float]) -> dict[str, float]:
-    return {"median": median(values), "min": min(values), "max": max(values)}
-
-
-def intervals(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: interval([row[name] for row in rows]) for name in rows[0]}
-
-
 def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
     """Seconds of the parts of a local pass; a separate pass, since timing has a cost."""
     clock = Clock()
@@ -187,3 +164,76 @@ def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str,
         play(episodes, sampler)
     whole = time.perf_counter() - began
     return {**clock.seconds, "python": whole - sum(clock.seconds.values())}
+
+
+# All samplers compared: models of two sizes, few and many concurrent episodes, in alternating repeats.
+
+CONCURRENT = (1, 16, 64, 128)
+MODELS = {
+    "1M": ("model.hidden=128", "model.layers=4", "model.heads=4", "model.intermediate=512"),
+    "5M": ("model.hidden=256", "model.layers=6", "model.heads=8", "model.intermediate=768"),
+}
+WARM = ("warm_start.episodes=128", "warm_start.minibatches=8")
+CHOICES = {"local": "local", "vllm": "vllm_eager"}
+"""The names used here for the engines that `auto` chooses from."""
+
+
+def samplers(
+    env: str = "tictactoe", repeats: int = 5, assignments: Sequence[str] = (), concurrent: Sequence[int] = CONCURRENT
+) -> dict[str, Any]:
+    """Measure all samplers. For the result see `earl bench sampler --help`."""
+    return {
+        "env": env,
+        "repeats": repeats,
+        "models": {
+            name: _model(recipe(env, (*WARM, *shape, *assignments)), repeats, concurrent)
+            for name, shape in MODELS.items()
+        },
+    }
+
+
+def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str, Any]:
+    policy = make(config.model, config.run.seed)
+    placement = warmed(config, policy)
+    parameters = shape_of(policy.model).parameters
+    with ExitStack() as engines:
+        samplers = _samplers(config, policy, engines.callback)
+        measured = {count: passes_of(placement, samplers, count, repeats) for count in concurrent}
+    return {
+        "parameters": parameters,
+        "turns_per_episode": median(own["turns"] for own in measured[concurrent[0]]["local"]),
+        "concurrent": {str(count): _told(passes) for count, passes in measured.items()},
+    }
+
+
+def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], None]], Any]) -> dict[str, Completes]:
+    from earl.engine.vllm.sampler import VllmSampler
+
+    temperature, samplers = config.rollout.temperature, ours(config, policy)
+    for name, compiled in (("vllm_eager", False), ("vllm_compiled", True)):
+        settings = SamplerConfig(engine="vllm", compiled=compiled, kv_cache_gib=0.25)
+        engine = VllmSampler(policy, settings, temperature, longest_context(config, shape_of(policy.model)))
+        at_end(engine.close)
+        samplers[name] = engine
+    return samplers
+
+
+def _standing(rates: dict[str, list[float]]) -> list[str]:
+    """The samplers, the fastest first, by the median ratio to each round's fastest, which cancels slow rounds."""
+    rounds = [max(of_round) for of_round in zip(*rates.values(), strict=True)]
+    shares = {name: median(own / top for own, top in zip(ours, rounds, strict=True)) for name, ours in rates.items()}
+    return sorted(shares, key=lambda name: -shares[name])
+
+
+def _told(passes: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    standing = _standing({name: [own["episodes"] for own in ours] for name, ours in passes.items()})
+    auto = CHOICES[choose()]
+    best = next(name for name in standing if name != auto)
+    ratios = [ours["episodes"] / theirs["episodes"] for ours, theirs in zip(passes[auto], passes[best], strict=True)]
+    return {
+        **{name: rates(own) for name, own in passes.items()},
+        "fastest": standing[0],
+        "auto": auto,
+        "best": best,
+        "auto_over_best": interval(ratios),
+    }

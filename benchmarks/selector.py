@@ -1,23 +1,289 @@
 """How close the Parallelism Selector comes to perfect foresight, on simulated runs.
 
-simulated_runs.py ─▶ selector, paper's rule, best static choice, clairvoyant (selection_strategies.py) ─▶ losses
+A shape of growth ─▶ lengths of each step's episodes ─▶ mean and longest ─▶ a run of 8 layouts with limited memory
+run ─▶ selector, paper's rule, best static choice, clairvoyant ─▶ losses
+
+A layout's time has a share that grows with tensor parallelism, and one quadratic in the context that falls with it
+(KV-cache room). So layouts cross at randomly drawn contexts.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
+from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from earl.benchmarks.selection_strategies import by_range, clairvoyant, played, selected, static
-from earl.benchmarks.simulated_runs import LIMIT, STEPS, SimulatedRun, world
-from earl.parallel.layout import Choice, Layout
+from earl.benchmarks.growth import KNOWN, NEW, Floats, Random, Shape
+from earl.benchmarks.repeats import grouped
+from earl.parallel.layout import Choice, Layout, Stage, bucket_of
 from earl.parallel.memory import Load
+from earl.parallel.selector.inputs import Decision
 from earl.parallel.selector.selector import Selector
+from earl.seeds import derive
+
+STEPS, DEVICES, LIMIT = 300, 8, 32_768
+"""Of a run: steps, devices, and tokens of the longest context."""
+SPLITS = (1, 2, 4, 8)
+
+
+def _drop(t: Floats, random: Random) -> Floats:
+    """Growth, with a drop to short contexts at some step."""
+    fall = random.integers(60, 240)
+    return np.where(t < fall, np.exp(0.01 * t), random.uniform(0.3, 0.8) * np.exp(0.01 * (t - fall)))
+
+
+def _sawtooth(t: Floats, random: Random) -> Floats:
+    """Growth that restarts periodically, as under a curriculum."""
+    period = random.uniform(40, 150)
+    return np.asarray(1 + random.uniform(0.5, 3) * (t % period) / period)
+
+
+SHAPES: dict[str, Shape] = {**KNOWN, **NEW, "drop": _drop, "sawtooth": _sawtooth}
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One run with C choices and T steps."""
+
+    family: str
+    choices: tuple[Choice, ...]
+    loads: tuple[Load, ...]  # [T]
+    noise: Floats  # [T]: factor on the time of a step under any choice
+    slopes: Floats  # [C]: seconds per token
+    squares: Floats  # [C]: seconds per squared token
+    rooms: Floats  # [C]: longest context that fits
+    error: Floats  # [2, C]: logarithm of predicted over true, and its change per doubling of the context
+    switch_seconds: float
+    taken_for: float
+    """The assumed cost of a switch before one is measured."""
+    seed: int
+
+    @property
+    def stage(self) -> Stage:
+        return self.choices[0].stage
+
+    def known(self, step: int) -> Load:
+        """The load that the choice of a step can go by."""
+        return self.loads[step if self.stage == "update" else max(step - 1, 0)]
+
+    def true(self, number: int, tokens: float) -> float:
+        return float(self.slopes[number] * tokens + self.squares[number] * tokens**2)
+
+    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:  # noqa: ARG002 (drawn for one number)
+        number = self.choices.index(choice)
+        doublings = np.log2(tokens / self.loads[0].mean_tokens)
+        error = self.error[0, number] + self.error[1, number] * doublings
+        return self.true(number, tokens) * float(np.exp(error))
+
+    def obstacle(self, choice: Choice, load: Load) -> str:
+        room = self.rooms[self.choices.index(choice)]
+        return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
+
+
+def world(number: int, seed: int) -> SimulatedRun:
+    names = list(SHAPES)
+    family = names[number % len(names)]
+    own = derive("selector", seed, number)
+    random: Random = np.random.default_rng(own)
+    curve = random.choice([500, 1000, 2000]) * SHAPES[family](np.arange(STEPS, dtype=np.float64), random)
+    loads = lengths(np.clip(curve, 50, LIMIT / 2), random)
+    return timed(family, loads, random, own)
+
+
+def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
+    """The loads of sampled episodes around a curve of mean contexts."""
+    spread, count = random.choice([0.05, 0.15, 0.3]), int(random.choice([64, 128, 256]))
+    sizes = np.minimum(curve[:, None] * np.exp(spread * random.standard_normal((len(curve), count))), LIMIT)
+    return tuple(Load(count, float(own.mean()), int(own.max()), LIMIT) for own in sizes)
+
+
+def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> SimulatedRun:
+    stage: Stage = "rollout" if random.random() < 0.5 else "update"
+    choices = tuple(
+        Choice(stage, Layout(dp=DEVICES // tp, tp=tp), None, again) for again in (False, True) for tp in SPLITS
+    )
+    means, longest = (np.array([getattr(load, name) for load in loads]) for name in ("mean_tokens", "longest_tokens"))
+    shares = np.cumsum(random.uniform(0.05, 0.4, len(SPLITS)))
+    crossings = np.sort(np.exp(random.uniform(np.log(means.min()), np.log(means.max()), len(SPLITS) - 1)))
+    between = np.diff(shares) / crossings
+    squares = np.append(np.cumsum(between[::-1])[::-1], 0.0) + random.uniform(0, 0.2) / means.max()
+    rooms = np.sort(np.exp(random.uniform(np.log(1.2 * longest[:5].max()), np.log(2 * LIMIT), len(SPLITS))))
+    rooms[-1] = LIMIT
+    scale = 10.0 / means[0]  # about ten seconds at first
+    again = random.uniform(1.1, 1.35)  # recomputed activations: slower, and much less memory
+    step = float(scale * means.mean())
+    switch = step * float(np.exp(random.uniform(np.log(0.1), np.log(5))))
+    return SimulatedRun(
+        family,
+        choices,
+        loads,
+        noise=np.exp(random.choice([0.01, 0.03, 0.08]) * random.standard_normal(len(loads))),
+        slopes=scale * np.concatenate([1 + shares, again * (1 + shares)]),
+        squares=scale * np.concatenate([squares, again * squares]),
+        rooms=np.minimum(np.concatenate([rooms, 2.5 * rooms]), LIMIT),
+        error=random.normal(0, [[0.06], [0.02]], (2, len(choices))),
+        switch_seconds=switch,
+        taken_for=switch * float(np.exp(random.uniform(-0.7, 0.7))),
+        seed=seed,
+    )
+
+
+BACK_STEPS = 100
+PROFILED = tuple(2**power for power in range(5, 15))
+"""Contexts at which every layout is measured when a job starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    seconds: float
+    switches: int
+    backs: int
+    """The most switches back to a choice left within 100 steps before, in any 100 steps."""
+    unforced_backs: int
+    """Of `backs`, those not forced by memory, if the strategy tells."""
+    out_of_memory: int
+
+
+def table(world: SimulatedRun) -> Floats:
+    """Seconds of each choice at each step, inf if it does not fit into memory. [T, C]"""
+    tokens = np.array([load.mean_tokens for load in world.loads])[:, None]
+    longest = np.array([load.longest_tokens for load in world.loads])[:, None]
+    seconds = (world.slopes * tokens + world.squares * tokens**2) * world.noise[:, None]
+    return np.where(longest <= world.rooms, seconds, np.inf)
+
+
+def clairvoyant(world: SimulatedRun) -> float:
+    """Seconds of the best sequence of choices with full knowledge of the future: dynamic programming."""
+    times = table(world)
+    total = times[-1]
+    for row in times[-2::-1]:
+        total = row + np.minimum(total, total.min() + world.switch_seconds)
+    return float(total.min())
+
+
+def static(world: SimulatedRun) -> float:
+    return float(table(world).sum(0).min())
+
+
+def selected(world: SimulatedRun, profiled: bool = True) -> Course:
+    """The selector's result. Before a rollout it knows the last step's contexts, before an update this step's."""
+    selector = Selector({world.stage: world.choices}, world, {world.stage: world.taken_for}, steps=len(world.loads))
+    if profiled:
+        _profile(selector, world)
+    decisions: list[Decision] = []
+
+    def choose(step: int) -> Choice:
+        selector.saw(step, world.known(step))
+        decisions.append(selector.decide(world.stage, step))
+        return decisions[-1].choice
+
+    def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
+        if switch:
+            selector.switched(choice, switch)
+        if seconds is None:
+            selector.out_of_memory(choice, world.loads[step], step)
+        else:
+            selector.measured(choice, world.loads[step], seconds)
+
+    course = played(world, choose, told)
+    free = [one.step for one in decisions if one.reason == "faster" and _back(one, decisions)]
+    return replace(course, unforced_backs=most_within(free))
+
+
+def _back(decision: Decision, decisions: list[Decision]) -> bool:
+    return any(
+        one.switched and one.before == decision.choice and 0 < decision.step - one.step < BACK_STEPS
+        for one in decisions
+    )
+
+
+def by_range(world: SimulatedRun) -> Course:
+    """The rule of the EARL paper: the best measured choice of each context range, taken when the average enters it.
+
+    A choice that ran out of memory is not taken again in that range or above, so that the run can go on.
+    """
+    random: Random = np.random.default_rng(world.seed + 1)
+    measured = {bucket: _measured(world, 2.0**bucket, random) for bucket in range(5, 16)}
+    barred: dict[Choice, int] = {}
+
+    def choose(step: int) -> Choice:
+        bucket = _range(world.known(step))
+        fits = {choice: own for choice, own in measured[bucket].items() if bucket < barred.get(choice, bucket + 1)}
+        return min(fits, key=lambda choice: fits[choice])
+
+    def told(step: int, choice: Choice, seconds: float | None, _: float) -> None:
+        if seconds is None:
+            barred[choice] = min(_range(world.loads[step]), _range(world.known(step)))
+
+    return played(world, choose, told)
+
+
+def _range(load: Load) -> int:
+    return bucket_of(load.mean_tokens, load.sequences).context
+
+
+def played(
+    world: SimulatedRun,
+    choose: Callable[[int], Choice],
+    told: Callable[[int, Choice, float | None, float], None],
+    loads: Sequence[Load] | None = None,
+) -> Course:
+    """Simulate a run under a strategy. A step that runs out of memory is lost, and repeated.
+
+    `choose` returns the choice of a step. `told` gets the step, the choice, its seconds (None: out of memory), and the
+    seconds of a switch to it. `loads` replaces the run's; `choose` may add the one of its step.
+    """
+    random: Random = np.random.default_rng(world.seed + 2)
+    loads = world.loads if loads is None else loads
+    total, failures, current = 0.0, 0, None
+    left: list[tuple[int, Choice]] = []
+    backs: list[int] = []
+    for step, noise in enumerate(world.noise.tolist()):
+        done = False
+        while not done:
+            choice, switch = choose(step), 0.0
+            if current not in (None, choice):
+                switch = world.switch_seconds * float(np.exp(0.1 * random.standard_normal()))
+                backs += [step] if any(own == choice and step - when < BACK_STEPS for when, own in left) else []
+                left.append((step, current))
+            current, number = choice, world.choices.index(choice)
+            done = bool(loads[step].longest_tokens <= world.rooms[number])
+            seconds = world.true(number, loads[step].mean_tokens) * (noise if done else 1.0)
+            failures += not done
+            total += switch + seconds
+            told(step, choice, seconds if done else None, switch)
+    return Course(total, len(left), most_within(backs), most_within(backs), failures)
+
+
+def most_within(steps: list[int]) -> int:
+    """The most of these steps in any 100 steps."""
+    return max((sum(first <= step < first + BACK_STEPS for step in steps) for first in steps), default=0)
+
+
+def _profile(selector: Selector, world: SimulatedRun) -> None:
+    random: Random = np.random.default_rng(world.seed + 1)
+    sequences = world.loads[0].sequences
+    for tokens in PROFILED:
+        load = Load(sequences, float(tokens), tokens, tokens)
+        for choice, seconds in _measured(world, tokens, random).items():
+            selector.measured(choice, load, seconds)
+
+
+def _measured(world: SimulatedRun, tokens: float, random: Random) -> dict[Choice, float]:
+    noise = np.exp(0.03 * random.standard_normal(len(world.choices)))
+    return {
+        choice: world.true(number, tokens) * float(noise[number])
+        for number, choice in enumerate(world.choices)
+        if tokens <= world.rooms[number]
+    }
+
 
 # An adversarial load: short contexts while the choice is fast for long ones, and the reverse.
 
@@ -26,7 +292,8 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
     """One run: its loss against the best static choice in hindsight, and its switches."""
     own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
     selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
-    short, long = _ends(own)
+    means = [load.mean_tokens for load in own.loads]
+    short, long = min(means) / 2, min(2 * max(means), LIMIT / 2)  # beyond the means, other choices are the fastest
     rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
     chosen: list[Choice] = []
     loads: list[Load] = []
@@ -47,23 +314,11 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
         selector.saw(step, loads[step])
 
     course = played(own, choose, told, loads)
-    return {
-        "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1,
-        "switches": course.switches,
-        "backs": course.backs,
-        "unforced_backs": course.unforced_backs,
-        "out_of_memory": 0,
-    }
+    return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
 
 
 def _load(tokens: float) -> Load:
     return Load(64, tokens, int(2 * tokens), LIMIT)
-
-
-def _ends(own: SimulatedRun) -> tuple[float, float]:
-    """Contexts at which different choices are the fastest, beyond the range of the run's means."""
-    means = [load.mean_tokens for load in own.loads]
-    return min(means) / 2, min(2 * max(means), LIMIT / 2)
 
 
 def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
@@ -82,18 +337,16 @@ EVERY = 17
 
 
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
-    """Simulate `histories` runs, and a tenth as many with an adversary. For the result see `earl bench selector
-    --help`.
-    """
-    rows = _mapped(partial(_measured, seed=seed), range(histories), processes)
+    """Simulate `histories` runs, and a tenth as many with an adversary. See `earl bench selector --help`."""
+    rows = _mapped(partial(_losses, seed=seed), range(histories), processes)
     against = _mapped(partial(adversary, seed=seed), range(max(1, histories // 10)), processes)
-    names = sorted({row["family"] for row in rows})
+    families = sorted(grouped(rows, itemgetter("family")).items())
     return {
         "histories": histories,
         "seed": seed,
         "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "unprofiled", "by_range", "static")},
         "selector": _counts(rows),
-        "families": {name: _spread([row["selector"] for row in rows if row["family"] == name]) for name in names},
+        "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
         "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
         "decide_ms": decide_ms(world(0, seed)),
     }
@@ -103,7 +356,12 @@ def decide_ms(example: SimulatedRun) -> float:
     """Median CPU milliseconds of a decision among 64 candidates, after 100 steps."""
     few = example.choices
     many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
-    selector = Selector({example.stage: many}, _Alike(example, many), {example.stage: 1.0})
+    of = dict(zip(many, cycle(few), strict=False))
+    predictor: Any = SimpleNamespace(
+        seconds=lambda choice, *load: example.seconds(of[choice], *load),
+        obstacle=lambda choice, load: example.obstacle(of[choice], load),
+    )
+    selector = Selector({example.stage: many}, predictor, {example.stage: 1.0})
     for step, load in enumerate(example.loads[:100]):
         selector.saw(step, load)
         selector.measured(many[step % CANDIDATES], load, 1.0)
@@ -117,33 +375,16 @@ def decide_ms(example: SimulatedRun) -> float:
     return float(np.median(took))
 
 
-class _Alike:
-    """A predictor for many choices that repeats those of a few."""
-
-    def __init__(self, example: SimulatedRun, many: Sequence[Choice]) -> None:
-        self._example = example
-        self._of = {choice: example.choices[n % len(example.choices)] for n, choice in enumerate(many)}
-
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        return self._example.seconds(self._of[choice], tokens, sequences)
-
-    def obstacle(self, choice: Choice, load: Any) -> str:
-        return self._example.obstacle(self._of[choice], load)
-
-
-def _measured(number: int, seed: int) -> dict[str, Any]:
+def _losses(number: int, seed: int) -> dict[str, Any]:
     own = world(number, seed)
     best, course = clairvoyant(own), selected(own)
     return {
+        **asdict(course),
         "family": own.family,
         "selector": course.seconds / best - 1,
         "unprofiled": selected(own, profiled=False).seconds / best - 1 if number % EVERY == 0 else np.inf,
         "by_range": by_range(own).seconds / best - 1,
         "static": static(own) / best - 1,
-        "switches": course.switches,
-        "backs": course.backs,
-        "unforced_backs": course.unforced_backs,
-        "out_of_memory": course.out_of_memory,
     }
 
 

@@ -5,80 +5,69 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 from earl import report
-from earl.benchmarks.rollout import interval, recipe
+from earl.benchmarks.repeats import in_turns, interval
+from earl.benchmarks.training import by_step, recipe, trained
 from earl.config import Config
 from earl.envs import registry
-from earl.recipe import dump
-from earl.runs.folder import create, lock
-from earl.runs.store import Store
-from earl.train import run as train
+from earl.runs.store import read_numbers
 
 SHORT = ["evaluate.exact=false", "evaluate.episodes=1", "evaluate.final_episodes=1", "warm_start.steps=10"]
+Steps = list[dict[str, float]]
+"""Seconds by stage of every step."""
 
 
 def run(env: str = "tictactoe", steps: int = 10, repeats: int = 3, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure steps of a packaged recipe after a short warm start. For the result see `earl bench step --help`."""
-    opponents = "evaluate.opponents=[]" if registry.seats(env) == 1 else 'evaluate.opponents=["random"]'
     seldom = [f"{key}={steps + 10}" for key in ("evaluate.every", "run.checkpoint_every")]
-    config = recipe(env, [*SHORT, opponents, *seldom, f"run.steps={steps}", *assignments])
-    measured: dict[str, list[list[dict[str, float]]]] = {"one": [], "two": []}
-    for _ in range(repeats):
-        for processes, name in enumerate(measured, start=1):
-            own = config.model_copy(update={"run": config.run.model_copy(update={"processes": processes})})
-            measured[name].append(_steps(own))
-    one, two = ([median(map(_total, steps_)) for steps_ in repeats_] for repeats_ in measured.values())
+    config = _recipe(env, [*seldom, f"run.steps={steps}", *assignments])
+    measured = in_turns({"one": lambda _: _steps(config, 1), "two": lambda _: _steps(config, 2)}, repeats)
+    one, two = ([median(_totals(own)) for own in repeated] for repeated in measured.values())
     return {
         "env": env,
         "steps": steps,
         "repeats": repeats,
         "episodes": config.rollout.episodes,
-        **{name: _summary(own) for name, own in measured.items()},
+        **{name: _summary([stages for repeat in own for stages in repeat]) for name, own in measured.items()},
         "speedup": interval([a / b for a, b in zip(one, two, strict=True)]),
     }
 
 
-def _steps(config: Config) -> list[dict[str, float]]:
-    """Seconds by stage of every step of reinforcement learning but the first, which warms up."""
+def _recipe(env: str, assignments: Sequence[str]) -> Config:
+    opponents = "evaluate.opponents=[]" if registry.seats(env) == 1 else 'evaluate.opponents=["random"]'
+    return recipe(env, [*SHORT, opponents, *assignments])
+
+
+def _steps(config: Config, processes: int) -> Steps:
+    """The steps of reinforcement learning but the first, which warms up, and the last, which evaluates."""
+    own = config.model_copy(update={"run": config.run.model_copy(update={"processes": processes})})
     with tempfile.TemporaryDirectory() as root:
-        folder = create(Path(root), "benchmark", dump(config))
-        with lock(folder):
-            train(folder, config)
-        with Store(folder.database, read_only=True) as store:
-            timings = store.timings()
-    first, last = config.warm_start.steps + 2, config.total_steps - 1  # the last step evaluates
-    return [
-        {stage: dict(points)[step] for stage, points in timings.items() if step in dict(points)}
-        for step in range(first, last + 1)
-    ]
+        timings = read_numbers(trained(Path(root), "benchmark", own).database).timings
+    return by_step(timings, config.warm_start.steps + 2, config.total_steps - 1)
 
 
-def _total(stages: dict[str, float]) -> float:
-    return sum(stages.values())
+def _totals(steps: Steps) -> list[float]:
+    return [sum(stages.values()) for stages in steps]
 
 
-def _summary(repeats: list[list[dict[str, float]]]) -> dict[str, Any]:
-    steps = [stages for repeat in repeats for stages in repeat]
-    names = sorted({name for stages in steps for name in stages})
+def _summary(steps: Steps) -> dict[str, Any]:
+    seconds = {name: [stages.get(name, 0.0) for stages in steps] for name in sorted(set().union(*steps))}
+    whole = sum(_totals(steps))
     return {
-        "seconds": interval([_total(stages) for stages in steps]),
-        "stages": {name: median(stages.get(name, 0.0) for stages in steps) for name in names},
-        "tracking_share": _share(steps, "track"),
-        "storing_share": _share(steps, "record"),
+        "seconds": interval(_totals(steps)),
+        "stages": {name: median(own) for name, own in seconds.items()},
+        "tracking_share": sum(seconds.get("track", [])) / whole,
+        "storing_share": sum(seconds.get("record", [])) / whole,
     }
 
 
-def _share(steps: list[dict[str, float]], stage: str) -> float:
-    return sum(stages.get(stage, 0.0) for stages in steps) / sum(map(_total, steps))
-
-
-STORE = "earl.runs.store.Store"
 CHECKS = {
     "earl.envs.base": ("checked_reset", "checked_step", "checked_text", "checked_turns"),
     "earl.engine.checkpoint_tensors": ("check_finite",),
@@ -88,7 +77,7 @@ CHECKS = {
     "earl.runs.parquet": ("_examine",),
     "earl.runs.trajectories": ("_check", "_checked_step"),
     "earl.runs.signing": ("signature", "signer", "checked"),
-    STORE: ("_distrust", "_check_schema", "_worked"),
+    "earl.runs.store:Store": ("_distrust", "_check_schema", "_worked"),
 }
 """Module or class -> its checks. Opening a file counts fully, although some open would be needed anyway."""
 
@@ -117,47 +106,41 @@ def overhead_of_checks(
     env: str = "tictactoe", steps: int = 10, repeats: int = 3, assignments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Measure the share of checks, timed where they are called. For the result see `earl bench checks --help`."""
-    opponents = "evaluate.opponents=[]" if registry.seats(env) == 1 else 'evaluate.opponents=["random"]'
     kept = ["run.processes=1", "run.keep_trajectories_every=5", f"run.steps={steps}"]
-    config = recipe(env, [*SHORT, opponents, *kept, *assignments])
-    shares: dict[str, list[float]] = {name: [] for name in ("step", "report")}
-    calls = dict.fromkeys(shares, 0.0)
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as root:
-            folder = create(Path(root), "benchmark", dump(config))
-            with lock(folder), timed() as watch:
-                train(folder, config)
-            with Store(folder.database, read_only=True) as store:
-                whole = sum(seconds for points in store.timings().values() for _, seconds in points)
-            shares["step"].append(watch.seconds / whole)
-            calls["step"] = watch.calls / config.total_steps
-            with timed() as watch:
-                report.write(folder)
-            began = time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-m", "earl.cli.main", "report", folder.path], check=True, stdout=subprocess.DEVNULL
-            )
-            shares["report"].append(watch.seconds / (time.perf_counter() - began))
-            calls["report"] = watch.calls
-    shown = {f"{name}_share": interval(own) for name, own in shares.items()}
-    return {"env": env, "steps": steps, **shown, **{f"checks_per_{name}": count for name, count in calls.items()}}
+    config = _recipe(env, [*kept, *assignments])
+    measured = [_checks(config) for _ in range(repeats)]
+    shares = {f"{name}_share": interval([own[f"{name}_share"] for own in measured]) for name in ("step", "report")}
+    counts = {name: measured[-1][name] for name in ("checks_per_step", "checks_per_report")}
+    return {"env": env, "steps": steps, **shares, **counts}
+
+
+def _checks(config: Config) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as root:
+        with timed() as training:
+            folder = trained(Path(root), "benchmark", config)
+        whole = sum(seconds for points in read_numbers(folder.database).timings.values() for _, seconds in points)
+        with timed() as reporting:
+            report.write(folder)
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "earl.cli.main", "report", str(folder.path)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return {
+            "step_share": training.seconds / whole,
+            "checks_per_step": training.calls / config.total_steps,
+            "report_share": reporting.seconds / (time.perf_counter() - began),
+            "checks_per_report": reporting.calls,
+        }
 
 
 @contextmanager
 def timed() -> Iterator[Stopwatch]:
     """Time all checks until the context ends, in every module that imported them."""
-    watch, undo = Stopwatch(), []
-    for place, names in CHECKS.items():
-        for name in names:
-            owner = Store if place == STORE else import_module(place)
-            function = getattr(owner, name)
-            timed_one = watch.wrapped(function)
-            for holder in (owner, *(module for key, module in [*sys.modules.items()] if key.startswith("earl."))):
-                if vars(holder).get(name) is function:
-                    undo.append((holder, name, function))
-                    setattr(holder, name, timed_one)
-    try:
+    watch = Stopwatch()
+    with ExitStack() as patched:
+        for place, names in CHECKS.items():
+            owner = resolve_name(place)
+            holders = {owner, *(module for key, module in sys.modules.items() if key.startswith("earl."))}
+            for name, function in [(name, getattr(owner, name)) for name in names]:
+                for holder in [holder for holder in holders if vars(holder).get(name) is function]:
+                    patched.enter_context(patch.object(holder, name, watch.wrapped(function)))
         yield watch
-    finally:
-        for holder, name, function in undo:
-            setattr(holder, name, function)

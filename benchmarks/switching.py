@@ -2,21 +2,18 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from earl.benchmarks.rollout import interval
+from earl.benchmarks.repeats import in_turns, interval
 from earl.config import Config
 from earl.group import Group
 from earl.placement.backend import on_cluster
 from earl.placement.pipeline import StepPipeline
-from earl.recipe import build, override
+from earl.recipe import build, load_toml, override
 
-RECIPE: dict[str, Any] = {
-    "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
-    "model": {"hidden": 256, "layers": 6, "heads": 8, "head_dim": 32, "intermediate": 768},
-    "rollout": {"episodes": 32, "group_size": 4},
-    "placement": {"kind": "disaggregated", "samplers": 4},
-}
+RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 
 
 def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:
@@ -33,10 +30,9 @@ def run(repeats: int, assignments: Sequence[str] = ()) -> dict[str, Any]:
 
 def _measured(stages: StepPipeline, config: Config, repeats: int) -> dict[str, Any]:
     first = stages.players.whole(stages.rollout(1))
-    passes: dict[str, list[dict[str, float]]] = {}
-    for _ in range(repeats):
-        for copies, tp in reversed(splits(config.placement.samplers * config.sampler.tp, stages.shape.kv_heads)):
-            passes.setdefault(f"{copies} x {tp}", []).append(_switched(stages, copies, tp, first))
+    ways = reversed(splits(config.placement.samplers * config.sampler.tp, stages.shape.kv_heads))
+    switched = {f"{copies} x {tp}": partial(_switched, stages, copies, tp, first) for copies, tp in ways}
+    passes = in_turns(switched, repeats)
     return {
         name: {
             **{key: interval([one[key] for one in own]) for key in ("switch", "split", "rollout")},
@@ -52,7 +48,7 @@ def splits(processes: int, heads: int) -> list[tuple[int, int]]:
     return [(processes // tp, tp) for tp in range(1, processes + 1) if not processes % tp and not heads % tp]
 
 
-def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group]) -> dict[str, float]:
+def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group], _: int) -> dict[str, float]:
     began = time.perf_counter()
     split = stages.players.relayout(copies, tp)
     stages.sync(0)

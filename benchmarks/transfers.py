@@ -1,20 +1,36 @@
-"""The transfers of `earl bench dispatch`, and how one process carries them out."""
+"""The transfers of `earl bench dispatch`, and how processes carry them out, or Ray's actors.
 
+With Ray, an actor is on each host of a rehearsed cluster, or all are on this machine:
+
+objects: all offer ─▶ all take     centralised: all offer ─▶ the controller takes, offers ─▶ all take
+peers, shared: all exchange, over persistent connections
+"""
+
+import os
+import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from earl.benchmarks.hosts import Seat
+from earl.benchmarks.hosts import Seat, seat_of
+from earl.benchmarks.repeats import in_turns
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan
 from earl.dispatch.rows import COLUMNS, Shard, Spread, balance, columns, empty, spread, token_bytes
 from earl.dispatch.transports.base import Transport
-from earl.dispatch.transports.controller import gather_and_scatter
+from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
+from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.parallel.layout import Layout
+from earl.rehearsal.cluster import rehearsed as owned
+from earl.rehearsal.plan import RehearsedCluster
+from earl.rehearsal.state import attach
 
 LOGPROBS = ("reference",)
 EVERYTHING = tuple(COLUMNS)
@@ -65,9 +81,8 @@ class TransferTiming:
     begun: float
     """On the clock that all processes of a machine share."""
     ended: float
-    came_bytes: int
-    """Over its host's link, as the kernel counts them."""
     left_bytes: int
+    """Over its host's link, as the kernel counts them."""
     checksum: int
     driver_bytes: int | None = None
     """Over the driver's link, both directions; None without a driver."""
@@ -80,6 +95,15 @@ Way = Callable[[TransferPlan, int, Shard, Transport], Shard]
 
 def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
     """Carry out all cases in one process, with all transports in turn."""
+    transports = direct(seat, store)
+    ways: dict[str, tuple[Way, Transport]] = {name: (execute, transport) for name, transport in transports.items()}
+    ways = {"controller": (gather_and_scatter, transports["peers"]), **ways}
+    _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
+    return [_carried_out(seat, case, ways) for case in cases]
+
+
+def direct(seat: Seat, store: Path) -> dict[str, Transport]:
+    """The direct transports, joined through a file: peers, and with several processes on a host shared memory."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
@@ -89,11 +113,8 @@ def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings
     torch.set_num_threads(1)
     hosts = np.array(seat.hosts)
     peers = join(FileStore(str(store), len(hosts)), seat.process, hosts, seat.address, PATIENCE_SECONDS)
-    ways: dict[str, tuple[Way, Transport]] = {"controller": (gather_and_scatter, peers), "peers": (execute, peers)}
-    if len(set(seat.hosts)) < len(seat.hosts):
-        ways["shared"] = execute, Shared(peers, seat.process, hosts)
-    _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
-    return [_carried_out(seat, case, ways) for case in cases]
+    one_each = len(set(seat.hosts)) == len(hosts)
+    return {"peers": peers} if one_each else {"peers": peers, "shared": Shared(peers, seat.process, hosts)}
 
 
 def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]]) -> Timings:
@@ -109,14 +130,14 @@ def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, T
 
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Shard) -> TransferTiming:
     transport.most(0)
-    came, left = seat.carried
+    _, left = seat.carried
     begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
     time.sleep(max(0.0, begun - time.monotonic()))
     shard = way(made, seat.process, held, transport)
     ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
-    now_came, now_left = seat.carried
+    _, now_left = seat.carried
     transport.most(0)
-    return TransferTiming(begun, ended, now_came - came, now_left - left, checksum(shard))
+    return TransferTiming(begun, ended, now_left - left, checksum(shard))
 
 
 def filled(plan: TransferPlan, where: Spread, process: int) -> Shard:
@@ -133,3 +154,125 @@ def checksum(shard: Shard) -> int:
     for column in shard.columns.values():
         value = zlib.crc32(column.view(np.uint8).data, value)
     return value
+
+
+NAME = "objects"
+STORE_MIB = 1024
+
+
+class HostActor:
+    def __init__(self, seat: Seat, store: Path, case: TransferCase) -> None:
+        self._seat, self._process = seat, seat.process
+        through = case.plan(seat.hosts)
+        gathering, scattering = ways(through)
+        self._plans = {"direct": through, "gather": gathering, "scatter": scattering}
+        own, nothing = (filled(way, way.source, self._process) for way in (through, scattering))
+        self._held = {"direct": own, "gather": own, "scatter": nothing}
+        self._result = nothing
+        *_, self._transport = direct(seat, store).values()
+
+    def exchange(self) -> None:
+        self._result = execute(self._plans["direct"], self._process, self._held["direct"], self._transport)
+
+    def offer(self, way: str) -> dict[int, Reference]:
+        return offer(self._plans[way], self._process, self._held[way])
+
+    def take(self, way: str, references: Mapping[int, Reference]) -> None:
+        """See `take`. What the controller gathers is what it then scatters."""
+        self._result = take(self._plans[way], self._process, references, self._held[way])
+        if way == "gather":
+            self._held["scatter"] = self._result
+        if way == "scatter":
+            self._result = cut(self._plans["direct"], self._process, self._result)
+
+    def seen(self) -> tuple[int, int]:
+        """Bytes sent over the host's link, and the checksum of the result."""
+        return self._seat.carried[1], checksum(self._result)
+
+
+def through_ray(
+    cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]
+) -> list[list[Timings]]:
+    """As `work`, for each process, but timed by the driver; so times are the same for all processes."""
+    with _joined(cluster) as ray:
+        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
+    return [list(own) for own in zip(*by_case, strict=True)]
+
+
+def rehearsed(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
+    return owned(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB)
+
+
+@contextmanager
+def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
+    if cluster is not None:
+        os.environ.update(attach(cluster.address))
+    import ray  # reads its token from the environment
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # on loopback, see placement/ray/inventory.py
+    where = {"address": cluster.address} if cluster else {"num_cpus": 1, "object_store_memory": STORE_MIB << 20}
+    ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if cluster else False)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
+    made, processes = case.plan(hosts), range(len(hosts))
+
+    def timed(way: Callable[[Any, Sequence[Any], TransferPlan], None], _: int) -> list[TransferTiming]:
+        before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
+        begun = time.monotonic()
+        way(ray, actors, made)
+        ended, through = time.monotonic(), _carried(cluster) - driver
+        after = ray.get([actor.seen.remote() for actor in actors])
+        return [
+            TransferTiming(begun, ended, now - left, result, through)
+            for (left, _), (now, result) in zip(before, after, strict=True)
+        ]
+
+    with tempfile.TemporaryDirectory() as folder:
+        actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in processes]
+        exchange = "shared" if len(set(hosts)) < len(hosts) else "peers"
+        named = {"controller": _centralised, "objects": _by_objects, exchange: _exchanged}
+        # The first repeat connects all hosts.
+        timings = in_turns({name: partial(timed, way) for name, way in named.items()}, case.repeats, warm=1)
+    for actor in actors:
+        ray.kill(actor)
+    return [{name: [own[process] for own in repeats] for name, repeats in timings.items()} for process in processes]
+
+
+def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, *arguments: Any) -> Any:
+    options: dict[str, Any] = {"num_cpus": 0}
+    if cluster:
+        options["resources"] = {f"host-{hosts[process] + 1}": 0.01}
+    return ray.remote(HostActor).options(**options).remote(seat_of(cluster, hosts, process), *arguments)
+
+
+def _carried(cluster: RehearsedCluster | None) -> int:
+    return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
+
+
+def _exchanged(ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
+    ray.get([actor.exchange.remote() for actor in actors])
+
+
+def _by_objects(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+    _take(ray, actors, "direct", made, ray.get([actor.offer.remote("direct") for actor in actors]))
+
+
+def _centralised(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+    gathering, scattering = ways(made)
+    first = actors[CONTROLLER : CONTROLLER + 1]
+    _take(ray, first, "gather", gathering, ray.get([actor.offer.remote("gather") for actor in actors]))
+    _take(ray, actors, "scatter", scattering, ray.get([first[0].offer.remote("scatter")]))
+
+
+def _take(ray: Any, actors: Sequence[Any], way: str, plan: TransferPlan, offered: Sequence[Any]) -> None:
+    """Let actors, the first of all, take what the first sources offered."""
+    by_source = dict(enumerate(offered))
+    ray.get(
+        [actor.take.remote(way, references_for(plan.hosts, process, by_source)) for process, actor in enumerate(actors)]
+    )

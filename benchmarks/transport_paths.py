@@ -5,14 +5,18 @@ workers with random rows ─▶ RowDispatcher ─▶ learner ranks        every 
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import numpy as np
 import ray
 
-from earl.batch import Rows, offsets_of
-from earl.benchmarks.rollout import interval
-from earl.config import Config, PlacementConfig
+from earl.batch import Rows
+from earl.benchmarks.layouts import batch
+from earl.benchmarks.repeats import in_turns, interval
+from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
 from earl.dispatch.transports.choice import TRIALS
 from earl.parallel.layout import Layout
@@ -23,7 +27,6 @@ from earl.placement.ray.exchange_member import LEARNED, EpisodeTable
 from earl.placement.ray.learner_actor import LearnerActor
 from earl.placement.ray.learner_group import LearnerGroup
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.reshard import Given
 from earl.placement.ray.rollout_actor import EpisodePlayer
 from earl.placement.ray.rollout_workers import RolloutWorkers
 from earl.placement.ray.row_exchange import RowDispatcher
@@ -31,21 +34,17 @@ from earl.placement.ray.row_exchange import RowDispatcher
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
+WAYS: tuple[Literal["objects", "peers", "auto"], ...] = ("objects", "peers", "auto")
 WARM = 2 * TRIALS
 """Dispatches before the measured ones, in which `auto` tries both transports."""
 
 
 class MadeUpWorker(EpisodePlayer):
     def fill(self, tokens: int, seed: int) -> RowTable:
-        random = np.random.default_rng(seed)
         count = max(1, tokens // ROW_TOKENS)
-        lengths = random.integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
-        offsets, total = offsets_of(lengths), int(lengths.sum())
-        first = np.zeros(total, np.bool_)
-        first[offsets[:-1]] = True
-        numbers = random.integers(0, 50_000, total).astype(np.int32)
-        turns = np.repeat(np.arange(count, dtype=np.int32), lengths)
-        rows = Rows(offsets, numbers, ~first, numbers, random.random(total, np.float32), turns, first)
+        lengths = np.random.default_rng(seed).integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
+        made = batch(lengths.tolist(), 1, seed)
+        rows = Rows(**{column.name: getattr(made, column.name) for column in fields(Rows)})
         self._holdings, self._budget = EpisodeStore(True), Budget(None)
         return self._holdings.pack(rows, np.arange(count))
 
@@ -53,26 +52,6 @@ class MadeUpWorker(EpisodePlayer):
 class Rank(LearnerActor):
     def ready(self) -> None:
         self._budget = Budget(None)
-
-
-class Quiet:
-    """A stub for the recovery of actor groups: no failure is expected."""
-
-    def turn(self, crew: ActorGroup) -> None:
-        """Do nothing: groups have their own devices."""
-
-    def keep(self, config: Config) -> None:
-        """Do nothing: no actor is restarted."""
-
-    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Do nothing: there is one layout."""
-
-    def failed(self, message: str) -> None:
-        """Raise, since no actor is replaced here."""
-        raise RuntimeError(message)
-
-    def note(self, kind: str, message: str) -> None:
-        """Do nothing: events are not recorded."""
 
 
 def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) -> dict[str, Any]:
@@ -84,35 +63,34 @@ def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) 
 
 class Bench:
     def __init__(self, workers: int, ranks: int) -> None:
-        keeper, bounds = Quiet(), (60.0, 600.0)
+        keeper = Mock()  # recovers nothing: no failure is expected
+        keeper.failed.side_effect = RuntimeError("an actor of the benchmark failed")
+        bounds = (60.0, 600.0)
         self._ranks = ActorGroup("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
         self._crew = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
         assert not self._ranks.introduce(), "ranks answer"
         ray.get([member.actor.ready.remote() for member in self._ranks.members])
         players = RolloutWorkers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
-        self._learners = {way: self._learner(way, players, keeper) for way in ("objects", "peers", "auto")}
-
-    def _learner(
-        self, way: Literal["objects", "peers", "auto"], players: RolloutWorkers, keeper: Quiet
-    ) -> LearnerGroup:
-        settings = PlacementConfig(transport=way)
-        dispatcher = RowDispatcher(players, self._ranks, Layout(len(self._ranks)), Work(), settings, keeper)
-        return LearnerGroup(self._ranks, keeper, dispatcher)
+        self._learners: dict[str, LearnerGroup] = {}
+        for way in WAYS:
+            settings, layout = PlacementConfig(transport=way), Layout(ranks)
+            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, keeper)
+            self._learners[way] = LearnerGroup(self._ranks, keeper, dispatcher)
 
     def measured(self, tokens: int, repeats: int) -> dict[str, Any]:
         filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
-        seconds: dict[str, list[float]] = {way: [] for way in self._learners}
-        picked: list[float] = []
-        for _ in range(WARM + repeats):
-            for way, learner in self._learners.items():
-                began = time.perf_counter()
-                learner.take(table, seed=7, minibatches=1)
-                seconds[way].append(time.perf_counter() - began)
-            picked.append(self._learners["auto"].costs["dispatch/peers"])
-        told = {way: interval(own[WARM:]) for way, own in seconds.items()}
+
+        def dispatched(way: str, _: int) -> tuple[float, float]:
+            """Seconds, and whether peers were taken."""
+            began = time.perf_counter()
+            self._learners[way].take(table, seed=7, minibatches=1)
+            return time.perf_counter() - began, self._learners[way].costs["dispatch/peers"]
+
+        seconds = in_turns({way: partial(dispatched, way) for way in WAYS}, repeats, WARM)
+        told = {way: interval([took for took, _ in own]) for way, own in seconds.items()}
         fastest = min(told["objects"]["median"], told["peers"]["median"])
-        chosen = "peers" if np.mean(picked[WARM:]) > 0.5 else "objects"
+        chosen = "peers" if np.mean([peers for _, peers in seconds["auto"]]) > 0.5 else "objects"
         return {
             "tokens": tokens,
             "bytes": self._learners["auto"].costs["dispatch/bytes"],

@@ -47,7 +47,7 @@ class Rows:
         return np.add.reduceat(marked, self.offsets[:-1], dtype=np.int64)
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        index = _positions(self.offsets, rows)
+        index = repeats(self.lengths, rows)
         columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "offsets"}
         return type(self)(offsets=offsets_of(self.lengths[rows]), **columns)
 
@@ -86,13 +86,8 @@ def distinct(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def repeats(counts: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """Positions of the elements of the chosen rows, where row i has counts[i] elements, end to end."""
-    return _positions(offsets_of(counts), chosen)
-
-
-def _positions(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    if not len(rows):
-        return np.zeros(0, dtype=np.int64)
-    return np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
+    offsets = offsets_of(counts)
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(offsets[row], offsets[row + 1]) for row in chosen)])
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

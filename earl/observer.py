@@ -1,7 +1,7 @@
 """Observers of a run, such as the progress bar and the trackers. Only the first process has observers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from earl.matches import MatchResult
 
@@ -30,20 +30,13 @@ class Observers:
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
+    def step(self, *recorded: Any) -> None:
         for observer in self._observers:
-            observer.step(step, metrics, timings, matches, phase)
+            observer.step(*recorded)
 
-    def event(self, step: int, kind: str, message: str) -> None:
+    def event(self, *told: Any) -> None:
         for observer in self._observers:
-            observer.event(step, kind, message)
+            observer.event(*told)
 
     def stopping(self) -> None:
         for observer in self._observers:

@@ -108,10 +108,5 @@ def _import(name: str, target: str) -> Factory:
     return factory
 
 
-def register_gymnasium() -> None:
-    for gymnasium_id, name in GYMNASIUM_IDS.items():
-        if gymnasium_id not in gymnasium.registry:
-            gymnasium.register(id=gymnasium_id, entry_point=_targets[name])
-
-
-register_gymnasium()
+for gymnasium_id, named in GYMNASIUM_IDS.items():
+    gymnasium.register(id=gymnasium_id, entry_point=_targets[named])

@@ -74,11 +74,8 @@ def _parse(name: str) -> tuple[str, str | None, float]:
     match = GRAMMAR.fullmatch(name)
     if match is None:
         raise EarlError(f"opponent {name!r} is not of the form NAME[:DEPTH][@EPSILON], such as 'minimax:4@0.25'")
-    return (
-        match["name"],
-        match["depth"],
-        0.0 if match["epsilon"] is None else _epsilon(name, match["epsilon"]),
-    )
+    epsilon = match["epsilon"]
+    return match["name"], match["depth"], 0.0 if epsilon is None else _epsilon(name, epsilon)
 
 
 def _depth(name: str, text: str) -> int:

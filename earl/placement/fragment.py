@@ -32,18 +32,8 @@ from earl.trajectory import Task
 
 def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
     """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
-    agent_config = config.agent
-    rules = Rules(
-        history=agent_config.history,
-        retries=agent_config.retries,
-        thinking=agent_config.thinking,
-        instructions=agent_config.instructions,
-        max_turns=agent_config.max_turns,
-        max_turn_tokens=agent_config.max_turn_tokens,
-        summary_tokens=agent_config.summary_tokens or Rules().summary_tokens,
-        context_limit=limit or config.context.first_limit,
-        forfeit_reward=agent_config.forfeit_reward,
-    )
+    own = config.agent.model_dump(exclude_none=True)
+    rules = Rules(**own, context_limit=limit or config.context.first_limit)
     return EpisodeFactory(config.env.name, config.env.options, Chat(tokenizer), rules, config.env.delay_seconds)
 
 

@@ -86,7 +86,7 @@ def _longest_opening(config: Config, world: EpisodeFactory) -> int:
                     raise EarlError(
                         f"environment {world.env!r} fails: {episode.error}; check it with `earl envs check {world.env}`"
                     )
-                longest = max(longest, len(episode.tokens))
+                longest = max(longest, len(episode.transcript))
     return longest
 
 

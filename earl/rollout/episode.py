@@ -5,7 +5,6 @@ prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment �
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -46,10 +45,6 @@ class Transcript:
         self.authors += authors
         self.logprobs += completion.logprobs
         self.versions += completion.versions
-
-    def repeat(self, start: int, end: int) -> None:
-        """Append earlier tokens again, with their authors, but not as sampled."""
-        self.give(Piece(tuple(self.tokens[start:end]), bytes(self.authors[start:end])))
 
 
 DELAY_SPREAD = 1.25
@@ -97,21 +92,12 @@ class Episode:
         self.outcome = Outcome.LOSS
         self.error: str | None = None
         self._longest = max(LEAST_LONGEST, TOKEN_CHARACTERS * rules.context_limit)
-        self._max_turns, self._instructions = rules.max_turns or 0, ""
+        self._max_turns, self._instructions, self.observation = rules.max_turns or 0, "", ""
         self._context_start = self._prompt_start = 0
         self._history = HistoryPolicy.of(rules.history)
         self._rounds: list[PastTurn] = []  # of the open context, as far as the history policy keeps them
         self._after_summary: Told | None = None
         self._begin()
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """All tokens given and sampled so far, of every context."""
-        return self.transcript.tokens
-
-    @property
-    def observation(self) -> str:
-        return self._observation
 
     @property
     def summarising(self) -> bool:
@@ -120,14 +106,14 @@ class Episode:
     def _begin(self) -> None:
         with boundary() as fault:
             returned = self.env.reset(seed=self.task.seed, options={"opponent_seed": self.seed})
-            self._observation, _ = checked_reset(returned, self._longest)
+            self.observation, _ = checked_reset(returned, self._longest)
             self._max_turns = self._max_turns or checked_turns(self.env.max_turns) + self.rules.retries
             if self.rules.instructions:
                 self._instructions = checked_text("instructions", self.env.instructions, self._longest)
         if fault.message:
             return self.fail(fault.message)
-        self._task, self._told = self._observation, Told("user", self._observation)
-        self.transcript.give(self.chat.opening(self._instructions, self._observation))
+        self._task, self._told = self.observation, Told("user", self.observation)
+        self.transcript.give(self.chat.opening(self._instructions, self.observation))
         if len(self.transcript) >= self.rules.context_limit:
             raise EarlError(
                 f"context.limit is {self.rules.context_limit} tokens, but the first prompt of "
@@ -245,10 +231,10 @@ class Episode:
             self._rounds = self._rounds[len(self._rounds) - (self._history.kept or 0) :]
             # The refused reply is dropped from the context: repeat the observation that it answered.
             refused = last.action is None and not self._rounds
-            self._restart(Told(told.role, f"{self._observation}\n{told.text}") if refused else told)
+            self._restart(Told(told.role, f"{self.observation}\n{told.text}") if refused else told)
         self._told = told
         if last.action is not None:
-            self._observation = observation
+            self.observation = observation
         return self._check_room()
 
     def _restart(self, told: Told) -> None:
@@ -258,7 +244,8 @@ class Episode:
         head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
         self.transcript.give(self.chat.opening(self._instructions, head))
         for kept, telling in zip(self._rounds, tellings[1:], strict=True):
-            self.transcript.repeat(kept.start, kept.end)
+            again = slice(kept.start, kept.end)
+            self.transcript.give(Piece(tuple(self.transcript.tokens[again]), bytes(self.transcript.authors[again])))
             self._prompt_start = len(self.transcript)
             self.transcript.give(self.chat.reply(telling.role, telling.text, kept.closed))
 

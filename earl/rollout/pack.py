@@ -1,7 +1,7 @@
 """From trajectories to packed rows and batches, and back to training records."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -27,19 +27,12 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
             with labels, only those. Where a label departs from the played tokens, its first different token is the
             last in the loss of that turn, since later tokens were conditioned on the played one.
     """
-    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _COLUMNS}
-    first_turn = 0
+    parts, first_turn = [_NOTHING], 0
     for index, trajectory in enumerate(trajectories):
-        for turns in contexts(trajectory):
-            row = _row(trajectory, turns, first_turn, None if labels is None else labels[index])
-            for name, values in row.items():
-                columns[name].append(values)
+        own = None if labels is None else labels[index]
+        parts += [_row(trajectory, turns, first_turn, own) for turns in contexts(trajectory)]
         first_turn += len(trajectory.turns)
-    lengths = [len(tokens) for tokens in columns["tokens"]]
-    joined: dict[str, Any] = {
-        name: np.concatenate([np.zeros(0, kind), *columns[name]]).astype(kind) for name, kind in _COLUMNS.items()
-    }
-    return Rows(offsets=offsets_of(lengths), **joined)
+    return Rows.joined(parts)
 
 
 def complete(
@@ -51,7 +44,7 @@ def complete(
     """The batch of `rows` with per-turn advantages and returns [K] and per-token reference log-probs [T]."""
     spread = _spread(rows, advantages)
     return Batch(
-        **{name: getattr(rows, name) for name in ("offsets", *_COLUMNS)},
+        **{column.name: getattr(rows, column.name) for column in fields(Rows)},
         advantages=np.where(rows.mask, spread, 0).astype(np.float32),
         reference=np.zeros(len(rows.tokens), np.float32) if reference is None else reference,
         returns=np.where(rows.value_mask, _spread(rows, returns), 0).astype(np.float32),
@@ -73,14 +66,8 @@ def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
-_COLUMNS = {
-    "tokens": np.int32,
-    "mask": np.bool_,
-    "targets": np.int32,
-    "logprobs": np.float32,
-    "turns": np.int32,
-    "value_mask": np.bool_,
-}
+_COLUMNS: Any = [np.zeros(0, kind) for kind in (np.int32, np.bool_, np.int32, np.float32, np.int32, np.bool_)]
+_NOTHING = Rows(np.zeros(1, np.int64), *_COLUMNS)
 
 
 def _spread(rows: Rows, per_turn: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -95,10 +82,8 @@ def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
     return [list(turns) for _, turns in groupby(numbered, key=lambda item: item[1].context_start)]
 
 
-def _row(
-    trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int, labels: Labels | None
-) -> dict[str, NDArray[np.generic]]:
-    """The columns of one context: from its start to its last sampled token."""
+def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int, labels: Labels | None) -> Rows:
+    """One context: from its start to its last sampled token."""
     start, end = turns[0][1].context_start, turns[-1][1].end
     tokens = trajectory.tokens[start:end]
     sampled = trajectory.sampled[start:end]
@@ -111,14 +96,7 @@ def _row(
         if labels is not None:
             span = slice(turn.action_start - start, turn.end - start)
             mask[span] = _label(targets[span], labels.get(number, ()))
-    return {
-        "tokens": tokens,
-        "mask": mask,
-        "targets": targets,
-        "logprobs": trajectory.logprobs[start:end],
-        "turns": numbers,
-        "value_mask": value_mask,
-    }
+    return Rows(offsets_of([len(tokens)]), tokens, mask, targets, trajectory.logprobs[start:end], numbers, value_mask)
 
 
 def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:

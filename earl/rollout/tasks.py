@@ -1,7 +1,9 @@
 """Which episodes a step plays: tasks drawn by the shares of opponents and seats, their seeds and environments."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from earl.agents.chat import Chat
@@ -81,15 +83,12 @@ def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) 
     """
     seats, shares = registry.seats(env), opponents or {"": 1.0}
     cells = [(name, seat, share / seats) for name, share in shares.items() for seat in range(seats)]
-    total = sum(share for _, _, share in cells)
-    offset = derive(seed, "offset") / 2**63
-    drawn, reached, index = [], 0.0, 0
+    ends = [*accumulate(share for _, _, share in cells)]
+    total, offset = sum(share for _, _, share in cells), derive(seed, "offset") / 2**63
+    drawn = []
     for number in range(count):
         point = (number + offset) / count * total
-        while index < len(cells) - 1 and point >= reached + cells[index][2]:
-            reached += cells[index][2]
-            index += 1
-        name, seat, _ = cells[index]
+        name, seat, _ = cells[min(bisect_right(ends, point), len(cells) - 1)]
         drawn.append(Task(env, derive(seed, "task", number), seat, name))
     return drawn
 

@@ -67,11 +67,8 @@ class Game:
         return state if self.render(state) == text else None
 
     def cells(self, state: State) -> tuple[tuple[str, ...], ...]:
-        rows, columns = self.size
-        return tuple(tuple(self._mark(state, self.stone(row, c)) for c in range(columns)) for row in range(rows))
-
-    def _mark(self, state: State, cell: int) -> str:
-        return next((mark for mark, stones in zip(self.marks, state, strict=True) if stones & cell), "")
+        lines = self.render(state).split("\n")
+        return tuple(tuple(mark if mark in self.marks else "" for mark in line) for line in lines)
 
     def legal_actions(self, state: State) -> tuple[str, ...]:
         return tuple([self.actions[move] for move in self.legal(state)])

@@ -1,5 +1,6 @@
 """Multi-step arithmetic with a calculator tool that takes one operation per call."""
 
+import operator
 import re
 from random import Random
 from typing import Any
@@ -21,6 +22,8 @@ MAX_MAGNITUDE = 10**12
 """Bound on the magnitude of every number: operands, intermediate results and the value."""
 
 TOKEN = re.compile(r"[0-9]+|[^ ]")
+OPERATIONS = {"+": (1, operator.add), "-": (1, operator.sub), "*": (2, operator.mul)}
+"""How tightly each binds, and what it does."""
 
 
 class Refusal(ValueError):
@@ -51,31 +54,26 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent over tokens; each method reads one rule of the grammar and returns its value."""
+    """Recursive descent over tokens, by how tightly operations bind."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = [*tokens, ""]  # "" marks the end
         self.position = 0
         self.operations = 0
 
-    def sum(self) -> int:
-        value = self._product()
-        while (sign := self.tokens[self.position]) in ("+", "-"):
-            self._operator()
-            term = self._product()
-            value = _bounded(value + term if sign == "+" else value - term)
+    def sum(self, tightness: int = 1) -> int:
+        """A value and the operations after it, from left to right, that bind at least so tightly."""
+        value = self._factor()
+        while (sign := self.tokens[self.position]) in OPERATIONS and OPERATIONS[sign][0] >= tightness:
+            own, apply = OPERATIONS[sign]
+            self.position += 1
+            self.operations += 1
+            value = _bounded(apply(value, self.sum(own + 1)))
         return value
 
     def end(self) -> None:
         if self.tokens[self.position]:
             raise Refusal(f"unexpected {self.tokens[self.position]}")
-
-    def _product(self) -> int:
-        value = self._factor()
-        while self.tokens[self.position] == "*":
-            self._operator()
-            value = _bounded(value * self._factor())
-        return value
 
     def _factor(self) -> int:
         token = self.tokens[self.position]
@@ -91,10 +89,6 @@ class _Parser:
         if not token.isdigit():
             raise Refusal(f"unexpected {token}" if token else "a number is missing at the end")
         return _bounded(int(token))
-
-    def _operator(self) -> None:
-        self.position += 1
-        self.operations += 1
 
 
 def _bounded(value: int) -> int:
@@ -176,7 +170,8 @@ class ArithmeticEnv(TextEnv):
         rng = Random(f"arithmetic {self.np_random.integers(1 << 31) if seed is None else seed}")
         self.answer = rng.randint(1, self.max_operand)
         chain, operations = str(self.answer), []
-        for _ in range(self._length(rng)):
+        shortest, longest = self.min_operations, self.num_operations
+        for _ in range(longest if shortest is None else rng.randint(shortest, longest)):
             operation, self.answer = self._draw(rng, self.answer)
             operations.append(operation)
             chain += operation.lstrip("0123456789")
@@ -209,11 +204,6 @@ class ArithmeticEnv(TextEnv):
         if rng.random() < 0.5:
             return str(first)
         return f"<tool_call>{first}{rng.choice('+-')}{second}</tool_call>"
-
-    def _length(self, rng: Random) -> int:
-        if self.min_operations is None:
-            return self.num_operations
-        return rng.randint(self.min_operations, self.num_operations)
 
     def _draw(self, rng: Random, value: int) -> tuple[str, int]:
         """Append an operation to a value: its text and its result, which stays within 0 … `max_value`."""

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
-from earl.benchmarks import memory, rollout, sampler, step
+from earl.benchmarks import footprint, rollout, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
+from earl.documents import parse_toml
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.rollout.drivers import Greedy
@@ -51,8 +52,8 @@ def test_what_the_sampler_benchmark_tells(monkeypatch):
     pytest.importorskip("vllm", reason="vLLM is an extra")
     monkeypatch.setattr(rollout, "WARM_STEPS", 1)
     shape = ("model.hidden=32", "model.layers=1", "model.heads=1", "model.intermediate=32")
-    monkeypatch.setattr(sampler, "MODELS", {"small": shape})
-    result = sampler.run("tictactoe", repeats=1, concurrent=(1, 4))["models"]["small"]
+    monkeypatch.setattr(rollout, "MODELS", {"small": shape})
+    result = rollout.samplers("tictactoe", repeats=1, concurrent=(1, 4))["models"]["small"]
     assert result["turns_per_episode"] > 0
     assert set(result["concurrent"]) == {"1", "4"}
     for told in result["concurrent"].values():
@@ -69,7 +70,7 @@ def test_what_the_sampler_benchmark_tells(monkeypatch):
 
 def test_the_fastest_is_found_although_the_machine_slows_down():
     # Rounds 2 and 3 are slow for both. The first has the higher mean, and loses 2 of 3 rounds.
-    standing = sampler._standing({"first": [100.0, 8.0, 9.0], "second": [60.0, 12.0, 11.0]})
+    standing = rollout._standing({"first": [100.0, 8.0, 9.0], "second": [60.0, 12.0, 11.0]})
     assert standing == ["second", "first"]
 
 
@@ -83,6 +84,12 @@ def test_what_the_step_benchmark_tells():
         assert 0 < result[name]["tracking_share"] < 0.5
         assert "evaluate" not in result[name]["stages"]
     assert result["speedup"]["median"] > 0
+
+
+def test_the_checks_that_are_timed_are_called():
+    with step.timed() as watch:
+        parse_toml(b"steps = 3")
+    assert watch.calls == 1 and watch.seconds > 0
 
 
 def test_the_command_prints_json_or_lines(monkeypatch, capsys):
@@ -111,7 +118,7 @@ def test_bad_input_is_refused(capsys, arguments, complaint):
 @pytest.mark.slow
 def test_what_the_memory_benchmark_tells():
     # The words alone are 2,000 x 32 = 64,000 weights, with gradients 2 x 4 bytes each.
-    result = memory.run(tokens=256, vocab=2000, hidden=32, layers=3)
+    result = footprint.long_sample(tokens=256, vocab=2000, hidden=32, layers=3)
     assert result["full_logits_bytes"] == 256 * 2000 * 4
     for name in ("kept", "recompute"):
         assert result[name]["floor_bytes"] > 2 * 64_000 * 4

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from earl.benchmarks.layouts import batch, free_ports, trained
+from earl.benchmarks.layouts import drawn, free_ports, trained
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner
 from earl.engine.model import make
@@ -35,7 +35,7 @@ def test_a_model_is_read_from_a_folder_without_being_loaded(mesh, tiny, tmp_path
     assert weights.keys() == policy.model.state_dict().keys()
     assert all(torch.equal(weights[name], tensor) for name, tensor in policy.model.state_dict().items())
     whole = Learner(policy, config.algorithm, config.learner, 1.0, Replicas(Peers()), False)
-    assert np.allclose(learner.logprobs(batch(0)), whole.logprobs(batch(0)), atol=1e-5)
+    assert np.allclose(learner.logprobs(drawn(0)), whole.logprobs(drawn(0)), atol=1e-5)
 
 
 def test_computing_in_16_bits_with_weights_of_32(mesh, tiny):

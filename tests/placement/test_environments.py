@@ -7,7 +7,8 @@ import signal
 import pytest
 from ray.exceptions import RayActorError
 
-from earl.benchmarks.placements import differences, numbers, trained
+from earl.benchmarks.placements import differences, numbers
+from earl.benchmarks.training import trained
 from earl.engine.router import VersionsDiffer
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers

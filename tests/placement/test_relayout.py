@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from earl.benchmarks.faults import Blow, Saboteur, _signal
-from earl.benchmarks.placements import RECIPE, differences, numbers, trained
+from earl.benchmarks.placements import RECIPE, differences, numbers
+from earl.benchmarks.training import trained
 from earl.errors import EarlError
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers

@@ -3,7 +3,7 @@
 import pytest
 
 from earl import audit
-from earl.benchmarks.placements import trained
+from earl.benchmarks.training import trained
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from earl.benchmarks.fitting import PRIORS, errors, fit, measured, minimise, served, table
+from earl.benchmarks.calibration import PRIORS, errors, fit, measured, minimise, served, table
 from earl.parallel.throughput.step import fitted
 
 
