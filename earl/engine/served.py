@@ -259,7 +259,7 @@ class ServedSampler:
 
         def take(answer: Any) -> Completion:
             [choice] = TokenReply.model_validate(answer).choices
-            tokens, logprobs = choice.token_ids, choice.logprobs and choice.logprobs.token_logprobs
+            tokens, logprobs = choice.token_ids, choice.logprobs.token_logprobs if choice.logprobs else None
             if tokens is None:
                 raise EarlError(
                     f"the server at {self._client.url} returns no token ids, which only vLLM's does; name a model that "
