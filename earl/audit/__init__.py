@@ -6,7 +6,13 @@ files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name ─▶
 from collections.abc import Callable, Iterator
 
 from earl.audit.case import Case, Check
-from earl.audit.checks import advantages, logprobs, mask, numbers, seals, seeds, versions
+from earl.audit.checks.advantages import check_advantages
+from earl.audit.checks.logprobs import after_update, check_logprobs
+from earl.audit.checks.mask import check_mask
+from earl.audit.checks.numbers import check_numbers
+from earl.audit.checks.seals import check_seals
+from earl.audit.checks.seeds import check_seeds
+from earl.audit.checks.versions import shape, versions
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
@@ -28,7 +34,7 @@ def _replayed(*faults: Fault) -> Check:
 
 
 CHECKS: dict[str, tuple[Check, str]] = {
-    "seeds": (seeds.check, "every episode is one that the run's seed asks for, and stands there once"),
+    "seeds": (check_seeds, "every episode is one that the run's seed asks for, and stands there once"),
     "tokens": (
         _replayed(Fault.LEFT_TRUNCATION, Fault.WRONG_TOKEN, Fault.REENCODED_ACTION),
         "prompts grow from the start, replayed to the same tokens",
@@ -40,14 +46,14 @@ CHECKS: dict[str, tuple[Check, str]] = {
         _replayed(Fault.UNSEEN_TRUNCATION, Fault.WRONG_ENDING),
         "episodes end as stored; no reply breaks off unseen",
     ),
-    "mask": (mask.check, "learned from is what was sampled: no template, no environment"),
-    "versions": (versions.versions, "the weights of the step before sampled every token, or as old ones as may be"),
-    "places": (versions.shape, "log-probs stand at sampled tokens, at most 0"),
-    "log-probs": (logprobs.check, "log-probs and draws are those of the stored weights"),
-    "learned": (logprobs.after_update, "the learner's log-probs are those of the weights that it left"),
-    "advantages": (advantages.check, "advantages follow from the rewards"),
-    "numbers": (numbers.check, "the database counts what the episodes show"),
-    "seals": (seals.check, "what no other check can tell is as it was written"),
+    "mask": (check_mask, "learned from is what was sampled: no template, no environment"),
+    "versions": (versions, "the weights of the step before sampled every token, or as old ones as may be"),
+    "places": (shape, "log-probs stand at sampled tokens, at most 0"),
+    "log-probs": (check_logprobs, "log-probs and draws are those of the stored weights"),
+    "learned": (after_update, "the learner's log-probs are those of the weights that it left"),
+    "advantages": (check_advantages, "advantages follow from the rewards"),
+    "numbers": (check_numbers, "the database counts what the episodes show"),
+    "seals": (check_seals, "what no other check can tell is as it was written"),
 }
 """The checks of a step's episodes and what each asks, in the order of their findings: nearest to the cause first."""
 

@@ -21,7 +21,7 @@ VALUES_TOLERANCE = 1e-3
 """Larger, since values are computed in other batches than in training."""
 
 
-def check(case: Case) -> Iterator[Finding]:
+def check_advantages(case: Case) -> Iterator[Finding]:
     config, name = case.run.config, case.run.config.algorithm.name
     stored, groups = case.experiences, case.true_groups()
     if len(stored) != len(case.replays):

@@ -23,7 +23,7 @@ MISDRAWN = 0.002
 Told = set[int | None]
 
 
-def check(case: Case) -> Iterator[Said]:
+def check_logprobs(case: Case) -> Iterator[Said]:
     """Compare with the stored weights; tokens without stored weights are compared between episodes."""
     shapeless = {finding.episode for finding in shape(case)}
     episodes = [(replay.index, replay.played) for replay in case.sound if replay.index not in shapeless]

@@ -16,9 +16,9 @@ MAX_SHIFT = 16
 Mask = NDArray[np.bool_]
 
 
-def check(case: Case) -> Iterator[Finding]:
+def check_mask(case: Case) -> Iterator[Finding]:
     for replay in case.sound:
-        yield from _compare(replay, replay.stored.sampled, "marked as sampled")
+        yield from _compare_masks(replay, replay.stored.sampled, "marked as sampled")
     if len(case.experiences) != len(case.replays):
         yield case.finding(Fault.WRONG_MASK, f"{len(case.experiences)} masks for {len(case.replays)} episodes")
     for replay, experience in case.sound_experiences():
@@ -27,13 +27,13 @@ def check(case: Case) -> Iterator[Finding]:
             said = f"a mask of {len(mask)} stands beside {len(played.tokens)} tokens"
             yield replay.finding(Fault.WRONG_MASK, said)
         elif learned([Group((played,))], case.run.config.context.learn_truncated):
-            yield from _compare(replay, mask, "learned from")
+            yield from _compare_masks(replay, mask, "learned from")
         elif mask.any():
             said = f"the episode ended by {played.stop} and is not learned from"
             yield replay.finding(Fault.WRONG_MASK, f"{said}, but {int(mask.sum())} tokens are masked so")
 
 
-def _compare(replay: Replay, mask: Mask, verb: str) -> Iterator[Finding]:
+def _compare_masks(replay: Replay, mask: Mask, verb: str) -> Iterator[Finding]:
     """At most one finding: how a mask differs from the expected one."""
     expected = replay.played.sampled
     surplus, lacking = np.flatnonzero(mask & ~expected), np.flatnonzero(expected & ~mask)

@@ -10,7 +10,7 @@ from earl.rollout.metrics import episode_metrics, staleness_metrics
 CLOSE = 1e-9
 
 
-def check(case: Case) -> Iterator[Finding]:
+def check_numbers(case: Case) -> Iterator[Finding]:
     recorded = case.run.metrics.get(case.step)
     if not recorded:
         raise Unchecked("the database has no numbers of the step")

@@ -8,7 +8,7 @@ from earl.audit.rebuild import Slot, slots_of
 from earl.trajectory import Trajectory
 
 
-def check(case: Case) -> Iterator[Finding]:
+def check_seeds(case: Case) -> Iterator[Finding]:
     stored, slots, found, expected = case.file.trajectories, case.slots, len(case.replays), len(case.slots)
     for index, twin in sorted(case.twins.items()):
         said = f"episode {index} has task and seed of episode {twin}: it stands in the file twice"
