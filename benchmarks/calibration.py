@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 import earl.parallel.throughput
 from earl.benchmarks.repeats import grouped
-from earl.parallel.catalogue import catalogue
 from earl.parallel.hardware import devices
+from earl.parallel.memory import catalogue
 from earl.parallel.throughput.rollout import Workload, interval, mean_step, running, tokens_per_second
 from earl.parallel.throughput.step import (
     FILE,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.benchmarks import hosts as machines
+from earl.benchmarks import transfers as machines
 from earl.benchmarks.repeats import interval
 from earl.benchmarks.transfers import (
     EVERYTHING,
@@ -27,7 +27,7 @@ from earl.benchmarks.transfers import (
 )
 from earl.dispatch.plan import plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
-from earl.dispatch.transports.choice import Pace
+from earl.dispatch.transports.base import Pace
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.rehearsal.plan import bits_per_second, check_network

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from earl.benchmarks.growth import KNOWN, NEW, Floats, Random, Shape
+from earl.benchmarks.forecast import KNOWN, NEW, Floats, Random, Shape
 from earl.benchmarks.repeats import grouped
 from earl.parallel.layout import Choice, Layout, Stage, bucket_of
 from earl.parallel.memory import Load
-from earl.parallel.selector.inputs import Decision
+from earl.parallel.selector.decide import Decision
 from earl.parallel.selector.selector import Selector
 from earl.seeds import derive
 

@@ -18,7 +18,7 @@ from earl.benchmarks.layouts import batch
 from earl.benchmarks.repeats import in_turns, interval
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
-from earl.dispatch.transports.choice import TRIALS
+from earl.dispatch.transports.base import TRIALS
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup

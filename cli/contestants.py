@@ -13,7 +13,7 @@ from earl.engine.model import load
 from earl.engine.served import served
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
-from earl.parallel.catalogue import known
+from earl.parallel.memory import known
 from earl.placement.embedded import EvalPolicy, judge
 from earl.placement.fragment import world_of
 from earl.preflight import check_player

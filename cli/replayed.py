@@ -14,7 +14,7 @@ def replayed_run(root: Path, name: str, margin: float | None) -> dict[str, Any]:
     """Compare new decisions with recorded ones. Raises EarlError if there is no such run, or it has no decisions."""
     from earl.cli.players import need_run
     from earl.errors import EarlError
-    from earl.parallel.selector.record import expected_seconds, replayed
+    from earl.parallel.selector.selector import expected_seconds, replayed
     from earl.runs.store import Store
 
     with Store(need_run(root, name).database, read_only=True) as store:

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from earl.errors import EarlError, OutOfMemory
 from earl.parallel.layout import Choice, Stage
 from earl.parallel.memory import Load
-from earl.parallel.selector.inputs import Decision
-from earl.parallel.selector.record import text_of
-from earl.parallel.selector.selector import Selector
+from earl.parallel.selector.decide import Decision
+from earl.parallel.selector.selector import Selector, text_of
 from earl.placement.costs import PlacedCosts, candidates
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline

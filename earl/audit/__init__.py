@@ -5,15 +5,9 @@ files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name ─▶
 
 from collections.abc import Callable, Iterator
 
-from earl.audit.case import Case, Check
-from earl.audit.checks.advantages import check_advantages
-from earl.audit.checks.logprobs import after_update, check_logprobs
-from earl.audit.checks.mask import check_mask
-from earl.audit.checks.numbers import check_numbers
-from earl.audit.checks.seals import check_seals
-from earl.audit.checks.seeds import check_seeds
-from earl.audit.checks.versions import shape, versions
-from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
+from earl.audit.case import Audit, Case, Check, Fault, Finding, Unchecked, Verdict
+from earl.audit.checks.seeds import check_advantages, check_mask, check_numbers, check_seals, check_seeds
+from earl.audit.evidence import after_update, check_logprobs, shape, versions
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
@@ -24,7 +18,7 @@ __all__ = ["Audit", "Fault", "Finding", "audit"]
 
 
 def _replayed(*faults: Fault) -> Check:
-    """The findings of the replay (`earl.audit.diagnosis`) that name one of these faults."""
+    """The findings of the replay (`earl.audit.case`) that name one of these faults."""
 
     def check(case: Case) -> Iterator[Finding]:
         for findings in case.diagnoses:

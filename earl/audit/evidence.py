@@ -4,15 +4,17 @@ They come from the weights if these are stored. Else they come from the step's o
 sampled: after the same context a token has the same log-prob, and larger draws give larger token ids.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from earl.audit.case import Case, Fault, Finding, Said, Unchecked
+from earl.audit.rebuild import more
 from earl.engine.score import review
 from earl.rollout.pack import contexts, pack
 from earl.seeds import derive, uniforms
@@ -124,3 +126,143 @@ def by_siblings(sampled: Sampled) -> Evidence:
             evidence.low[same] = sum(chance for other, chance in chances.items() if other < token)
             evidence.high[same] = 1 - sum(chance for other, chance in chances.items() if other > token)
     return evidence
+
+
+def shape(case: Case) -> Iterator[Finding]:
+    """Log-probs must be at most 0 at sampled tokens and 0 elsewhere."""
+    for replay in case.sound:
+        values, sampled = replay.stored.logprobs, replay.played.sampled
+        wrong = np.flatnonzero(~np.isfinite(values) | (values > 0) | (~sampled & (values != 0)))
+        if len(wrong):
+            first = int(wrong[0])
+            rule = "only one of at most 0 is possible" if sampled[first] else "nothing was sampled there"
+            said = f"the log-prob is {values[first]:g}, but {rule}{more(len(wrong))}"
+            yield replay.finding(Fault.ALTERED_LOGPROB, said, token=first)
+
+
+def versions(case: Case) -> Iterator[Finding]:
+    """Weights must be of the last step; in asynchronous runs up to `max_staleness` older. They never get older."""
+    allowed, found = case.run.versions(case.step), {}
+    those = f"those of step {allowed[-1]}" if len(allowed) == 1 else f"those of the steps {allowed[0]} to {allowed[-1]}"
+    for replay in case.replays:
+        own = replay.stored.versions[replay.stored.sampled]
+        wrong = own[(own < allowed[0]) | (own > allowed[-1])]
+        if len(wrong):
+            found[replay.index] = int(wrong[0])
+        elif (np.diff(own) < 0).any():
+            said = "tokens were sampled by older weights than tokens before them in the episode"
+            yield replay.finding(Fault.STALE_WEIGHTS, said)
+    if len(found) > max(1, len(case.replays) // 2):
+        version, count = Counter(found.values()).most_common(1)[0]
+        said = f"{count} episodes were sampled by the weights of step {version}, not by {those}"
+        yield case.finding(Fault.STALE_WEIGHTS, said)
+        return
+    for index, version in found.items():
+        said = f"tokens were sampled by the weights of step {version}, not by {those}"
+        yield case.finding(Fault.STALE_WEIGHTS, said, index)
+
+
+MISDRAWN = 0.002
+"""Share of tokens inconsistent with their draws, above which a step was sampled by unknown weights."""
+Told = set[int | None]
+
+
+def check_logprobs(case: Case) -> Iterator[Said]:
+    """Compare with the stored weights; tokens without stored weights are compared between episodes."""
+    shapeless = {finding.episode for finding in shape(case)}
+    episodes = [(replay.index, replay.played) for replay in case.sound if replay.index not in shapeless]
+    if not any(trajectory.turns for _, trajectory in episodes):
+        raise Unchecked("not one episode can be told")
+    sampled = gather(episodes, drawn=case.run.config.sampler.engine != "vllm")  # whose draws cannot be derived
+    allowed, told = case.run.versions(case.step), Told()
+    unknown = np.ones(len(sampled.places), np.bool_)
+    for version in allowed:
+        own = unknown if len(allowed) == 1 else sampled.versions == version
+        if case.run.policy(version) is None or not own.any():
+            continue
+        unknown = unknown & ~own
+        evidence = _by_weights(case, episodes, version).where(own)
+        for finding in _stale(case, episodes, sampled, evidence, version):
+            told.add(finding.episode)
+            yield finding
+        if None not in told:
+            yield from _findings(case, sampled, evidence, f"by the weights of step {version}", told)
+    if unknown.any():
+        yield _unchecked(sampled, unknown, len(allowed) == 1)
+        yield from _findings(case, sampled, by_siblings(sampled).where(unknown), "in other episodes", told)
+
+
+def after_update(case: Case) -> Iterator[Finding]:
+    """Compare the learner's log-probs with the weights of the step."""
+    told = [(r, e) for r, e in case.sound_experiences() if len(e.logprobs) == len(r.stored.tokens) and e.mask.any()]
+    if case.run.policy(case.step) is None:
+        raise Unchecked("no weights of the step are kept")
+    if not told:
+        raise Unchecked("not one episode can be told")
+    episodes = [(replay.index, replace(replay.played, logprobs=e.logprobs)) for replay, e in told]
+    evidence, whose = _by_weights(case, episodes, case.step), f"by the weights of step {case.step}"
+    # In episodes with findings the tokens are wrong, and so are the log-probs.
+    yield from _findings(case, gather(episodes, drawn=False), evidence, whose, case.told, "learner's log-prob")
+
+
+def _by_weights(case: Case, episodes: Episodes, step: int) -> Evidence:
+    policy = case.run.policy(step)
+    assert policy is not None
+    return by_weights(policy.model, episodes, case.run.config.rollout.temperature)
+
+
+def _unchecked(sampled: Sampled, unknown: NDArray[np.bool_], alone: bool) -> Unchecked:
+    steps = ", ".join(map(str, np.unique(sampled.versions[unknown]).tolist()))
+    said = f"{int(unknown.sum())} of {len(unknown)} tokens were sampled by weights that are not kept (of step {steps})"
+    said = "no weights of the step before are kept" if alone else said
+    return Unchecked(f"{said}; compared among the step's episodes only")
+
+
+def _stale(case: Case, episodes: Episodes, sampled: Sampled, evidence: Evidence, version: int) -> Iterator[Finding]:
+    """Episodes, or the whole step, that other stored weights explain; and a step that no stored weights explain."""
+    strange, known = _off(sampled, evidence), ~np.isnan(evidence.logprobs)
+    most = len(strange) > max(1, len(episodes) // 2)
+    for other in case.run.checkpoints:
+        if other == version or not strange:
+            continue
+        explained = strange - _off(sampled, _by_weights(case, episodes, other).where(known))
+        whose = f"log-probs are those of the weights of step {other}, not of step {version}"
+        if most and len(explained) > len(strange) // 2:
+            yield case.finding(Fault.STALE_WEIGHTS, f"the {whose}, in {len(explained)} of {len(episodes)} episodes")
+            return
+        for index in sorted(explained):
+            yield case.finding(Fault.STALE_WEIGHTS, f"the {whose}", index)
+        strange -= explained
+    if most and float(evidence.misdrawn(sampled)[known].mean()) > MISDRAWN:
+        said = f"{len(strange)} of {len(episodes)} episodes were not sampled by the weights of step {version}"
+        yield case.finding(Fault.STALE_WEIGHTS, f"{said}, nor by others that are kept")
+
+
+def _off(sampled: Sampled, evidence: Evidence) -> set[int]:
+    return {sampled.places[number].episode for number in np.flatnonzero(evidence.off(sampled)).tolist()}
+
+
+def _findings(
+    case: Case, sampled: Sampled, evidence: Evidence, whose: str, told: Told, what: str = "log-prob"
+) -> Iterator[Finding]:
+    """The first finding of each episode: a token that was not drawn, or a different log-prob. Adds it to `told`."""
+    off, misdrawn = evidence.off(sampled), evidence.misdrawn(sampled)
+    counts = Counter(sampled.places[number].episode for number in np.flatnonzero(off))
+    drawn_wrong: dict[tuple[int, int], int] = {}  # by episode and turn
+    for number in np.flatnonzero(misdrawn).tolist():
+        drawn_wrong.setdefault(sampled.places[number][:2], number)
+    for first in np.flatnonzero(off | misdrawn).tolist():
+        index, turn, _ = sampled.places[first]
+        if index in told:
+            continue
+        told.add(index)
+        number = drawn_wrong.get((index, turn), first)
+        replay, token = case.replays[index], case.replays[index].quote([int(sampled.tokens[number])])
+        if misdrawn[number]:
+            fault, draw = Fault.REENCODED_ACTION, f"the draw {sampled.draws[number]:.4f} gives another token"
+            span = f"from {evidence.low[number]:.4f} to {evidence.high[number]:.4f}"
+            said = f"{token} is not what was sampled: {draw}, {token} stands {span} {whose}"
+        else:
+            fault, said = Fault.ALTERED_LOGPROB, f"the {what} of {token} is stored as {sampled.logprobs[number]:.6g}"
+            said += f", {whose} it is {evidence.logprobs[number]:.6g}{more(counts[index])}"
+        yield replay.finding(fault, said, turn, sampled.places[number].token)

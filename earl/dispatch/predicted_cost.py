@@ -8,8 +8,9 @@ Latency, packing and protocol overhead are left out, so small transfers take lon
 transfer of a recipe on a cluster that does not exist yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +19,9 @@ from earl.dispatch.plan import TransferPlan, Volume, plan, volume
 from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, work_of
 from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
-from earl.parallel.arrangement import fits, planned_shares, smallest, splits
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import ClusterSpec
-from earl.parallel.layout import Layout
+from earl.parallel.layout import Layout, fits, planned_shares, smallest, splits
 from earl.parallel.memory import ModelShape
 
 GIGABIT = 1e9 / 8  # bytes per second
@@ -215,4 +215,52 @@ def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int)
     return [
         job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, max(1, round(rows * count)))
         for count in hosts
+    ]
+
+
+MIB = 1 << 20
+BUSIEST = 3
+
+
+def explain(plan: TransferPlan) -> dict[str, Any]:
+    """Bytes of a transfer as JSON. total: needed bytes, each once; needed: one copy per process = kept (already in
+    place) + inside (from the same host) + across (over a link); bound: of the busiest link under any plan; controller:
+    on the link of a central one."""
+    moved = volume(plan)
+    inside = int(moved.inside.sum())
+    most = np.maximum(moved.sent, moved.received)
+    hosts = [int(host) for host in np.argsort(-most, kind="stable")[:BUSIEST] if most[host]]
+    return {
+        "rows": len(plan.lengths),
+        "tokens": int(plan.lengths.sum()),
+        "total": moved.total,
+        "needed": moved.copies,
+        "kept": moved.copies - inside - moved.across,
+        "inside": inside,
+        "across": moved.across,
+        "busiest": moved.busiest,
+        "bound": moved.bound,
+        "controller": detour(plan)[0],
+        "links": [
+            {"host": host, "sent": int(moved.sent[host]), "received": int(moved.received[host])} for host in hosts
+        ],
+    }
+
+
+def lines(told: Mapping[str, Any]) -> list[str]:
+    """An explanation in words."""
+    size = {name: f"{count / MIB:,.1f} MiB" for name, count in told.items() if name != "links"}
+    parts = {"kept": "lie there already", "inside": "come from their own host", "across": "cross a link"}
+    shares = ", ".join(f"{told[part] / max(1, told['needed']):.1%} {words}" for part, words in parts.items())
+    links = "; ".join(
+        f"host {link['host']} sends {link['sent'] / MIB:,.1f} MiB, receives {link['received'] / MIB:,.1f} MiB"
+        for link in told["links"]
+    )
+    return [
+        f"{told['rows']:,} rows, {told['tokens']:,} tokens: {size['total']}, or {size['needed']} with a copy for each "
+        "process that reads them",
+        f"of these {shares}",
+        f"busiest link {size['busiest']}, under any plan at least {size['bound']}; a controller's link "
+        f"{size['controller']}",
+        f"busiest hosts: {links}" if links else "no link between hosts carries anything",
     ]

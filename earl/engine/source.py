@@ -15,8 +15,7 @@ from typing import Any
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
 from earl.errors import EarlError
-from earl.parallel.catalogue import known, nearest
-from earl.parallel.memory import ModelShape
+from earl.parallel.memory import ModelShape, known, nearest
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]

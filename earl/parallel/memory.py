@@ -4,8 +4,12 @@
 KERNEL_BYTES) is fitted there.
 """
 
+import csv
+import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.resources import files
 from math import ceil
 from typing import Literal
 
@@ -233,3 +237,43 @@ def peak_metrics(peaks: Mapping[str, float]) -> dict[str, float]:
 
 def taught_load(lengths: Sequence[int], limit: int) -> Load:
     return Load(len(lengths), float(sum(lengths)) / len(lengths), int(max(lengths)), limit)
+
+
+HEAD_NORMS = ("qwen3", "qwen3_moe")  # families with norms of queries and keys
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    name: str
+    hub: str  # hub id of the chat variant
+    type: str  # name of the family in `transformers`
+    shape: ModelShape
+
+
+@cache
+def catalogue() -> dict[str, Known]:
+    text = files("earl.parallel").joinpath("models.csv").read_text(encoding="utf-8")
+    return {row["name"]: _known(row) for row in csv.DictReader(text.splitlines())}
+
+
+def known(name: str) -> Known | None:
+    """The model of that catalogue name or hub id, ignoring case; None: unknown."""
+    wanted = name.lower()
+    for model in catalogue().values():
+        if wanted in (model.name.lower(), model.hub.lower(), model.hub.lower().split("/")[1]):
+            return model
+    return None
+
+
+def nearest(name: str) -> str | None:
+    """The known name that is most similar to `name`, if any."""
+    names = {model.lower(): model for model in catalogue()}
+    near = difflib.get_close_matches(name.lower().split("/")[-1].removesuffix("-instruct"), names, n=1)
+    return names[near[0]] if near else None
+
+
+def _known(row: dict[str, str]) -> Known:
+    numbers = {field.name: int(row[field.name]) for field in fields(ModelShape) if row.get(field.name, "").isdecimal()}
+    numbers["intermediate"] *= numbers["experts_per_token"]
+    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS)
+    return Known(row["name"], row["hub"], row["type"], shape)

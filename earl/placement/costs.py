@@ -10,10 +10,9 @@ from math import ceil, log2
 
 from earl.algorithms.registry import algorithm
 from earl.config import Config
-from earl.parallel.arrangement import splits
 from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import GIB, of_gpus
-from earl.parallel.layout import Choice, Layout, Stage
+from earl.parallel.layout import Choice, Layout, Stage, splits
 from earl.parallel.memory import Load, ModelShape, Sampling, slot_bytes
 
 # Layouts for a run's stages, and the recipe with another layout.

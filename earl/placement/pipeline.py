@@ -20,8 +20,7 @@ from earl.errors import OutOfMemory
 from earl.evaluate import Match
 from earl.group import Group, GroupOf, PlayedGroups
 from earl.matches import MatchResult
-from earl.parallel.arrangement import check_split
-from earl.parallel.layout import Choice
+from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.rollout_backend import Players, StoredTrajectories, most

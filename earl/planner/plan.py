@@ -6,14 +6,11 @@ from itertools import groupby, pairwise, product
 from typing import Any
 
 from earl.errors import EarlError
-from earl.parallel.arrangement import planned_shares, splits
 from earl.parallel.hardware import GIB, devices
-from earl.parallel.layout import Stage
+from earl.parallel.layout import Stage, planned_shares, splits
 from earl.parallel.throughput.step import fitted
-from earl.planner.cell import PlanCell
 from earl.planner.question import Question
-from earl.planner.stages import rollout_cells, training_cells
-from earl.planner.timing import PredictedStep, step
+from earl.planner.stages import PlanCell, PredictedStep, rollout_cells, step, training_cells
 
 
 @dataclass(frozen=True, slots=True)

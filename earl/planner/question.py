@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from earl.config import Config
 from earl.dispatch.predicted_cost import GIGABIT
 from earl.errors import EarlError
-from earl.parallel.arrangement import splits
 from earl.parallel.hardware import ClusterSpec, Device
+from earl.parallel.layout import splits
 from earl.parallel.memory import ModelShape
 from earl.parallel.throughput.step import VLLM, Engine, Precision, Software
 

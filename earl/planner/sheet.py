@@ -1,10 +1,197 @@
 """A plan in words, in reading order: the same in a terminal and on a page."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 
-from earl.planner.grids import Grid, dispatch_grid, map_grid, rollout_grid, step_grid, training_grid
-from earl.planner.plan import Plan, Switch
+from earl.dispatch.predicted_cost import MIB
+from earl.parallel.hardware import GIB
+from earl.parallel.layout import Layout, Stage
+from earl.parallel.memory import Estimate
+from earl.planner.plan import Plan, Speedup, Switch
+from earl.planner.stages import PlanCell, PredictedStep, StageTime
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of text; the first column names each row."""
+
+    title: str
+    names: tuple[str, ...]  # of the columns; some in two lines
+    rows: tuple[tuple[str, ...], ...]  # each with at most as many values as `names`
+
+
+def short(tokens: int) -> str:
+    """Tokens with a unit: 422342 gives '422K', 1291715 '1.29M', 512 '512'."""
+    for unit, size in (("M", 1e6), ("K", 1e3)):
+        if tokens >= size:
+            return f"{tokens / size:.3g}{unit}" if tokens < 100 * size else f"{tokens / size:.0f}{unit}"
+    return str(tokens)
+
+
+def significant(value: float) -> str:
+    """Three digits, thousands with commas: '1,234', '12.3'."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with a unit: '1.73 ms', '41.8 s', '10.3 h'."""
+    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{significant(seconds / size)} {unit}"
+    return "< 1 ms"
+
+
+def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
+    """Contexts down, stages across, then the whole step and the cost of 1,000 episodes."""
+    stages = ("rollout", "dispatch", "experience", "update", "weights")
+    rows: list[tuple[str, ...]] = []
+    for each in steps:
+        parts = {part.stage: part for part in each.parts}
+        took, hours = each.seconds, each.gpu_hours
+        if took is None or hours is None:
+            rows.append((f"{each.context:,}", each.verdict))
+            continue
+        layouts = [_part(part) for part in map(parts.get, stages) if part]
+        rows.append((f"{each.context:,}", *layouts, duration(took.value), _range(took), *_cost(hours, price)))
+    title = "A step, each stage in the layout that takes it the least time; GPU-h: GPU-hours of 1,000 episodes"
+    return Grid(title, ("context", *stages, "a step", "80 %", *_cost_names(price)), tuple(rows))
+
+
+def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
+    """Contexts down: bytes of a step's rows, how many leave their host, and the time of that."""
+    rows = []
+    for entry in (each.dispatch for each in steps if each.dispatch):
+        sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
+        took = [duration(seconds) for seconds in (entry.times[-1].centralised_s, entry.times[-1].direct_s)]
+        between = f"{_layout(entry.prepared)} → {_layout(entry.learned)}"
+        rows.append((f"{entry.context:,}", f"{entry.tokens:,}", between, *sizes, *took))
+    names = ("context", "tokens", "dp x TP", "MiB", "leave hosts", "busiest link", "controller", "direct")
+    return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, tuple(rows))
+
+
+def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
+    """Contexts and clusters down: the layouts of a step, its time, the cost of 1,000 episodes."""
+    rows = []
+    for row in zip(*(plan.steps for plan in plans), strict=True):
+        for place, (plan, each) in enumerate(zip(plans, row, strict=True)):
+            where = plan.asked.cluster.where.removeprefix("--gpus ")
+            rows.append(("" if place else f"{each.context:,}", where, *_compared(each, price)))
+    names = ("context", "GPUs", "rollout", "update", "a step", *_cost_names(price))
+    return Grid("The clusters side by side; GPU-h: GPU-hours of 1,000 episodes", names, tuple(rows))
+
+
+def _compared(each: PredictedStep, price: float | None) -> list[str]:
+    took, hours = each.seconds, each.gpu_hours
+    if took is None or hours is None:
+        return [each.verdict]
+    parts = {part.stage: _part(part) for part in each.parts}
+    return [parts["rollout"], parts["update"], duration(took.value), *_cost(hours, price)]
+
+
+def _cost_names(price: float | None) -> list[str]:
+    return ["GPU-h", *([] if price is None else ["cost"])]
+
+
+def _layout(layout: Layout) -> str:
+    return f"{layout.dp}x{layout.tp}"
+
+
+def _cost(hours: Estimate, price: float | None) -> list[str]:
+    return [significant(hours.value), *([] if price is None else [significant(hours.value * price)])]
+
+
+def _part(part: StageTime) -> str:
+    """Example: "TP8 933 s"."""
+    if not part.seconds.value:
+        return "-"
+    return f"TP{part.layout.tp} {duration(part.seconds.value)}" if part.layout else duration(part.seconds.value)
+
+
+def _range(estimate: Estimate) -> str:
+    """Example: "-13 +16 %"."""
+    below, above = (round((end / estimate.value - 1) * 100) for end in (estimate.low, estimate.high))
+    return f"{below:+} {above:+} %"
+
+
+NO_ROOM = "OOM"  # out of memory: not one response, or one row, of this length fits
+
+
+def rollout_grid(plan: Plan) -> Grid:
+    """Contexts and splits down, loads across: tokens per GPU and second, waves, the choice."""
+    chosen = {(pick.context, pick.responses): pick.tp for pick in plan.choices if pick.stage == "rollout"}
+    rows = []
+    tps = plan.fitting
+    for cells in _by_layout(cell for cell in plan.cells if cell.stage == "rollout" and cell.tp in tps):
+        first, most = cells[0], max(cell.memory_bytes for cell in cells)
+        context = f"{first.context:,}" if first.tp == tps[0] else ""
+        fast = [_speed(cell, chosen.get((cell.context, cell.responses)) == cell.tp) for cell in cells]
+        told = [str(first.tp), f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
+        rows.append((context, *told, *fast))
+    return Grid(
+        "Rollout: tokens per GPU and second, by responses that one copy of the engine is given at once",
+        ("context", "TP", "GiB/GPU", "fit", "80 %", *(f"{load}  " for load in plan.asked.responses)),
+        tuple(rows),
+    )
+
+
+def training_grid(plan: Plan) -> Grid:
+    """Contexts and splits down, both stages of the learner across."""
+    stages: tuple[Stage, ...] = ("experience", "update")
+    names = [name for stage in stages for name in (f"{stage}\nGiB/GPU", "\nmicro-batch", "\ntokens/GPU/s  ")]
+    chosen = {(pick.stage, pick.context): pick.tp for pick in plan.choices}
+    cells = [cell for cell in plan.cells if cell.stage in stages]
+    first = min(cell.tp for cell in cells)
+    rows = []
+    for group in _by_layout(cells):
+        shown = [text for cell in group for text in _trained(cell, chosen[cell.stage, cell.context] == cell.tp)]
+        rows.append((f"{group[0].context:,}" if group[0].tp == first else "", str(group[0].tp), *shown))
+    title = "Learner: tokens per GPU and second; R: activations are recomputed, O: moments are in host memory"
+    return Grid(title, ("\ncontext", "\nTP", *names), tuple(rows))
+
+
+def map_grid(plan: Plan, before: int, after: int) -> Grid:
+    """Contexts down, loads across: the gain of the larger split."""
+    found: dict[tuple[int, int], Speedup] = {
+        (entry.context, entry.responses): entry for entry in plan.map if (entry.tp_from, entry.tp_to) == (before, after)
+    }
+    rows = [
+        (f"{context:,}", *(_gain(found[context, load]) for load in plan.asked.responses))
+        for context in plan.asked.contexts
+    ]
+    title = f"What TP {after} gains over TP {before}, (TGS({after}) - TGS({before})) / TGS({before}), by responses"
+    return Grid(title, ("context", *(f"{load}" for load in plan.asked.responses)), tuple(rows))
+
+
+def _by_layout(cells: Iterable[PlanCell]) -> list[list[PlanCell]]:
+    key = attrgetter("context", "tp")
+    return [[*group] for _, group in groupby(sorted(cells, key=key), key)]
+
+
+def _speed(cell: PlanCell, chosen: bool) -> str:
+    """Example: "227×2 *": 227 tokens per GPU and second in two waves, the choice."""
+    if cell.throughput is None:
+        return f"{NO_ROOM}  "
+    waves = f"×{cell.waves}" if cell.waves and cell.waves > 1 else ""
+    return f"{significant(cell.throughput.value)}{waves}{' *' if chosen else '  '}"
+
+
+def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:
+    fast = cell.throughput
+    how = f"{cell.micro_batch_tokens:,}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
+    speed = f"{significant(fast.value)}{' *' if chosen else '  '}" if fast else f"{NO_ROOM}  "
+    return f"{cell.memory_bytes / GIB:.1f}", how, speed
+
+
+def _spread(cells: Sequence[PlanCell]) -> str:
+    """Half of the widest interval, relative."""
+    shares = [(e.high - e.low) / 2 / e.value for cell in cells if (e := cell.throughput)]
+    return f"±{max(shares):.0%}" if shares else ""
+
+
+def _gain(entry: Speedup) -> str:
+    return NO_ROOM if entry.percent is None else f"{entry.percent:+.1f} %"
 
 
 def head(plan: Plan) -> list[str]:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from earl.config import Config
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
-from earl.parallel.arrangement import check_split, fits, shares, smallest, splits
 from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import GIB, Device
+from earl.parallel.layout import check_split, fits, shares, smallest, splits
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
-from earl.preflight.cluster import Site
-from earl.preflight.hardware import memory_bytes, size
+from earl.preflight.cluster import Site, memory_bytes, size
 
 # The arrangement: the recipe's settings, and on GPUs a simple choice of what is left open: the smallest split of one
 # copy that fits, for learner and sampler each, then as many copies as there are GPUs.

@@ -8,10 +8,9 @@ from typing import Any
 
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import STAGES, Stage
-from earl.planner.cell import PlanCell
-from earl.planner.grids import Grid, comparison_grid
 from earl.planner.plan import Plan
-from earl.planner.sheet import Sheet, sheet
+from earl.planner.sheet import Grid, Sheet, comparison_grid, sheet
+from earl.planner.stages import PlanCell
 from earl.report.figures import CYCLE, GREY, LEGEND, Figure, error_bars, finite, line
 from earl.report.page import fill
 from earl.runs.storage import write_text

@@ -7,12 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earl.audit.diagnosis import _rewards
+from earl.audit.case import Fault, _rewards
 from earl.audit.evidence import by_weights, gather
-from earl.audit.findings import Fault
 from earl.audit.rebuild import Replay
-from earl.engine.model import load
-from earl.engine.tokenizer import character_tokenizer
+from earl.engine.model import character_tokenizer, load
 from earl.runs.storage import step_name
 from earl.runs.trajectories import read
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn

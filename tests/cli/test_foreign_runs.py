@@ -25,8 +25,7 @@ import pytest
 from earl.cli.main import run
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
-from earl.parallel.selector.record import text_of
-from earl.parallel.selector.selector import Selector
+from earl.parallel.selector.selector import Selector, text_of
 from earl.recipe import build, dump, load_toml
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision
@@ -58,7 +57,7 @@ MODULES = (
     "earl.cli.contestants",
     "earl.cli.live.screen",
     "earl.cli.replay",
-    "earl.cli.stage",
+    "earl.cli.replay",
     "earl.cli.training",
     "earl.evaluate",
     "earl.report",

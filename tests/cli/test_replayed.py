@@ -6,8 +6,7 @@ from typing import Any
 
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
-from earl.parallel.selector.record import text_of
-from earl.parallel.selector.selector import Selector
+from earl.parallel.selector.selector import Selector, text_of
 from earl.runs.folder import create
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.explain import explain, lines
 from earl.dispatch.plan import plan, volume
+from earl.dispatch.predicted_cost import explain, lines
 from earl.dispatch.rows import columns, spread
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import transfers

@@ -10,9 +10,9 @@ from earl.dispatch.plan import volume
 from earl.dispatch.predicted_cost import GIGABIT, GPUS, RATES, contexts, entry, job, row_lengths, sizes
 from earl.dispatch.rows import columns
 from earl.errors import EarlError
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
 from earl.parallel.layout import Layout
+from earl.parallel.memory import known
 
 COLUMNS = columns(["tokens", "logprobs"])
 QWEN = known("Qwen2.5-72B").shape

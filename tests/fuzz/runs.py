@@ -73,8 +73,7 @@ def _decided(run: Path) -> None:
     """Give a run decisions, as a run with layouts to choose from has them."""
     from earl.parallel.layout import Choice, Layout
     from earl.parallel.memory import Load
-    from earl.parallel.selector.record import text_of
-    from earl.parallel.selector.selector import Selector
+    from earl.parallel.selector.selector import Selector, text_of
     from earl.runs.store import Store
     from earl.runs.tables import RecordedDecision
 

@@ -3,9 +3,9 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.arrangement import check_split, shares, smallest, splits
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
+from earl.parallel.layout import check_split, shares, smallest, splits
+from earl.parallel.memory import known
 
 QWEN_7B = known("Qwen2.5-7B").shape  # 28 heads, 4 key-value heads
 

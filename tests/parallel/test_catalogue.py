@@ -2,7 +2,7 @@
 
 import pytest
 
-from earl.parallel.catalogue import catalogue, known, nearest
+from earl.parallel.memory import catalogue, known, nearest
 
 MODELS = [*catalogue().values()]
 

@@ -1,4 +1,4 @@
-from earl.parallel.arrangement import fits, verdict
+from earl.parallel.layout import fits, verdict
 
 
 def test_a_margin_is_left() -> None:

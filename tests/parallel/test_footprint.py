@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.parallel.catalogue import known
 from earl.parallel.footprint import Training, adapter_parameters, forward_bytes, learner_bytes, sampler_bytes
-from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES
+from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, known
 
 QWEN = known("Qwen2.5-72B").shape
 SMALL = known("Qwen2.5-0.5B").shape

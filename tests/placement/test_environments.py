@@ -9,7 +9,7 @@ from ray.exceptions import RayActorError
 
 from earl.benchmarks.placements import differences, numbers
 from earl.benchmarks.training import trained
-from earl.engine.router import VersionsDiffer
+from earl.engine.samplers import VersionsDiffer
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
 from earl.placement.ray.rollout_actor import RemoteSampler

@@ -3,8 +3,8 @@
 from typing import Any
 
 from earl.config import Config
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
+from earl.parallel.memory import known
 from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.question import Question, Wish, question
 

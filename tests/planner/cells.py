@@ -2,7 +2,7 @@
 
 from earl.parallel.layout import Stage
 from earl.parallel.memory import Estimate
-from earl.planner.cell import PlanCell
+from earl.planner.stages import PlanCell
 
 
 def cell(

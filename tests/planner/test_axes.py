@@ -5,8 +5,8 @@ import re
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import of_gpus
+from earl.parallel.memory import known
 from earl.planner.question import Wish, contexts, numbers, responses, tps
 
 QWEN, SMALL = known("Qwen2.5-72B").shape, known("Qwen2.5-7B").shape

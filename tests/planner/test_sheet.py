@@ -2,9 +2,8 @@
 
 import pytest
 
-from earl.planner.grids import comparison_grid, duration, short, significant
 from earl.planner.plan import plan
-from earl.planner.sheet import sheet
+from earl.planner.sheet import comparison_grid, duration, sheet, short, significant
 from tests.planner.asked import asked
 
 

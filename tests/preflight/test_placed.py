@@ -7,13 +7,12 @@ import pytest
 from earl.cli.training import in_lines
 from earl.config import Config
 from earl.errors import EarlError
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
-from earl.parallel.memory import ModelShape
+from earl.parallel.memory import ModelShape, known
 from earl.preflight.cluster import Site, survey
-from earl.preflight.environment import check_batches
 from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.plan import RunPlan
+from earl.preflight.prompts import check_batches
 from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape

@@ -7,7 +7,7 @@ from earl.layouts import Layouts
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, ModelShape
 from earl.parallel.profile import Point, Timing
-from earl.parallel.selector.record import replayed
+from earl.parallel.selector.selector import replayed
 from earl.placement.costs import PlacedCosts
 from earl.placement.peers import WorkerLost
 from earl.profiling.kept import Profile

@@ -12,9 +12,8 @@ from torch import Tensor
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
 from earl.engine.model import Policy, tokenizer_of
-from earl.engine.router import Router, VersionsDiffer
 from earl.engine.sampler import Probe
-from earl.engine.samplers import make_sampler, split_of
+from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.engine.split import Meeting
 from earl.evaluate import Match
 from earl.group import GroupOf, TrajectorySummary

@@ -14,8 +14,7 @@ import ray
 
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
-from earl.dispatch.transports.base import Corrupted
-from earl.dispatch.transports.choice import Pace
+from earl.dispatch.transports.base import Corrupted, Pace
 from earl.dispatch.transports.objects import references_for
 from earl.errors import EarlError
 from earl.parallel.layout import Layout

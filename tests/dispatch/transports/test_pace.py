@@ -1,6 +1,6 @@
 """Which way is taken, from what ways took."""
 
-from earl.dispatch.transports.choice import AGAIN, KEPT, TRIALS, Pace
+from earl.dispatch.transports.base import AGAIN, KEPT, TRIALS, Pace
 
 TRUE = {"objects": 0.004, "peers": 0.006}
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from earl.benchmarks.hosts import run
 from earl.benchmarks.layouts import free_ports
+from earl.benchmarks.transfers import run
 
 
 class Evil:

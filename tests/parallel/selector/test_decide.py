@@ -10,9 +10,8 @@ from pydantic import TypeAdapter
 
 from earl.errors import EarlError
 from earl.parallel.layout import Bucket, Choice, Layout, bucket_of
-from earl.parallel.selector.decide import decide, weights
-from earl.parallel.selector.inputs import AHEAD, Candidate, Inputs, Left, Settings, StageState
-from earl.parallel.selector.record import expected_seconds, made_from, replayed, text_of
+from earl.parallel.selector.decide import AHEAD, Candidate, Inputs, Left, Settings, StageState, decide, weights
+from earl.parallel.selector.selector import expected_seconds, made_from, replayed, text_of
 
 CHOICES = [Choice("rollout", Layout(dp=8 // tp, tp=tp)) for tp in (1, 2, 4, 8)]
 PLACES = len(AHEAD)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from earl.parallel.layout import Choice, Layout
-from earl.parallel.selector.decide import totals
-from earl.parallel.selector.inputs import AHEAD, Candidate
+from earl.parallel.selector.decide import AHEAD, Candidate, totals
 
 ONCE = np.ones(len(AHEAD))
 """Every look-ahead stands for one step: eight in all."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earl.parallel.selector.inputs import AHEAD, Settings
+from earl.parallel.selector.decide import AHEAD, Settings
 from earl.parallel.selector.selector import FUTURES, room
 
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=40)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import devices
+from earl.parallel.memory import known
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
 from earl.parallel.throughput.step import Engine, fitted
 

@@ -1,7 +1,7 @@
 """KV room: what weights and workspace leave of each device, written out."""
 
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, devices
+from earl.parallel.memory import known
 from earl.parallel.throughput.step import TENSORRT_LLM, Engine, Precision, fitted
 
 QWEN = known("Qwen2.5-72B").shape

@@ -3,8 +3,8 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.catalogue import known
 from earl.parallel.hardware import devices
+from earl.parallel.memory import known
 from earl.parallel.throughput.step import (
     Engine,
     Precision,
