@@ -264,7 +264,7 @@ def checksum(shard: Shard) -> int:
     return value
 
 
-NAME = "objects"
+RAY_NAME = "objects"
 STORE_MIB = 1024
 
 
@@ -308,7 +308,7 @@ def through_ray(
 
 
 def rehearsed(hosts: int, rate: str) -> AbstractContextManager[RehearsedCluster]:
-    return owned(NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB)
+    return owned(RAY_NAME, hosts, rate, cpus=8, memory_mib=STORE_MIB)
 
 
 @contextmanager

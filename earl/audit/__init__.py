@@ -6,7 +6,7 @@ files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name ─▶
 from collections.abc import Callable, Iterator
 
 from earl.audit.case import Audit, Case, Check, Fault, Finding, Unchecked, Verdict
-from earl.audit.checks.seeds import check_advantages, check_mask, check_numbers, check_seals, check_seeds
+from earl.audit.checks import check_advantages, check_mask, check_numbers, check_seals, check_seeds
 from earl.audit.evidence import after_update, check_logprobs, shape, versions
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError

@@ -28,7 +28,9 @@ from earl.rehearsal.plan import (
     check,
     check_network,
     checked_name,
+    environment,
     link,
+    remember,
 )
 
 
@@ -45,48 +47,46 @@ def free_subnet() -> int:
     return free[0]
 
 
-# The processes of a host are identified by their namespace_path, never by name, so that no other process is affected.
+# The processes of a host are identified by their namespace, never by name, so that no other process is affected.
 
 PATIENCE_SECONDS = 30.0
 
 
-def inside(namespace_path: Path) -> list[int]:
-    """Process ids in the namespace_path that is bound to a file; none if no namespace_path is bound to it."""
-    found = _identity(namespace_path)
+def inside(namespace: Path) -> list[int]:
+    """Process ids in the namespace that is bound to a file; none if no namespace is bound to it."""
+    found = _identity(namespace)
     if found is None:
         return []
     members = [entry.name for entry in Path("/proc").iterdir() if found in _namespaces(entry)]
-    assert "self" not in members, f"{namespace_path} is the namespace_path of this very process"
+    assert "self" not in members, f"{namespace} is the namespace of this very process"
     return [int(member) for member in members if member.isdigit()]
 
 
-def send(namespace_path: Path, number: signal.Signals) -> int:
-    members = inside(namespace_path)
+def send(namespace: Path, number: signal.Signals) -> int:
+    members = inside(namespace)
     for member in members:
         with suppress(ProcessLookupError):  # it has ended
             os.kill(member, number)
     return len(members)
 
 
-def kill(namespace_path: Path) -> None:
-    """Kill the processes in a namespace_path until none is left. Raises EarlError if one cannot be killed."""
+def kill(namespace: Path) -> None:
+    """Kill the processes in a namespace until none is left. Raises EarlError if one cannot be killed."""
     end = time.monotonic() + PATIENCE_SECONDS
-    while send(namespace_path, signal.SIGKILL):
+    while send(namespace, signal.SIGKILL):
         if time.monotonic() > end:
-            raise EarlError(
-                f"processes {inside(namespace_path)} in {namespace_path} cannot be killed; see what they wait for"
-            )
+            raise EarlError(f"processes {inside(namespace)} in {namespace} cannot be killed; see what they wait for")
         time.sleep(0.05)
 
 
 def stopped(process: int) -> bool:
     with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
+        return Path(f"/proc/{process}/stat").read_text(errors="renamespace").rpartition(")")[2].split()[0] == "T"
     return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a path: the same for all paths to one namespace_path."""
+    """Device and inode of a path: the same for all paths to one namespace."""
     with suppress(OSError):
         return (status := path.stat()).st_dev, status.st_ino
     return None
@@ -138,7 +138,7 @@ def stop(cluster: RehearsedCluster, host: int) -> None:
 
 def joined_hosts(cluster: RehearsedCluster) -> set[int]:
     """The hosts that Ray's head considers alive now. Empty if the head does not answer."""
-    variables = {**os.environ, **plan.environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
+    variables = {**os.environ, **environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
     done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
     alive = done.stdout.split()
     return {host for host in cluster.workers if cluster.ip(host) in alive}
@@ -147,7 +147,7 @@ def joined_hosts(cluster: RehearsedCluster) -> set[int]:
 def _begin_node(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
     """Start a node's program in its own session: Ctrl-C is for the driver, not for the nodes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    variables = {**inherited, **HEALTH, **plan.environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {**inherited, **HEALTH, **environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
     with Path(cluster.folder, f"start-{host}.txt").open("wb") as log:
         return subprocess.Popen(
             command(cluster, host),
@@ -268,7 +268,7 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
     _free(plan.name, plan.hosts)
     folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
     cluster = replace(plan, subnet=free_subnet(), folder=str(folder))
-    plan.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
+    remember(cluster)  # first of all: from here on the leftovers of a kill can be found
     undo.callback(_remove, cluster)
     folder.mkdir(mode=0o700)
     for command in build(cluster):

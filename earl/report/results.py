@@ -310,8 +310,6 @@ def enlarged_range(losses: Sequence[float]) -> float:
 
 # Several runs side by side.
 
-Runs = Sequence[RunData]
-
 
 def curve_figures(runs: Runs) -> list[Figure]:
     """One plot for each opponent and seat, a line per run; the reader selects the measure."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from earl.errors import EarlError
-from earl.rehearsal import cluster, plan
 from earl.rehearsal import cluster as rehearsal
+from earl.rehearsal import plan
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +155,7 @@ def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: Rehearse
 
 def test_faults_befall_one_host_and_are_healed(cluster: RehearsedCluster) -> None:
     rehearsal.fail(cluster, 2, "kill")
-    assert cluster.inside(cluster.namespace(cluster, 2)) == []
+    assert rehearsal.inside(rehearsal.namespace_path(cluster, 2)) == []
     until(lambda: not look(cluster, 2).in_ray)
     assert [host.processes for host in rehearsal.status(cluster)] == ["running", "none", "running"]
     rehearsal.fail(cluster, 1, "freeze")

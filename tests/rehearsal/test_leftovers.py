@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from earl.errors import EarlError
-from earl.rehearsal import cluster, plan
 from earl.rehearsal import cluster as rehearsal
+from earl.rehearsal import plan
 from earl.rehearsal.owner import Owner
 from earl.rehearsal.plan import call, check_network
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
 
-# As `earl bench dispatch` does: transfers, and processes in them that wait for each other.
+# As `earl bench dispatch` does: hosts, and processes in them that wait for each other.
 WORK = """
 import os, sys, time
 from earl.benchmarks import transfers
@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def name() -> Iterator[str]:
     name = f"t{secrets.token_hex(3)}"
     yield name
-    for namespace in sorted(cluster.namespaces()):
+    for namespace in sorted(rehearsal.namespaces()):
         if namespace.startswith(f"{name}-"):  # of a test that failed
             call(("ip", "netns", "delete", namespace))
 
@@ -68,7 +68,7 @@ def running(process: int) -> bool:
 
 
 def left(name: str) -> list[str]:
-    namespaces = [own for own in cluster.namespaces() if own.startswith(f"{name}-")]
+    namespaces = [own for own in rehearsal.namespaces() if own.startswith(f"{name}-")]
     links = [line for line in call(("ip", "-br", "link")).splitlines() if line.startswith(f"{name}0")]
     return [*namespaces, *links, *map(str, Path("/tmp").glob(f"{name}-*")), *map(str, plan.root().glob(name))]
 
@@ -95,7 +95,7 @@ def test_killed_hosts_end_their_processes_and_the_next_start_removes_the_rest(na
     process.kill()
     process.communicate()
     until(lambda: not any(map(running, members)))
-    assert len(left(name)) == 6  # a switch and two transfers, an interface, a session folder and a state folder
+    assert len(left(name)) == 6  # a switch and two hosts, an interface, a session folder and a state folder
     with rehearsal.laid(f"{name}b", 1, "1gbit"):
         assert [own for own in left(name) if not own.startswith(f"{name}b") and f"/{name}b" not in own] == []
     assert left(name) == []
@@ -107,7 +107,7 @@ def test_a_bench_that_is_asked_to_end_leaves_nothing(number: signal.Signals) -> 
     command = [sys.executable, "-m", "earl.cli.main", "bench", "dispatch", "--hosts", "4", "--rate", "20mbit"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     until(lambda: (plan.root() / "dispatch").exists() or process.poll() is not None)
-    until(lambda: "dispatch-4" in cluster.namespaces() or process.poll() is not None)
+    until(lambda: "dispatch-4" in rehearsal.namespaces() or process.poll() is not None)
     process.send_signal(number)
     said = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, said
@@ -142,7 +142,7 @@ def test_after_a_restart_of_the_machine_only_files_are_removed(name: str) -> Non
         # All namespaces of that name were made since, by somebody else.
         assert rehearsal.sweep() == [name]
         assert not Path(cluster.folder).exists() and not plan.folder(name).exists()
-        assert {f"{name}-1", f"{name}-switch"} <= cluster.namespaces()
+        assert {f"{name}-1", f"{name}-switch"} <= rehearsal.namespaces()
 
 
 def test_a_cluster_that_stays_belongs_to_nobody_and_is_not_swept(name: str) -> None:
