@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.algorithms.registry import algorithm
-from earl.audit.case import Case, Fault, Finding, Unchecked
+from earl.audit.case import Case
+from earl.audit.findings import Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, more, runs, slots_of
 from earl.config import Config
 from earl.engine.model import load

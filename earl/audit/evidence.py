@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.audit.case import Case, Fault, Finding, Said, Unchecked
+from earl.audit.case import Case
+from earl.audit.findings import Fault, Finding, Said, Unchecked
 from earl.audit.rebuild import more
 from earl.engine.score import review
 from earl.rollout.pack import contexts, pack

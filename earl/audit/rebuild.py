@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.agents.chat import Chat
-from earl.audit.case import Fault, Finding
+from earl.audit.findings import Fault, Finding
 from earl.config import Config
 from earl.errors import boundary
 from earl.rollout.prompt import Completion

@@ -6,7 +6,7 @@ forward   weights + the optimizer's moments + layers at work + a layer's activat
 rollout   weights, shared by the devices of one copy + keys and values of the contexts
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from earl.parallel.memory import (
@@ -85,11 +85,14 @@ class LearnerBytes:
 
     @property
     def parts(self) -> dict[str, int]:
-        return {name: size for name, size in asdict(self).items() if name != "moment"}
+        return {name: getattr(self, name) for name in PARTS}
 
     @property
     def peak(self) -> int:
         return sum(self.parts.values())
+
+
+PARTS = ("weights", "gradients", "optimizer", "gathered", "buffers", "activations", "logits", "reference", "residue")
 
 
 class Moments:

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earl.audit.case import Fault, _rewards
+from earl.audit.case import _rewards
 from earl.audit.evidence import by_weights, gather
+from earl.audit.findings import Fault
 from earl.audit.rebuild import Replay
 from earl.engine.model import character_tokenizer, load
 from earl.runs.storage import step_name

@@ -335,7 +335,7 @@ def question(random: Random, place: Place) -> None:
         [text(random), f"{number}x8xH100", f"{number}xA100-80GB", f"1x{number}x{random.choice(TEXTS)}", "8xH100"]
     )
     with suppress(EarlError):
-        question.contexts(said, None, shape, "m")
+        question.contexts(question.Wish(contexts=said), shape, "m")
     with suppress(EarlError):
         question.responses(said)
     with suppress(EarlError):
