@@ -37,6 +37,7 @@ def show(name: str, as_json: bool) -> None:
     from earl.cli.text import clean
     from earl.envs import registry
 
+    registry.remember(name)
     spec = registry.spec(name)
     if as_json:
         return print_json({**asdict(spec), "scripted": names(name)})
@@ -65,6 +66,8 @@ def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
     from earl.envs import check as contract
     from earl.envs import registry
 
+    if name:
+        registry.remember(name)
     findings = {env: contract.check(env) for env in ([name] if name else registry.names())}
     if as_json:
         print_json({env: [asdict(finding) for finding in found] for env, found in findings.items()})

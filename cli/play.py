@@ -31,6 +31,7 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
     from earl.envs import registry
     from earl.errors import EarlError
 
+    registry.remember(env)
     task = registry.seats(env) == 1
     if task and seat:
         raise click.UsageError(f"{env} has one seat; leave out --seat.")

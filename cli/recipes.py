@@ -22,6 +22,7 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
 
     A flag of None was not given. Raises EarlError for an unknown environment, and an invalid or wrong recipe.
     """
+    registry.remember(env)
     registry.seats(env)  # report an unknown name before a missing recipe
     tree = load_toml(file or _packaged(env))
     table = tree.get("env")
@@ -73,7 +74,9 @@ def differences(before: Config, after: Config) -> Iterator[str]:
 def _packaged(env: str) -> Path:
     path = FOLDER / f"{env}.toml"
     if not path.is_file():
-        known = ", ".join(sorted(recipe.stem for recipe in FOLDER.glob("*.toml"))) or "none"
+        if registry.is_foreign(env):
+            return FOLDER / "_own.toml"
+        known = ", ".join(sorted(recipe.stem for recipe in FOLDER.glob("[!_]*.toml"))) or "none"
         raise EarlError(f"earl brings no recipe for {env!r} (it does for: {known}); give one with --config")
     return path
 

@@ -320,7 +320,7 @@ def _created(job: TrainingJob) -> RunFolder:
         return create(job.root, job.name, recipe)
     while True:
         with storage(job.root, then="start the run again"):
-            name = fresh_name(job.root, job.config.env.name)
+            name = fresh_name(job.root, job.config.env.name.replace(":", "-"))
         try:
             return create(job.root, name, recipe)
         except EarlError:

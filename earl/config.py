@@ -95,6 +95,8 @@ class ModelConfig(Section):
     """Width inside the feed-forward layers."""
     max_positions: int = Field(1024, ge=16)
     """Longest context that the model can see, in tokens."""
+    alphabet: Literal["ascii", "unicode"] = "ascii"
+    """What a new model reads and writes: `unicode` has a token for every byte of a character that is not ASCII."""
 
 
 class WarmStartConfig(Section):

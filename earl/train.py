@@ -13,6 +13,7 @@ from pathlib import Path
 from earl import evaluate
 from earl.config import Config
 from earl.context.limit import ContextWatch
+from earl.envs import registry
 from earl.errors import EarlError
 from earl.layouts import Layouts
 from earl.matches import MatchResult
@@ -188,6 +189,7 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     try:
         with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
             config = build(folder.recipe())
+            registry.allow(config.env.name)  # the first process may
             train(folder, config, EmbeddedBackend(config, peers), peers, StopRequest(), None)
     except WorkerLost:
         sys.exit(1)  # the lost worker or the first process reports the reason

@@ -3,6 +3,7 @@
 Also checks what an environment returns, since it may be the user's own code.
 """
 
+import inspect
 import reprlib
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """The rules in plain words, for models that have not been trained on this environment."""
     max_turns: int
     """Upper bound on the turns of an episode in which every action is legal."""
+    charges_truncation: bool = True
+    """Whether an episode that the environment truncates is charged as a forfeit."""
 
     observation_space = spaces.Text(max_length=4096, min_length=0, charset=CHARACTERS)
     action_space = spaces.Text(max_length=4096, min_length=0, charset=CHARACTERS)
@@ -77,6 +80,63 @@ class TextEnv(gymnasium.Env[str, str]):
         """The board that an observation shows, after `action` if given. None for other texts and illegal actions."""
         del observation, action
         return None
+
+
+class Plain(TextEnv):
+    """Any object with `reset` and `step`, as a TextEnv. What it leaves out has these consequences:
+
+    instructions    the docstring of its class
+    max_turns       an episode ends by the environment, by agent.max_turns or by the context limit
+    rule            every reply is an action; none is refused, and none is a forfeit
+    info["outcome"] a win, a draw or a loss by the sign of the sum of its rewards
+    draw            no board is shown
+    random_action, info["legal_actions"]  `earl envs check` cannot play it, and a reply's length is not checked ahead
+
+    An episode that it truncates ends there, and is not charged.
+    """
+
+    charges_truncation = False
+
+    def __init__(self, env: Any) -> None:
+        for name in ("reset", "step"):
+            if not callable(getattr(env, name, None)):
+                raise EarlError(f"{type(env).__name__} has no method {name}(); an environment needs reset and step")
+        self._env, self._total = env, 0.0
+        self._wanted = inspect.signature(env.reset).parameters
+        self.instructions = getattr(env, "instructions", None) or inspect.cleandoc(type(env).__doc__ or "")
+        self.max_turns = getattr(env, "max_turns", None) or MOST_TURNS
+        for name in ("rule", "draw", "random_action", "close"):
+            if callable(own := getattr(env, name, None)):
+                setattr(self, name, own)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        """The first observation; of `seed` and `options` it is given what it takes, and its info may be missing."""
+        given, self._total = {"seed": seed, "options": options}, 0.0
+        if all(one.kind is not one.VAR_KEYWORD for one in self._wanted.values()):
+            given = {name: value for name, value in given.items() if name in self._wanted}
+        returned = self._env.reset(**given)
+        return returned if isinstance(returned, tuple) else (returned, {})
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
+        observation, reward, terminated, truncated, info = _parts(
+            self._env.step(action), "step()", ("observation", "reward", "terminated", "truncated", "info")
+        )
+        if _is_reward(reward):
+            self._total += float(reward)
+        if terminated and isinstance(info, dict) and "outcome" not in info:
+            info = {**info, "outcome": OUTCOMES[1 - (self._total > 0) + (self._total < 0)]}
+        return observation, reward, terminated, truncated, info
+
+    def rule(self, action: str) -> str | None:
+        del action
+        return None
+
+
+def _parts(returned: Any, what: str, names: tuple[str, ...]) -> Any:
+    """What a method returned, if it is a tuple of that length. Raises EarlError otherwise."""
+    if not isinstance(returned, tuple) or len(returned) != len(names):
+        raise EarlError(f"{what} returned {reprlib.repr(returned)}; return the tuple ({', '.join(names)})")
+    return returned
 
 
 def checked_text(what: str, text: object, longest: int) -> str:
@@ -106,13 +166,15 @@ def checked_turns(turns: object) -> int:
 
 
 def checked_reset(returned: Any, longest: int) -> tuple[str, Info]:
-    observation, info = returned
+    observation, info = _parts(returned, "reset()", ("observation", "info"))
     return checked_text("the observation", observation, longest), _checked_info(info)
 
 
 def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, Info]:
     """Check what `step` returned and convert its numbers to plain ones. Raises EarlError that names the violation."""
-    observation, reward, terminated, truncated, info = returned
+    observation, reward, terminated, truncated, info = _parts(
+        returned, "step()", ("observation", "reward", "terminated", "truncated", "info")
+    )
     checked_text("the observation", observation, longest)
     if not _is_reward(reward):
         raise EarlError(

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from earl.envs import registry
-from earl.envs.base import OUTCOMES, Info, TextEnv, checked_reset, checked_step, checked_turns
+from earl.envs.base import OUTCOMES, Info, Plain, TextEnv, checked_reset, checked_step, checked_turns
 from earl.errors import EarlError, boundary
 
 # Random legal play. Environments without `info["legal_actions"]` offer `random_action(rng) -> str` instead.
@@ -47,6 +47,12 @@ def random_action(env: TextEnv, info: Info, rng: Random) -> str:
     if draw is None:
         raise EarlError(f"{type(env).__name__}: neither info['legal_actions'] nor random_action(rng) is there")
     return str(draw(rng))
+
+
+def playable(env: TextEnv) -> bool:
+    """Whether random legal actions are known."""
+    _, info = checked_reset(env.reset(seed=0), LONGEST)
+    return bool(info.get("legal_actions")) or hasattr(env, "random_action")
 
 
 def play(env: TextEnv, seed: int, opponent_seed: int | None = None) -> Iterator[Step]:
@@ -106,6 +112,8 @@ def _no_global_randomness(name: str, options: Options) -> Iterator[str]:
 
 def _illegal_changes_nothing(name: str, options: Options) -> Iterator[str]:
     """an illegal action changes nothing and is answered with the rule"""
+    if isinstance(registry.make(name, **options), Plain):
+        return  # its every reply is an action, or it answers as it likes
     for seed in SEEDS:
         env = registry.make(name, **options)
         expected = list(play(registry.make(name, **options), seed))
@@ -148,6 +156,8 @@ def _ends(name: str, options: Options) -> Iterator[str]:
 
 def _alphabet(name: str, options: Options) -> Iterator[str]:
     """observations and actions lie in their spaces, and every step says who speaks"""
+    if isinstance(registry.make(name, **options), Plain):
+        return  # any text is in its space, and a user speaks unless it says otherwise
     for seed in SEEDS:
         env = registry.make(name, **options)
         for step in play(env, seed):
@@ -162,6 +172,8 @@ def _alphabet(name: str, options: Options) -> Iterator[str]:
 def _single_use(name: str, options: Options) -> Iterator[str]:
     """a step before the reset or after the end is refused with EarlError"""
     env = registry.make(name, **options)
+    if isinstance(env, Plain):
+        return  # only ever reset before the first step, and after the last
     with suppress(EarlError):
         env.step("1")
         yield "a step before reset() is taken"
@@ -204,6 +216,10 @@ class RuleResult:
 def check(name: str) -> list[RuleResult]:
     """Check a registered environment against every rule. Raises EarlError if the name is unknown."""
     seats: list[Options] = [{"seat": 0}, {"seat": 1}] if registry.seats(name) == 2 else [{}]
+    with boundary():  # a fault is told by the rules
+        if not playable(registry.make(name, **seats[0])):
+            note = "not played: it gives neither info['legal_actions'] nor random_action(rng)"
+            return [RuleResult("it can be reset; the other rules are checked by playing at random", True, note)]
     return [_judge(rule, name, seats) for rule in RULES]
 
 

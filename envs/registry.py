@@ -1,5 +1,9 @@
 """Environments by name. A name maps to an import string, so that an environment is imported only when it is made.
 
+Names are those of earl, entry points of the group `earl.environments` that installed packages declare, and import
+strings such as "my_package.envs:Guess". An import string is code, and a run's folder that names one may come from
+anywhere: it is imported only when this user has named it on a command line before, or this process was told to.
+
 Importing this file also registers the environments of earl with gymnasium. Gymnasium 1.0 no longer loads plugins by
 itself, so its users import this file or name it in the id:
 
@@ -7,17 +11,23 @@ itself, so its users import this file or name it in the id:
 """
 
 import inspect
+import os
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from typing import TypeVar
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
 
 import gymnasium
 
-from earl.envs.base import TextEnv
-from earl.errors import EarlError, unknown
+from earl.envs.base import Plain, TextEnv
+from earl.errors import EarlError, boundary, unknown
 
-Factory = Callable[..., TextEnv]
+Factory = Callable[..., object]
 Target = TypeVar("Target", str, Factory)
 
 _targets: dict[str, str | Factory] = {
@@ -25,6 +35,10 @@ _targets: dict[str, str | Factory] = {
     "connect4": "earl.envs.games.env:connect4",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
 }
+ENTRY_POINTS = "earl.environments"
+PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+_allowed: set[str] = set()
+_remembered: set[str] = set()
 _loaded: dict[str, tuple[Factory, Mapping[str, inspect.Parameter]]] = {}
 
 GYMNASIUM_IDS = {
@@ -57,16 +71,20 @@ def register(name: str, target: Target) -> Target:
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted(_targets))
+    return tuple(sorted({*_targets, *_installed()}))
 
 
 def make(name: str, **options: object) -> TextEnv:
-    """Make a new environment. Raises EarlError for an unknown name or option, with the nearest known one."""
+    """Make a new environment. Raises EarlError for an unknown name or option, with the nearest known one, and for an
+    import string that nobody allowed."""
     factory, parameters = _load(name)
     for option in options:
         if option not in parameters:
             raise unknown(f"option of environment {name}", option, parameters)
-    return factory(**options)
+    env = factory(**options)
+    made = env if isinstance(env, TextEnv) else Plain(env)
+    _write_down(name)
+    return made
 
 
 def seats(name: str) -> int:
@@ -75,11 +93,11 @@ def seats(name: str) -> int:
 
 def spec(name: str) -> Spec:
     factory, parameters = _load(name)
-    env = factory()
+    env = make(name)
     observation, _ = env.reset(seed=0)
     return Spec(
         name=name,
-        target=f"{factory.__module__}:{factory.__qualname__}",
+        target=f"{factory.__module__}:{getattr(factory, '__qualname__', factory)}",
         options={option: parameter.default for option, parameter in parameters.items()},
         seats=seats(name),
         max_turns=env.max_turns,
@@ -90,23 +108,86 @@ def spec(name: str) -> Spec:
 
 def _load(name: str) -> tuple[Factory, Mapping[str, inspect.Parameter]]:
     if name not in _loaded:
-        if name not in _targets:
-            raise unknown("environment", name, _targets)
-        target = _targets[name]
+        known = {**_installed(), **_targets}
+        target = known[name] if name in known else _named(name)
         factory = _import(name, target) if isinstance(target, str) else target
         _loaded[name] = factory, inspect.signature(factory).parameters
     return _loaded[name]
 
 
+def is_path(name: str) -> bool:
+    """Whether a name is an import string, "module:attribute"."""
+    return PATH.fullmatch(name) is not None and name not in _targets
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an environment comes from an installed package or by its import string."""
+    return name in _installed() or is_path(name)
+
+
+def allow(name: str) -> None:
+    """Let this process import the environment of an import string."""
+    _allowed.add(name)
+
+
+def remember(name: str) -> None:
+    """Let this user's processes import the environment of an import string, which the user has just named, from the
+    first time on that it could be made."""
+    if is_path(name):
+        allow(name)
+        _remembered.add(name)
+
+
+def _write_down(name: str) -> None:
+    if name not in _remembered or name in _written():
+        return
+    path = _allowed_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{name}\n")
+
+
+def _written() -> list[str]:
+    path = _allowed_file()
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+def _allowed_file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "earl" / "environments"
+
+
+@cache
+def _installed() -> Mapping[str, str]:
+    """Entry points: name -> import string."""
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _named(name: str) -> str:
+    """The import string that a name is. Raises EarlError if it is none, or is not allowed."""
+    if not is_path(name):
+        raise unknown("environment", name, names())
+    if name not in _allowed and name not in _written():
+        raise EarlError(
+            f"environment {name!r} is code that a recipe names, and you never named it yourself; look at it, and where "
+            f"you trust it: earl envs check {name}"
+        )
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # as with `python -m`; last, so that nothing installed is hidden
+    return name
+
+
 def _import(name: str, target: str) -> Factory:
     module, _, attribute = target.partition(":")
-    try:
-        factory: Factory = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        rule = 'write the target as "module:attribute" of something that can be imported'
-        raise EarlError(f"environment {name!r}: cannot load {target!r} ({error}); {rule}") from error
-    return factory
+    factory: Any = None
+    with boundary() as fault:
+        factory = getattr(import_module(module), attribute)
+        inspect.signature(factory)
+    if fault.message:
+        rule = 'write the target as "module:attribute" of a class or function that can be imported here'
+        raise EarlError(f"environment {name!r}: cannot load {target!r} ({fault.message}); {rule}")
+    made: Factory = factory
+    return made
 
 
 for gymnasium_id, named in GYMNASIUM_IDS.items():
-    gymnasium.register(id=gymnasium_id, entry_point=_targets[named])
+    gymnasium.register(id=gymnasium_id, entry_point=str(_targets[named]))

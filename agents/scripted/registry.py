@@ -21,6 +21,8 @@ STRATEGIES: dict[str, Strategy] = {
 }
 """The board players without a depth; only "minimax" has one."""
 
+TEACHERS = {"arithmetic": arithmetic.POLICIES}
+"""Of tasks, by environment; a task that is not earl's has none."""
 WHOLE_TREE = frozenset({"perfect", "expert"})
 SMALL_ENOUGH = frozenset({"tictactoe"})
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
@@ -52,20 +54,20 @@ def player(name: str, env: str) -> ScriptedPlayer:
 @cache
 def agent(name: str, env: str) -> Agent:
     """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
-    if env != "arithmetic":
+    if environments.seats(env) == 2:
         return player(name, env)
     base, depth, epsilon = _parse(name)
-    if base not in arithmetic.POLICIES:
+    if base not in names(env):
         raise unknown("teacher", base, names(env))
     if depth is not None:
         raise EarlError(f"teacher {name!r}: nobody takes a depth in {env}; write {base!r}")
-    return arithmetic.ArithmeticAgent(arithmetic.POLICIES[base], epsilon)
+    return arithmetic.ArithmeticAgent(TEACHERS[env][base], epsilon)
 
 
 def names(env: str) -> tuple[str, ...]:
     """The names that `agent` accepts for an environment, without depth and epsilon."""
-    if env == "arithmetic":
-        return tuple(sorted(arithmetic.POLICIES))
+    if environments.seats(env) == 1:
+        return tuple(sorted(TEACHERS.get(env, ())))
     small = STRATEGIES.keys() - (frozenset() if env in SMALL_ENOUGH else WHOLE_TREE)
     return tuple(sorted({*small, "minimax"}))
 

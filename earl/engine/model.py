@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -31,12 +31,21 @@ TEMPLATE = (
 )
 
 
-def character_tokenizer() -> Any:
-    """A `transformers` fast tokenizer of 106 ids: 6 control tokens, 4 tags, 96 characters, no unknown token."""
+def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii") -> Any:
+    """A `transformers` fast tokenizer of 106 ids: 6 control tokens, 4 tags, 96 characters, no unknown token.
+
+    `unicode` has 256 more, a byte each: every other character is the bytes of its UTF-8.
+    """
     words = [*CONTROL, *TAGS, *CHARACTERS]
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
+    if alphabet == "ascii":
+        tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
+        tokenizer.decoder = decoders.Fuse()
+    else:
+        words += [f"<0x{byte:02X}>" for byte in range(256)]
+        known = {word: index for index, word in enumerate(words)}
+        tokenizer = Tokenizer(models.BPE(known, [], byte_fallback=True))
+        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(word, special=True) for word in CONTROL])
     # Tags are text that the model may write: decoding keeps them.
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in TAGS])
@@ -122,7 +131,9 @@ def shape(config: ModelConfig) -> ModelShape:
 
 
 def _described(config: ModelConfig, folder: Path | None) -> Any:
-    return AutoConfig.from_pretrained(folder, **CLOSED) if folder else _small(config, character_tokenizer())
+    return (
+        AutoConfig.from_pretrained(folder, **CLOSED) if folder else _small(config, character_tokenizer(config.alphabet))
+    )
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -169,14 +180,14 @@ def tensors_once(model: Any) -> dict[str, Tensor]:
 def make(config: ModelConfig, seed: int) -> Policy:
     if config.path is not None:
         return load(config.path)
-    tokenizer = character_tokenizer()
+    tokenizer = character_tokenizer(config.alphabet)
     torch.manual_seed(seed)
     return Policy(AutoModelForCausalLM.from_config(_small(config, tokenizer), attn_implementation=ATTENTION), tokenizer)
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
     if config.path is None:
-        return character_tokenizer()
+        return character_tokenizer(config.alphabet)
     return read_tokenizer(config.path, folder_of(config.path, weights=False))
 
 
@@ -231,7 +242,9 @@ def outline(model: ModelConfig) -> Policy:
     with _loading(model.path or "the recipe"):
         made = bare(_described(model, folder))
         _check_layers(made.config.get_text_config())
-    return Policy(made, character_tokenizer() if folder is None else read_tokenizer(str(model.path), folder))
+    return Policy(
+        made, character_tokenizer(model.alphabet) if folder is None else read_tokenizer(str(model.path), folder)
+    )
 
 
 def _numbers(model: Any) -> int:

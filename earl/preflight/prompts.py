@@ -14,7 +14,7 @@ from earl.config import AlgorithmConfig, Config
 from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.base import TextEnv
-from earl.envs.check import play
+from earl.envs.check import play, playable
 from earl.errors import EarlError, boundary
 from earl.evaluate import ANY, matches
 from earl.parallel.memory import ModelShape
@@ -233,15 +233,16 @@ def _actions(config: Config) -> Iterator[str]:
     if registry.seats(env) == 1:
         seats = [{}]
         names |= {config.warm_start.teacher} if config.warm_start.steps else set()
-        names |= {"solver"} if env == "arithmetic" else set()
+        names |= {"solver"} & {*scripted.names(env)}
     agents = [scripted.agent(name, env) for name in sorted(names)]
     for seat in seats:
         for seed in range(SEEDS):
             if agents:
                 own = agents[seed % len(agents)]
                 yield from _played(registry.make(env, **options, **seat), own, seed, config.agent.thinking)
-            for step in play(registry.make(env, **options, **seat), seed):
-                yield from step.info.get("legal_actions", ())
+            if playable(made := registry.make(env, **options, **seat)):
+                for step in play(made, seed):
+                    yield from step.info.get("legal_actions", ())
 
 
 def _played(env: TextEnv, agent: Agent, seed: int, thinking: bool) -> Iterator[str]:

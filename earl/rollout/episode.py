@@ -197,6 +197,8 @@ class Episode:
         if terminated:
             return self._end(StopReason.FINISHED, Outcome(info["outcome"]))
         if truncated:
+            if not self.env.charges_truncation:
+                return self._end(StopReason.TURN_LIMIT)
             return self._forfeit(StopReason.TURN_LIMIT)
         return self._continue(info, observation, closed=True)
 

@@ -9,12 +9,14 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
+from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
 from earl.engine.model import Policy, tokenizer_of
 from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.engine.split import Meeting
+from earl.envs import registry
 from earl.evaluate import Match
 from earl.group import GroupOf, TrajectorySummary
 from earl.placement.async_rollout import ContinuousFragment, Ticket
@@ -39,6 +41,14 @@ from earl.rollout.invented import Invention, rows_of
 from earl.rollout.prompt import Completion, Prompt
 from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
+
+
+def _told(recipe: Mapping[str, Any]) -> Config:
+    """The recipe of the run's driver, which may import its environment. Raises EarlError when this node cannot."""
+    config = build(recipe)
+    registry.allow(config.env.name)
+    registry.seats(config.env.name)
+    return config
 
 
 class EpisodePlayer(ExchangeMember, Alive):
@@ -114,7 +124,7 @@ class RolloutActor(EpisodePlayer):
         """Make the fragment, or replace its sampler; the old one is freed first. devices: the GPUs that it shares with
         learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
         show(devices)
-        config = build(recipe)
+        config = _told(recipe)
         policy = self._policy = self._policy or outline_of(config, source)
         self._leave()
         self._budget = self._budget or begun(config)
@@ -190,7 +200,7 @@ class SamplerActor(Alive):
         """See `RolloutActor.setup`."""
         assert meeting is None, "a sampler that environments ask at any time is whole"
         show(devices)
-        config = build(recipe)
+        config = _told(recipe)
         self._budget = Budget(None)
         self._sampler = make_sampler(config, outline_of(config, source))
         assert isinstance(self._sampler, Streams), "environments ask at any time"
@@ -269,7 +279,7 @@ class EnvironmentActor(EpisodePlayer):
         self, recipe: Mapping[str, Any], source: str | None, actors: Sequence[Any], number: int, life: int
     ) -> None:
         """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
-        config = build(recipe)
+        config = _told(recipe)
         self._budget = Budget(None)
         model = config.model.model_copy(update={"path": source}) if source else config.model
         self._actors[:] = self._actors or actors  # replacements are known already

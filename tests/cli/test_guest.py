@@ -1,0 +1,77 @@
+"""An environment of a package outside of earl, in German, Chinese and emoji: trained and read without touching earl."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from earl.envs import registry
+
+GUEST = Path(__file__).parent / "guest"
+ENV = "gast.welt:Raten"
+SHORT = ["--set", "rollout.episodes=8", "--set", "rollout.group_size=4", "--set", "evaluate.episodes=2"]
+SHORT += ["--set", "evaluate.final_episodes=2", "--set", "model.hidden=16", "--set", "model.layers=1"]
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A user of whom nothing is known yet, beside the package."""
+    own = {"XDG_CONFIG_HOME": str(tmp_path / "user"), "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{GUEST}"}
+    monkeypatch.setenv("XDG_CONFIG_HOME", own["XDG_CONFIG_HOME"])
+    monkeypatch.syspath_prepend(GUEST)
+    for name in ("_allowed", "_remembered"):
+        monkeypatch.setattr(registry, name, set())
+    monkeypatch.setattr(registry, "_loaded", {})
+    return own
+
+
+def test_a_guest_is_trained_and_read(earl: Callable, tmp_path: Path, user: dict[str, str]) -> None:
+    line = ["train", ENV, "--runs", tmp_path, "--name", "a", "--steps", "2", *SHORT, "--set", "run.processes=1"]
+    trained = earl(*line, "--set", "run.keep_trajectories_every=1", "--json")
+    assert trained.code == 0, trained.err
+    assert trained.json["evaluation"][0]["episodes_or_leaves"] == 2
+    for command in (["audit", "a"], ["eval", "a", "--episodes", "2"], ["report", "a"], ["replay", "a", "0"]):
+        said = earl(*command, "--runs", tmp_path)
+        assert said.code == 0, said
+    assert "Ist „" in earl("replay", "a", "0", "--runs", tmp_path).out
+    assert "对 oder 错" in earl("envs", "show", ENV).out
+    assert "not played" in earl("envs", "check", ENV).out
+
+
+def test_the_run_of_somebody_else_imports_nothing(
+    earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["train", ENV, "--runs", tmp_path, "--name", "a", "--steps", "1", *SHORT, "--set", "run.processes=1"]
+    assert earl(*line, "--set", "run.keep_trajectories_every=1").code == 0
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
+    for name in ("_allowed", "_remembered", "_loaded"):
+        getattr(registry, name).clear()
+    for command in (["audit", "a"], ["eval", "a", "--episodes", "2"]):
+        said = earl(*command, "--runs", tmp_path)
+        assert said.code == 2
+        assert f"you never named it yourself; look at it, and where you trust it: earl envs check {ENV}" in said.err
+    assert not (tmp_path / "another").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "where",
+    [
+        ["run.processes=2"],
+        ["placement.kind='disaggregated'", "placement.samplers=2"],
+        ["run.processes=1", "sampler.engine='vllm'", "sampler.kv_cache_gib=0.1"],
+    ],
+    ids=["two processes", "on Ray", "with vLLM"],
+)
+def test_a_guest_is_trained_in_other_processes(
+    start: Callable, tmp_path: Path, user: dict[str, str], where: list[str]
+) -> None:
+    if "vllm" in str(where):
+        pytest.importorskip("vllm", reason="vLLM is an extra")
+    settings = [part for setting in where for part in ("--set", setting)]
+    line = ["train", ENV, "--runs", tmp_path, "--name", "a", "--steps", "2", *SHORT, *settings]
+    with start(*line, env=user) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "environment" not in err and "solved" in out
