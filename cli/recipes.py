@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from earl.agents.scripted import registry as scripted
 from earl.config import Config
 from earl.envs import registry
 from earl.errors import EarlError
@@ -25,6 +26,8 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
     registry.remember(env)
     registry.seats(env)  # report an unknown name before a missing recipe
     tree = load_toml(file or _packaged(env))
+    if file is None and registry.is_foreign(env) and "random" in scripted.names(env):
+        tree["warm_start"] = {"steps": 20, "teacher": "random", "noise": 0.0}  # a new model learns how an action looks
     table = tree.get("env")
     settings = {"env.name": (table.get("name") if isinstance(table, dict) else None) or env, **flags}
     config = build(override(_set(tree, settings), assignments))

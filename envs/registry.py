@@ -91,6 +91,11 @@ def seats(name: str) -> int:
     return 2 if "seat" in _load(name)[1] else 1
 
 
+def offers(name: str, method: str) -> bool:
+    """Whether the class of an environment has a method; of a function that makes one it is not known."""
+    return hasattr(_load(name)[0], method)
+
+
 def spec(name: str) -> Spec:
     factory, parameters = _load(name)
     env = make(name)

@@ -7,7 +7,7 @@ import pytest
 from earl.preflight import preflight
 from earl.recipe import build, load_toml
 
-RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("[!_]*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from earl.envs.base import TextEnv
 from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
 
-Policy = Callable[[ArithmeticEnv, Random], str]
+Policy = Callable[[Any, Random], str]
+"""The action of an environment's present state; `anything` suits every environment with a `random_action`."""
 
 GIVES_UP = 0.25
 """The thinker's probability of answering early, before each step of the chain."""
@@ -32,8 +34,10 @@ def thinker(env: ArithmeticEnv, rng: Random) -> str:
     return f"<think>{''.join(f';{result}' for result in results[1 : done + 1])}</think>{results[done]}"
 
 
-def anything(env: ArithmeticEnv, rng: Random) -> str:
-    return env.random_action(rng)
+def anything(env: Any, rng: Random) -> str:
+    if not hasattr(env, "random_action"):
+        raise EarlError(f"it has no random_action, so `random` cannot act in {type(env).__name__}")
+    return str(env.random_action(rng))
 
 
 POLICIES: dict[str, Policy] = {"random": anything, "solver": solver, "thinker": thinker}
@@ -47,7 +51,7 @@ class ArithmeticAgent:
     epsilon: float = 0.0
 
     def act(self, env: TextEnv, rng: Random) -> str:
-        if not isinstance(env, ArithmeticEnv):
+        if not isinstance(env, ArithmeticEnv) and self.policy is not anything:
             raise EarlError(f"a solver of arithmetic cannot act in {type(env).__name__}")
         if self.epsilon and rng.random() < self.epsilon:
             return anything(env, rng)

@@ -22,7 +22,7 @@ STRATEGIES: dict[str, Strategy] = {
 """The board players without a depth; only "minimax" has one."""
 
 TEACHERS = {"arithmetic": arithmetic.POLICIES}
-"""Of tasks, by environment; a task that is not earl's has none."""
+"""Of tasks, by environment; a task that is not earl's has `random` alone, where it has a `random_action`."""
 WHOLE_TREE = frozenset({"perfect", "expert"})
 SMALL_ENOUGH = frozenset({"tictactoe"})
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
@@ -61,15 +61,22 @@ def agent(name: str, env: str) -> Agent:
         raise unknown("teacher", base, names(env))
     if depth is not None:
         raise EarlError(f"teacher {name!r}: nobody takes a depth in {env}; write {base!r}")
-    return arithmetic.ArithmeticAgent(TEACHERS[env][base], epsilon)
+    return arithmetic.ArithmeticAgent(_teachers(env)[base], epsilon)
 
 
 def names(env: str) -> tuple[str, ...]:
     """The names that `agent` accepts for an environment, without depth and epsilon."""
     if environments.seats(env) == 1:
-        return tuple(sorted(TEACHERS.get(env, ())))
+        return tuple(sorted(_teachers(env)))
     small = STRATEGIES.keys() - (frozenset() if env in SMALL_ENOUGH else WHOLE_TREE)
     return tuple(sorted({*small, "minimax"}))
+
+
+def _teachers(env: str) -> dict[str, arithmetic.Policy]:
+    formats: dict[str, arithmetic.Policy] = (
+        {"random": arithmetic.anything} if environments.offers(env, "random_action") else {}
+    )
+    return TEACHERS.get(env, formats)
 
 
 def _parse(name: str) -> tuple[str, str | None, float]:

@@ -39,6 +39,25 @@ def test_a_guest_is_trained_and_read(earl: Callable, tmp_path: Path, user: dict[
     assert "not played" in earl("envs", "check", ENV).out
 
 
+def test_a_new_model_learns_from_the_format_alone_how_an_action_looks(
+    earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "digits_here.py").write_text(
+        "class Digit:\n"
+        "    def reset(self):\n        return '?'\n"
+        "    def step(self, action):\n        return '.', float(action == '7'), True, False, {}\n"
+        "    def random_action(self, rng):\n        return str(rng.randint(0, 9))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "digits_here:Digit", "--runs", tmp_path, "--steps", "2", "--set", "run.processes=1"]
+    said = earl(*line, "--set", "warm_start.steps=10", "--json")
+    assert said.code == 0, said.err
+    assert Path(said.json["path"]).name == "digits_here-Digit-1"
+    assert "illegal 0.0%" in said.err
+    assert earl("envs", "check", "digits_here:Digit").code == 1  # its reset takes no seed
+    assert "reset(seed=…) changes nothing" in earl("envs", "check", "digits_here:Digit").out
+
+
 def test_the_run_of_somebody_else_imports_nothing(
     earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
