@@ -320,6 +320,6 @@ def _steps(frame: Frame, columns: int) -> str:
     middle = f"step {(frame.left + frame.right) / 2:.0f}" if frame.right - frame.left > 1 else "step"
     room = columns - len(first) - len(last)
     if room < len(middle) + 2:
-        return f"{first}{last:>{max(1, columns - len(first))}}"
+        return f"{first}{last:>{max(1, columns - len(first))}}"[: max(0, columns)]
     before = columns // 2 - len(middle) // 2 - len(first)
     return f"{first}{'':{before}}{middle}{last:>{room - before - len(middle) + len(last)}}"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from earl.cli.live.canvas import Curve, Frame, Span, bar, fit, plot, raster, row_of, sparkline, ticks
@@ -90,6 +90,7 @@ points = st.lists(st.tuples(st.integers(0, 5000), st.floats(width=32)), max_size
 
 
 @given(points, st.integers(1, 120), st.integers(1, 40), st.booleans())
+@example([(1000, 1.5e16)], 16, 14, False)
 def test_a_plot_never_leaves_its_rectangle(
     points: list[tuple[int, float]], width: int, height: int, ascii_only: bool
 ) -> None:
