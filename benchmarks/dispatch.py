@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from earl.benchmarks import hosts as machines
 from earl.benchmarks import objects
+from earl.benchmarks import transfers as machines
 from earl.benchmarks.rollout import interval
 from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, Timings, TransferCase, TransferTiming, work
 from earl.dispatch.plan import Leg, TransferPlan, plan, volume

@@ -28,11 +28,10 @@ from earl.batch import Batch, offsets_of
 from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
-from earl.engine.model import Policy
+from earl.engine.model import Policy, character_tokenizer
 from earl.engine.ranks import Replicas
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
-from earl.engine.tokenizer import character_tokenizer
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 

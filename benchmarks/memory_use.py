@@ -27,11 +27,10 @@ from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy
+from earl.engine.model import Policy, character_tokenizer
 from earl.engine.ranks import Ranks, Replicas
 from earl.engine.sharding.mesh import Mesh, joined_mesh
 from earl.engine.sharding.shards import Shards
-from earl.engine.tokenizer import character_tokenizer
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 from earl.rollout.prompt import Prompt

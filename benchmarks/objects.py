@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from earl.benchmarks.hosts import Seat
 from earl.benchmarks.transfers import (
     PATIENCE_SECONDS,
+    Seat,
     Timings,
     TransferCase,
     TransferTiming,
@@ -28,8 +28,7 @@ from earl.dispatch.transports.controller import CONTROLLER, cut, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened, reached
 from earl.rehearsal.cluster import rehearsed as owned
-from earl.rehearsal.plan import RehearsedCluster
-from earl.rehearsal.state import attach
+from earl.rehearsal.plan import RehearsedCluster, attach
 
 NAME = "objects"
 STORE_MIB = 1024

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.benchmarks.growth import KNOWN, NEW, Random, Shape
+from earl.benchmarks.forecast import KNOWN, NEW, Random, Shape
 from earl.parallel.layout import Choice, Layout, Stage
 from earl.parallel.memory import Load
 from earl.seeds import derive

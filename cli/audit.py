@@ -10,7 +10,7 @@ from earl.cli.options import json_option, print_json, runs_option
 from earl.cli.text import clean, console, one_line, table
 
 if TYPE_CHECKING:
-    from earl.audit.findings import Audit, Finding, Verdict
+    from earl.audit.case import Audit, Finding, Verdict
 
 SHOWN = 20
 FOUND = 1

@@ -57,7 +57,7 @@ def status(name: str, as_json: bool) -> None:
     """
     from earl.cli.text import console, table
     from earl.rehearsal.cluster import status as look
-    from earl.rehearsal.state import load
+    from earl.rehearsal.plan import load
 
     cluster = load(name)
     hosts = [asdict(host) for host in look(cluster)]
@@ -93,7 +93,7 @@ def fail(host: int, how: str, name: str) -> None:
     freeze     all its processes stand still; thaw: they go on
     """
     from earl.rehearsal.cluster import fail as befall
-    from earl.rehearsal.state import load
+    from earl.rehearsal.plan import load
 
     befall(load(name), host, how)
 
@@ -107,6 +107,6 @@ def heal(host: int, name: str) -> None:
     As a machine that comes back: its link is up, what ran there is gone, and a fresh Ray node joins.
     """
     from earl.rehearsal.cluster import heal as restart
-    from earl.rehearsal.state import load
+    from earl.rehearsal.plan import load
 
     restart(load(name), host)

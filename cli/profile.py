@@ -84,9 +84,8 @@ def command(
 
     from earl import preflight  # imports torch, which --help and errors in a recipe do not need
     from earl.engine.model import shape
-    from earl.profiling.campaign import campaign
+    from earl.profiling.campaign import campaign, grid_of
     from earl.profiling.kept import key_of, path_of, read
-    from earl.profiling.points import grid_of
     from earl.stopping import stopping_on_signals
 
     preflight.check_address(recipe, names_address(paths, assignments))

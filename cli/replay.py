@@ -1,19 +1,188 @@
 """`earl replay`: shows a stored episode turn by turn."""
 
+import math
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from earl.cli.options import json_option, print_json, runs_option
-from earl.cli.text import console, one_line
+from earl.cli.text import clean, console, one_line, table
+from earl.envs import registry
+from earl.errors import boundary
+from earl.report.data import Decoder
+from earl.trajectory import Author, TrainingRecord, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from earl.cli.stage import Scene
     from earl.runs.folder import RunFolder
     from earl.trajectory import TrainingRecord, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a reply, or the few that together make one character."""
+
+    text: str
+    author: str
+    logprob: float
+    """The sampler's."""
+    learned: bool | None
+    """Whether it was learned from; None if that was not stored."""
+    new_logprob: float | None
+    """The learner's after the update; None if it was not learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One turn. A last scene without a reply holds what came after the last reply."""
+
+    given: tuple[tuple[str, str], ...]
+    """(author, text) of each stretch of the new part of the prompt."""
+    reply: tuple[Token, ...]
+    action: str | None
+    summary: bool
+    reward: float | None
+    advantage: float | None
+    board: tuple[tuple[str, ...], ...] | None
+    """The board after the action; None if the environment draws none."""
+
+
+def scenes(
+    trajectory: Trajectory, experience: TrainingRecord | None, decoder: Decoder, options: Mapping[str, Any]
+) -> list[Scene]:
+    """The turns of an episode. `options` are those of the environment, which draws the boards."""
+    found, reached = [], 0
+    if experience is not None and (len(experience.mask), len(experience.advantages)) != (
+        len(trajectory.tokens),
+        len(trajectory.turns),
+    ):
+        experience = None  # it is of another episode
+    for number, turn in enumerate(trajectory.turns):
+        given = _given(trajectory, reached, turn.action_start, decoder)
+        reply = tuple(_reply(trajectory, turn, experience, decoder))
+        advantage = float(experience.advantages[number]) if experience else None
+        board = _board(trajectory.task.env, options, given, turn.action)
+        found.append(Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board))
+        reached = turn.end
+    rest = _given(trajectory, reached, len(trajectory.tokens), decoder)
+    return [*found, Scene(rest, (), None, False, None, None, None)] if rest else found
+
+
+def _given(trajectory: Trajectory, start: int, end: int, decoder: Decoder) -> tuple[tuple[str, str], ...]:
+    runs = groupby(range(max(0, start), end), key=lambda place: int(trajectory.authors[place]))
+    stretches = [(author, list(places)) for author, places in runs]
+    return tuple(
+        (name(author), decoder.whole(trajectory.tokens[run[0] : run[-1] + 1].tolist())) for author, run in stretches
+    )
+
+
+def _reply(trajectory: Trajectory, turn: Turn, experience: TrainingRecord | None, decoder: Decoder) -> Iterator[Token]:
+    for text, first, last in decoder.pieces(trajectory.tokens[turn.action_start : turn.end].tolist()):
+        span = slice(turn.action_start + first, turn.action_start + last)
+        learned = bool(experience.mask[span].all()) if experience else None
+        new = float(experience.logprobs[span].sum()) if experience and learned else None
+        author = name(int(trajectory.authors[span.start]))
+        yield Token(text, author, float(trajectory.logprobs[span].sum()), learned, new)
+
+
+def _board(
+    env: str, options: Mapping[str, Any], given: Sequence[tuple[str, str]], action: str | None
+) -> tuple[tuple[str, ...], ...] | None:
+    """The board of an observation; None if it shows none or the environment fails."""
+    observation = "".join(text for author, text in given if author == "environment")
+    with boundary():
+        drawn = registry.make(env, **options).draw(observation, action)
+        return None if drawn is None else drawn.cells
+    return None
+
+
+def name(author: int) -> str:
+    return Author(author).name.lower() if author in list(Author) else f"author {author}"
+
+
+STYLES = {
+    "template": "dim",
+    "environment": "cyan",
+    "tool": "magenta",
+    "thinking": "yellow",
+    "action": "bold green",
+}
+LEGEND = "template environment tool thinking action"
+NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
+KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
+
+
+def print_all(head: str, played: Sequence[Scene], console: Console, logprobs: bool) -> None:
+    console.print(_legend(head))
+    for number, scene in enumerate(played):
+        console.print(_scene(scene, number, len(played), logprobs))
+
+
+def step_through(head: str, played: Sequence[Scene], console: Console, logprobs: bool, key: Callable[[], str]) -> None:
+    """Show one turn at a time, until the user leaves or goes past the last. `key` waits for a key."""
+    place = 0
+    while place < len(played):
+        console.clear()
+        console.print(_legend(head))
+        console.print(_scene(played[place], place, len(played), logprobs))
+        console.print(Text(KEYS, "dim"))
+        pressed = key()
+        if pressed in LEAVE:
+            return
+        if pressed in CHANCES:
+            logprobs = not logprobs
+        elif pressed in BACK:
+            place = max(0, place - 1)
+        elif pressed in NEXT:
+            place += 1
+
+
+def _legend(text: str) -> Text:
+    legend = Text.assemble(*((f"{author} ", STYLES[author]) for author in LEGEND.split()))
+    return Text(clean(text), "bold").append("\n").append_text(legend)
+
+
+def _scene(scene: Scene, number: int, count: int, logprobs: bool) -> RenderableType:
+    title = f"turn {number} of {count}" if scene.reply else "after the last turn"
+    parts: list[RenderableType] = [Text(f"\n── {title} ──"), Text.assemble(*(_inked(*said) for said in scene.given))]
+    if scene.reply:
+        written = [_inked(token.author, token.text) for token in scene.reply]
+        parts.append(Text.assemble(("reply  ", "dim"), *written))
+        if logprobs:
+            parts.append(_chances(scene.reply))
+        if scene.board:
+            parts.append(Text("\n".join(" ".join(clean(cell) or "·" for cell in row) for row in scene.board)))
+        parts.append(Text(_result(scene)))
+    return Group(*parts)
+
+
+def _inked(author: str, text: str) -> tuple[str, str]:
+    return clean(text), STYLES.get(author, "red")
+
+
+def _chances(reply: Sequence[Token]) -> Table:
+    columns = ("token", "log-prob", "probability", "after the update", "learned from")
+    rows = []
+    for token in reply:
+        new = "" if token.new_logprob is None else f"{token.new_logprob:.4f}"
+        learned = {True: "yes", False: "no", None: "not stored"}[token.learned]
+        shown, chance = Text(*_inked(token.author, repr(token.text))), math.exp(min(0.0, token.logprob))
+        rows.append((shown, f"{token.logprob:.4f}", f"{chance:.1%}", new, learned))
+    return table(columns, rows, right=columns[1:])
+
+
+def _result(scene: Scene) -> str:
+    kind = "no legal action" if scene.action is None else f"action {clean(scene.action)!r}"
+    kind = "a summary" if scene.summary else kind
+    advantage = "" if scene.advantage is None else f"   advantage {scene.advantage:+.4f}"
+    return f"{kind}   reward {scene.reward:g}{advantage}"
 
 
 @click.command()
@@ -31,10 +200,8 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     terminal n or Enter goes on, p goes back, l shows log-probs and q leaves; elsewhere all turns are printed.
     """
     from earl.cli.players import need_run
-    from earl.cli.stage import scenes
     from earl.recipe import build
-    from earl.report.data import model_facts
-    from earl.report.decoding import Decoder
+    from earl.report.data import Decoder, model_facts
 
     folder = need_run(root, run)
     step, number = _place(episode, step)
@@ -45,13 +212,13 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     if as_json:
         print_json(_object(folder.name, step, number, trajectory, played))
         return
-    from earl.cli import stage
+    from earl.cli import replay
 
     out = console()
     if sys.stdin.isatty() and sys.stdout.isatty() and not out.is_dumb_terminal:
-        stage.step_through(head, played, out, logprobs, click.getchar)
+        replay.step_through(head, played, out, logprobs, click.getchar)
     else:
-        stage.print_all(head, played, out, logprobs)
+        replay.print_all(head, played, out, logprobs)
 
 
 def _place(episode: str, step: int | None) -> tuple[int | None, int]:

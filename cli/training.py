@@ -28,7 +28,7 @@ from earl.matches import MatchResult
 from earl.observer import Observers
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
-from earl.preflight.hardware import size
+from earl.preflight.cluster import size
 from earl.recipe import build, dump
 from earl.runs import checkpoint, signing
 from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, rewrite

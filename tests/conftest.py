@@ -82,7 +82,7 @@ def chatml():
 @pytest.fixture(scope="session")
 def characters():
     """Earl's own tokenizer."""
-    from earl.engine.tokenizer import character_tokenizer
+    from earl.engine.model import character_tokenizer
 
     return character_tokenizer()
 

@@ -11,7 +11,7 @@ AT_THE_ROOT = ("agents", "benchmarks", "cli", "envs")
 SMALL = 100
 """Lines: a larger module that one other imports is a file of its own for its size."""
 PLUG_INS = (
-    *("earl/algorithms/", "earl/audit/checks/", "earl/dispatch/transports/", "earl/trackers/"),
+    *("earl/algorithms/", "earl/dispatch/transports/", "earl/trackers/"),
     *("agents/scripted/", "benchmarks/", "envs/adapters/", "envs/games/", "envs/tools/"),
 )
 """Folders of things that are found by name: a registry imports each, or nothing does."""

@@ -5,6 +5,22 @@ from functools import cache, lru_cache
 
 from earl.envs.games.base import Game, State
 
+
+def anything(game: Game, state: State) -> tuple[int, ...]:
+    return game.legal(state)
+
+
+def heuristic(game: Game, state: State) -> tuple[int, ...]:
+    """Win if a move wins at once, else block such a move of the opponent, else play closest to the centre."""
+    player = state.player
+    legal = game.legal(state)
+    return (
+        game.wins(state, player)
+        or game.wins(state, 1 - player)
+        or next((move,) for move in game.centre_first if move in legal)
+    )
+
+
 # Search to a fixed depth: negamax with alpha-beta pruning (Knuth and Moore 1975) and a transposition table.
 
 WIN = 1000

@@ -6,7 +6,7 @@
 import re
 from functools import cache, partial
 
-from earl.agents.scripted import arithmetic, perfect, simple
+from earl.agents.scripted import arithmetic, perfect
 from earl.agents.scripted.base import Agent, ScriptedPlayer, Strategy
 from earl.envs import registry as environments
 from earl.errors import EarlError, unknown
@@ -14,8 +14,8 @@ from earl.errors import EarlError, unknown
 DEFAULT_DEPTH, MAX_DEPTH = 4, 9
 
 STRATEGIES: dict[str, Strategy] = {
-    "random": simple.anything,
-    "heuristic": simple.heuristic,
+    "random": perfect.anything,
+    "heuristic": perfect.heuristic,
     "perfect": perfect.perfect,
     "expert": perfect.expert,
 }

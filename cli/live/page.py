@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from earl.cli.live import growth, learning
-from earl.cli.live.canvas import bar
+from earl.cli.live import growth
+from earl.cli.live.canvas import BAD, DIM, GOOD, WARN, Line, Span, bar, duration, fit, heading, percent, safe, wrapped
 from earl.cli.live.context import authors
 from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
-from earl.cli.live.spans import BAD, DIM, GOOD, WARN, Line, Span, duration, fit, heading, percent, safe, wrapped
 
 STYLES = {
     "training": GOOD,
@@ -65,8 +64,8 @@ def _alerts(run: RunNow, width: int) -> list[Line]:
 
 Draw = Callable[[RunNow, int, int, bool], list[Line]]
 PANELS: tuple[tuple[str, Draw], ...] = (
-    ("strength", learning.strength),
-    ("training", learning.signals),
+    ("strength", growth.strength),
+    ("training", growth.signals),
     ("context", growth.context),
     ("authors", growth.written_by),
     ("time", growth.stages),
@@ -152,7 +151,7 @@ def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[in
 
 def _panel(run: RunNow, panel: tuple[str, Draw], width: int, height: int, ascii_only: bool) -> list[list[Span]]:
     name, drawing = panel
-    title = learning.strength_title(run) if name == "strength" else TITLES[name]
+    title = growth.strength_title(run) if name == "strength" else TITLES[name]
     lines: list[Line] = [heading(title, width, ascii_only)]
     lines += drawing(run, width, height - 1, ascii_only) if height > 1 else []
     return [fit(line, width) for line in (lines + [[]] * height)[:height]]

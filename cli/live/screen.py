@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from earl.cli.live.now import RunNow
+from earl.cli.live.canvas import Line, to_text
+from earl.cli.live.now import Reader, RunNow
 from earl.cli.live.page import PANELS, arrange, body, draw, header
-from earl.cli.live.reader import Reader
-from earl.cli.live.spans import Line, to_text
 
 _ACTIONS = {
     "quit": ("q", "Q", "\x04"),

@@ -1,13 +1,12 @@
 """The audit of a run: replays its stored episodes and checks everything stored about them.
 
-files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name (registry) ─▶ findings with place and cause
+files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name (checks) ─▶ findings with place and cause
 """
 
 from collections.abc import Callable
 
-from earl.audit.case import Case
-from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
-from earl.audit.registry import CHECKS, FILES, FILES_QUESTION, SIGNATURES, SIGNATURES_QUESTION
+from earl.audit.case import Audit, Case, Fault, Finding, Unchecked, Verdict
+from earl.audit.checks import CHECKS, FILES, FILES_QUESTION, SIGNATURES, SIGNATURES_QUESTION
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder

@@ -18,10 +18,9 @@ from earl.batch import Batch, Rows, repeats
 from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
-from earl.engine.micro_batches import Chunk, R, RowShare, chunks, minibatches, order_of, silent
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
-from earl.engine.score import Scores
+from earl.engine.score import Chunk, R, RowShare, Scores, chunks, minibatches, order_of, silent
 from earl.engine.train_state import TrainState
 from earl.errors import EarlError, OutOfMemory
 from earl.rollout.pack import complete

@@ -4,19 +4,248 @@ generate: split prompts into waves that fit, prefill what no slot holds, then ch
 """
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import count, groupby, takewhile
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
 
-from earl.engine.kv_batches import Contexts, need, waves
 from earl.engine.model import Policy, allocated, bare, head, hidden_states, shape_of, tensors_once
 from earl.engine.sampler import Probe, Sampler, check
-from earl.parallel.memory import kv_bytes
+from earl.errors import EarlError
+from earl.parallel.memory import PASS_TOKENS, kv_bytes, room_for
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
+
+
+@dataclass(slots=True)
+class Window:
+    """Which part of the slots the next forward pass reads and writes."""
+
+    slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [B], the slot of each row
+    positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))  # [B, Q]
+    length: int = 0  # positions to attend to
+    room: int = sys.maxsize  # the most positions of all slots together
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, [slots, positions, heads, head size], grown by doubling."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.window = window
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
+        self.keys, keys = _exchange(self.keys, key_states, self.window)
+        self.values, values = _exchange(self.values, value_states, self.window)
+        return keys, values
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    def __init__(self, num_layers: int, room: int = sys.maxsize) -> None:
+        self.window = Window(room=room)
+        super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+
+    def fits(self, num_slots: int, num_positions: int) -> bool:
+        first = self.layers[0].keys
+        slots, positions = first.shape[:2] if first is not None else (0, 0)
+        return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
+        source, target = torch.tensor(sources), torch.tensor(targets)
+        for layer in self.layers:
+            layer.keys, layer.values = (
+                _copied(s, source, target, length, self.window.room) for s in (layer.keys, layer.values)
+            )
+
+
+def _copied(store: Tensor, source: Tensor, target: Tensor, length: int, room: int) -> Tensor:
+    store = _grown(store, int(target.max()) + 1, length, room)
+    part = store[:, :length]
+    part.index_copy_(0, target, part.index_select(0, source))
+    return store
+
+
+def _exchange(store: Tensor | None, states: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Write `states`, growing the store as needed; return it and the read part, [B, heads, length, head size]."""
+    if store is None:
+        store = states.new_zeros(0, 0, states.shape[1], states.shape[3])
+    store = _grown(store, int(window.slots.max()) + 1, int(window.positions.max()) + 1, window.room)
+    store[window.slots[:, None], window.positions] = states.transpose(1, 2)
+    return store, store[:, : window.length].index_select(0, window.slots).transpose(1, 2)
+
+
+def _grown(store: Tensor, num_slots: int, num_positions: int, room: int) -> Tensor:
+    slots, positions, heads, size = store.shape
+    needed = (max(slots, room_for(num_slots)), max(positions, room_for(num_positions)))
+    if needed[0] * needed[1] > room:
+        needed = (max(slots, num_slots), max(positions, num_positions))
+    if needed == (slots, positions):
+        return store
+    # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
+    larger = store.new_zeros(*needed, heads, size)
+    larger[:slots, :positions] = store
+    return larger
+
+
+def need(prompt: Prompt) -> int:
+    """The most positions of a prompt and its reply; padding writes to the last, which is never read."""
+    return len(prompt.tokens) + prompt.max_tokens
+
+
+def waves(needs: Sequence[int], room: int) -> list[list[int]]:
+    """Indices of the prompts, in as few waves as possible: needs [5, 9, 4, 5], room 10 give [1], [0, 3], [2]. Slots
+    are as long as the longest prompt of a wave, so prompts of similar length go together. needs: positions of each
+    prompt; room: of all slots together. Raises EarlError when the longest alone does not fit."""
+    left = sorted(range(len(needs)), key=lambda number: -needs[number])
+    if left and (longest := needs[left[0]]) > room:
+        raise EarlError(
+            f"an episode needs keys and values for {longest} tokens, and sampler.kv_cache_gib has room for {room}; "
+            "raise it, split the sampler over more processes with sampler.tp, or lower the context limit"
+        )
+    planned = []
+    while left:
+        size = room // needs[left[0]]
+        planned.append(sorted(left[:size]))
+        left = left[size:]
+    return planned
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Wanted(NamedTuple):
+    """A context whose logits are wanted: the first `held` tokens of a slot, then the new ones."""
+
+    held: int
+    slot: int  # the slot that holds the beginning; -1 for none
+    new: Sequence[int]
+
+
+def _size(context: Wanted) -> int:
+    """Size class: contexts of one class differ at most by a factor of two in new tokens; padding is below half."""
+    return (len(context.new) - 1).bit_length()
+
+
+def _passes(names: Sequence[Name], wanted: Mapping[Name, Wanted]) -> Iterator[Sequence[Name]]:
+    """Contexts of one size class in passes of at most PASS_TOKENS new tokens, or of one context."""
+    each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
+    return (names[start : start + each] for start in range(0, len(names), each))
+
+
+class Contexts:
+    """Cached contexts of a model's sessions, valid for its current weights. room: the most positions of all slots."""
+
+    def __init__(self, model: Any, room: int) -> None:
+        self._model = model
+        self._cache = SlotCache(model.config.num_hidden_layers, room)
+        self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
+        self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
+
+    def release(self, session: int) -> None:
+        self._slots.pop(session, None)
+
+    def fits(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether prompts and replies fit beside what is held for other sessions."""
+        kept = self._kept({prompt.session for prompt in prompts})
+        return self._cache.fits(len(kept) + len(prompts), max(map(need, prompts)))
+
+    def prefill(self, prompts: Sequence[Prompt]) -> Tensor:
+        """Feed what no slot holds yet; logits [B, V] after each prompt's last token."""
+        contexts = {prompt.session: tuple(prompt.tokens) for prompt in prompts}
+        best: dict[tuple[int, ...], tuple[int, int]] = {}
+        for session, context in contexts.items():
+            held = self._held(session, context)
+            best[context] = max(held, best.get(context, held))
+        wanted = {context: Wanted(held, slot, context[held:]) for context, (held, slot) in best.items()}
+        return self._feed(contexts, wanted)
+
+    def decode(self, replies: Mapping[int, int]) -> Tensor:
+        """Feed one token to each continuing session; logits [B, V] after it."""
+        children = {session: (self._slots[session], token) for session, token in replies.items()}
+        wanted = {(slot, token): Wanted(len(self._tokens[slot]), slot, (token,)) for slot, token in children.values()}
+        return self._feed(children, wanted)
+
+    def _kept(self, sessions: Set[int]) -> set[int]:
+        return {slot for session, slot in self._slots.items() if session not in sessions}
+
+    def _held(self, session: int, context: tuple[int, ...]) -> tuple[int, int]:
+        """How many of a context's first tokens the session's slot holds, and the slot, -1 for none. At least the last
+        token is always fed, since the logits after it are wanted."""
+        slot = self._slots.get(session, -1)
+        tokens = self._tokens.get(slot, [])
+        if len(tokens) < len(context) and [*context[: len(tokens)]] == tokens:
+            return len(tokens), slot
+        pairs = zip(tokens, context[:-1], strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), slot
+
+    def _feed(self, sessions: Mapping[int, Name], wanted: Mapping[Name, Wanted]) -> Tensor:
+        """Compute each distinct context once; logits [B, V], by session. sessions: the name of each session's context;
+        wanted: the contexts by name."""
+        slots = dict(zip(wanted, self._claim([*wanted.values()], self._kept(sessions.keys())), strict=True))
+        self._slots |= {session: slots[name] for session, name in sessions.items()}
+        names = sorted(wanted, key=lambda name: _size(wanted[name]))
+        logits = [
+            self._forward([slots[name] for name in batch], [wanted[name] for name in batch])
+            for _, alike in groupby(names, key=lambda name: _size(wanted[name]))
+            for batch in _passes([*alike], wanted)
+        ]
+        rows = {name: row for row, name in enumerate(names)}
+        order = [rows[name] for name in sessions.values()]
+        if len(logits) == 1 and order == [*range(len(names))]:
+            return logits[0]  # uncopied: logits may be the largest tensors here
+        return torch.cat(logits)[order]
+
+    def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
+        """A slot for each context: the one that holds its beginning, or a free one with a copy of it."""
+        owner: dict[int, int] = {}
+        for number, context in enumerate(wanted):
+            owner.setdefault(context.slot, number)
+        free = (slot for slot in count() if slot not in owner and slot not in kept)
+        slots = [c.slot if c.slot >= 0 and owner[c.slot] == n else next(free) for n, c in enumerate(wanted)]
+        copied = [(c, slot) for c, slot in zip(wanted, slots, strict=True) if c.held and slot != c.slot]
+        if copied:
+            length = max(context.held for context, _ in copied)
+            self._cache.copy([context.slot for context, _ in copied], [slot for _, slot in copied], length)
+        for context, slot in copied:
+            self._tokens[slot] = self._tokens[context.slot][: context.held]
+        for context, slot in zip(wanted, slots, strict=True):
+            tokens = self._tokens.setdefault(slot, [])
+            tokens[context.held :] = context.new
+        return slots
+
+    def _forward(self, slots: Sequence[int], wanted: Sequence[Wanted]) -> Tensor:
+        """Logits [B, V] after the last new token of each context. Rows with fewer new tokens are padded; padding writes
+        behind the context's end, is masked, and is overwritten before the context grows over it."""
+        width = max(len(context.new) for context in wanted)
+        tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in wanted])
+        starts = torch.tensor([context.held for context in wanted])
+        last = torch.tensor([len(context.new) - 1 for context in wanted])
+        window = self._cache.window
+        window.length = int((starts + last).max()) + 1
+        window.slots = torch.tensor(slots)
+        window.positions = (starts[:, None] + torch.arange(width)).clamp(max=window.length)  # [B, Q]
+        mask = torch.zeros(len(slots), 1, width, window.length)
+        mask.masked_fill_(torch.arange(window.length) > window.positions[:, None, :, None], -torch.inf)
+        states = hidden_states(
+            self._model,
+            tokens,
+            attention_mask=mask,
+            position_ids=window.positions.clamp(max=window.length - 1),  # padding may lie behind the last position
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        logits: Tensor = head(self._model)(states[torch.arange(len(slots)), last])
+        return logits.float()
+
 
 TOLERANCE = 1e-3
 """Tolerance of a probe's log-probs: both sides compute in float32, in different order."""

@@ -9,18 +9,44 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.checkpoint_tensors import Stored, check_finite
 from earl.engine.source import folder_of, known_shape
-from earl.engine.tokenizer import character_tokenizer
+from earl.envs.base import CHARACTERS
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
+
+CONTROL = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def character_tokenizer() -> Any:
+    """A `transformers` fast tokenizer of 106 ids: 6 control tokens, 4 tags, 96 characters, no unknown token."""
+    words = [*CONTROL, *TAGS, *CHARACTERS]
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in CONTROL])
+    # Tags are text that the model may write: decoding keeps them.
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def bare(config: Any) -> Any:

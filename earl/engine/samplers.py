@@ -1,16 +1,130 @@
 """Makes the sampler that a recipe asks for."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Protocol
+
 import torch
+from torch import Tensor
 
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, shape_of
-from earl.engine.router import Batcher
-from earl.engine.sampler import Sampler
-from earl.engine.sharding.tp_group import Band
+from earl.engine.sampler import Probe, Sampler
+from earl.engine.sharding.mesh import Band
 from earl.engine.split import SplitSampler
-from earl.errors import EarlError
+from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
+from earl.rollout.drivers import Streams
+from earl.rollout.prompt import Completion, Prompt
+
+
+class Batcher(Sampler):
+    """A thread-safe sampler that also completes single prompts; those that wait are completed as one batch. One
+    thread uses the given sampler (`within`), so weights are loaded between two batches."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.within = sampler
+        self._waiting: SimpleQueue[tuple[Prompt, Future[Completion]]] = SimpleQueue()
+        self._thread = ThreadPoolExecutor(1, "earl-batcher")
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        reply: Future[Completion] = Future()
+        self._waiting.put((prompt, reply))
+        self._thread.submit(self._flush)
+        return await asyncio.wrap_future(reply)
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        return self._thread.submit(self.within.generate, prompts).result()
+
+    def release(self, sessions: Sequence[int]) -> None:
+        self._thread.submit(self.within.release, sessions)
+
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        """Take new weights between two batches; later replies are sampled with them."""
+        self._thread.submit(self.within.load, weights, version, probe).result()
+
+    def close(self) -> None:
+        self._thread.submit(self.within.close).result()
+        self._thread.shutdown()
+
+    def most_waves(self) -> int | None:
+        return self.within.most_waves()
+
+    def sleep(self) -> None:
+        self._thread.submit(self.within.sleep).result()
+
+    def wake(self) -> None:
+        self._thread.submit(self.within.wake).result()
+
+    def _flush(self) -> None:
+        """Complete all waiting prompts; those already completed with an earlier batch no longer wait."""
+        batch = []
+        while not self._waiting.empty():
+            prompt, reply = self._waiting.get()
+            if reply.set_running_or_notify_cancel():
+                batch.append((prompt, reply))
+        if not batch:
+            return
+        with boundary() as fault:
+            completions = self.within.generate([prompt for prompt, _ in batch])
+        for number, (_, reply) in enumerate(batch):
+            if fault.message:
+                reply.set_exception(RuntimeError(f"the sampler failed: {fault.message}"))
+            else:
+                reply.set_result(completions[number])
+
+
+class VersionsDiffer(EarlError):
+    """Samplers that should have the same weights have different versions."""
+
+
+class Replica(Streams, Protocol):
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        """See `Sampler.load`."""
+
+
+class Router(Sampler):
+    """A sampler made of several: an episode stays where it is, a new one goes where the fewest tokens wait."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._waiting = [0] * len(replicas)  # the most tokens still to be sampled at each replica
+        self._sessions = [0] * len(replicas)
+        self._at: dict[int, int] = {}
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        async def together() -> list[Completion]:
+            return [*await asyncio.gather(*map(self.complete, prompts))]
+
+        with ThreadPoolExecutor(1) as thread:  # the caller's may already run an event loop
+            return thread.submit(asyncio.run, together()).result()
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        if prompt.session not in self._at:
+            loads = [*zip(self._waiting, self._sessions, strict=True)]
+            self._at[prompt.session] = loads.index(min(loads))
+            self._sessions[self._at[prompt.session]] += 1
+        replica = self._at[prompt.session]
+        self._waiting[replica] += prompt.max_tokens
+        try:
+            return await self._replicas[replica].complete(prompt)
+        finally:
+            self._waiting[replica] -= prompt.max_tokens
+
+    def release(self, sessions: Sequence[int]) -> None:
+        for session in sessions:
+            replica = self._at.pop(session, None)
+            if replica is not None:
+                self._sessions[replica] -= 1
+                self._replicas[replica].release([session])
+
+    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+        for replica in self._replicas:
+            replica.load(weights, version, probe)
+
 
 # `[sampler] engine = "auto"` takes the fastest engine by measurement (`earl bench sampler`, docs/benchmarks.md). On two
 # CPU cores earl's own is 1.3 to 2.3 times as fast as the best other one, for 1M and 5M parameters and 1 to 128 episodes

@@ -19,9 +19,8 @@ from threading import Timer
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from earl.engine.model import read_tokenizer
+from earl.engine.model import character_tokenizer, read_tokenizer
 from earl.engine.source import HUB_ID, folder_of
-from earl.engine.tokenizer import character_tokenizer
 from earl.envs.base import CHARACTERS
 from earl.errors import EarlError
 from earl.rollout.prompt import Completion, Prompt

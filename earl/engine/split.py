@@ -12,8 +12,8 @@ from torch import Tensor
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, bare, tensors_once
 from earl.engine.sampler import InBoxes
+from earl.engine.sharding.mesh import Band
 from earl.engine.sharding.tensor_parallel import split
-from earl.engine.sharding.tp_group import Band
 from earl.parallel.layout import Box
 from earl.rollout.prompt import Completion, Prompt
 

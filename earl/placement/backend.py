@@ -14,7 +14,7 @@ from earl.engine.model import load
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
-from earl.rehearsal.state import attach
+from earl.rehearsal.plan import attach
 
 if TYPE_CHECKING:
     from earl.placement.ray.actor_group import Asked

@@ -11,8 +11,7 @@ from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learne
 from earl.parallel.hardware import GIB, Device
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
-from earl.preflight.cluster import Site
-from earl.preflight.hardware import memory_bytes, size
+from earl.preflight.cluster import Site, memory_bytes, size
 
 # The arrangement: the recipe's settings, and on GPUs a simple choice of what is left open: the smallest split of one
 # copy that fits, for learner and sampler each, then as many copies as there are GPUs.

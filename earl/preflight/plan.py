@@ -9,14 +9,12 @@ from earl import trackers
 from earl.config import Config
 from earl.documents import parse_toml
 from earl.engine import model
+from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
-from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
-from earl.preflight.cluster import Site, survey
-from earl.preflight.environment import check_batches, check_world, setting
-from earl.preflight.hardware import ceiling_of, check_disk, check_memory, checkpoint_bytes
+from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
 from earl.preflight.placement import Placed, check_placement, context_room, decided
-from earl.preflight.prompts import check_speech
+from earl.preflight.prompts import check_batches, check_speech, check_world, setting
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.

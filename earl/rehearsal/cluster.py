@@ -1,18 +1,187 @@
 """Starts, inspects and removes a rehearsed cluster, and injects faults into its hosts."""
 
+import json
+import os
 import re
 import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from earl.errors import EarlError
-from earl.rehearsal import nodes, state
 from earl.rehearsal.owner import SHORT, owner_of
-from earl.rehearsal.plan import RehearsedCluster, bits_per_second, build, call, check, check_network, checked_name, link
+from earl.rehearsal.plan import (
+    NETWORK,
+    Command,
+    RehearsedCluster,
+    bits_per_second,
+    build,
+    call,
+    check,
+    check_network,
+    checked_name,
+    disown,
+    environment,
+    folder,
+    forget,
+    known,
+    link,
+    load,
+    remember,
+)
+
+
+def namespaces() -> set[str]:
+    return {line.split()[0] for line in call(("ip", "netns", "list")).splitlines() if line}
+
+
+def free_subnet() -> int:
+    """The third number of the first subnet in which this machine has no address."""
+    addresses = call(("ip", "-4", "-o", "address"))
+    free = [number for number in range(256) if f" {NETWORK}.{number}." not in addresses]
+    if not free:
+        raise EarlError(f"this machine has addresses in all of {NETWORK}.0.0/16; take a cluster down first")
+    return free[0]
+
+
+# The processes of a host are identified by their namespace, never by name, so that no other process is affected.
+
+PATIENCE_SECONDS = 30.0
+
+
+def inside(namespace: Path) -> list[int]:
+    """Process ids in the namespace that is bound to a file; none if no namespace is bound to it."""
+    found = _identity(namespace)
+    if found is None:
+        return []
+    members = [entry.name for entry in Path("/proc").iterdir() if found in _namespaces(entry)]
+    assert "self" not in members, f"{namespace} is the namespace of this very process"
+    return [int(member) for member in members if member.isdigit()]
+
+
+def send(namespace: Path, number: signal.Signals) -> int:
+    members = inside(namespace)
+    for member in members:
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(member, number)
+    return len(members)
+
+
+def kill(namespace: Path) -> None:
+    """Kill the processes in a namespace until none is left. Raises EarlError if one cannot be killed."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while send(namespace, signal.SIGKILL):
+        if time.monotonic() > end:
+            raise EarlError(f"processes {inside(namespace)} in {namespace} cannot be killed; see what they wait for")
+        time.sleep(0.05)
+
+
+def stopped(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text(errors="renamespace").rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a path: the same for all paths to one namespace."""
+    with suppress(OSError):
+        return (status := path.stat()).st_dev, status.st_ino
+    return None
+
+
+def _namespaces(process: Path) -> set[tuple[int, int] | None]:
+    return {_identity(process / "ns" / kind) for kind in ("net", "uts")}
+
+
+START_SECONDS = 180.0
+HEALTH = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "4",
+}
+"""When Ray's head gives up a node: after 4 seconds if connections are refused, 16 if there is no answer."""
+IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
+"""Ray then waits 5 seconds for a head that is gone, instead of 20."""
+_WHO_IS_ALIVE = """
+import ray
+ray.init(logging_level="error", log_to_driver=False)
+print(*[node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
+"""
+"""A driver that asks the head directly: `ray status` shows a snapshot that is some seconds old."""
+
+
+def namespace_path(cluster: RehearsedCluster, host: int) -> Path:
+    return Path(cluster.folder) / "head" if host == 0 else Path("/run/netns") / cluster.namespace(host)
+
+
+def start(cluster: RehearsedCluster, hosts: Iterable[int]) -> None:
+    """Start the Ray nodes of some hosts in parallel. Raises EarlError with Ray's message if one does not start."""
+    begun = {host: _begin_node(cluster, host) for host in hosts}
+    for host, process in begun.items():
+        try:
+            failed = process.wait(START_SECONDS) != 0
+        except subprocess.TimeoutExpired:
+            failed = True
+        if failed:
+            lines = Path(cluster.folder, f"start-{host}.txt").read_text(errors="replace").strip().splitlines()
+            said = f"it said: {lines[-1]}" if lines else "it said nothing"
+            raise EarlError(f"Ray on host {host} did not start; {said}")
+
+
+def stop(cluster: RehearsedCluster, host: int) -> None:
+    kill(namespace_path(cluster, host))
+    shutil.rmtree(_session(cluster, host), ignore_errors=True)  # there is none if Ray never started
+
+
+def joined_hosts(cluster: RehearsedCluster) -> set[int]:
+    """The hosts that Ray's head considers alive now. Empty if the head does not answer."""
+    variables = {**os.environ, **environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
+    done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
+    alive = done.stdout.split()
+    return {host for host in cluster.workers if cluster.ip(host) in alive}
+
+
+def _begin_node(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
+    """Start a node's program in its own session: Ctrl-C is for the driver, not for the nodes."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    variables = {**inherited, **HEALTH, **environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
+    with Path(cluster.folder, f"start-{host}.txt").open("wb") as log:
+        return subprocess.Popen(
+            command(cluster, host),
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def command(cluster: RehearsedCluster, host: int) -> Command:
+    ray = str(Path(sys.executable).with_name("ray"))
+    common: Command = (
+        *("--node-ip-address", cluster.ip(host)),
+        *("--object-store-memory", str(cluster.memory_mib << 20)),
+        *("--temp-dir", str(_session(cluster, host))),
+        *("--resources", json.dumps({f"host-{host}": 1} if host else {"head": 1})),
+        *("--num-cpus", str(cluster.cpus if host else 0), "--num-gpus", "0"),
+        *("--dashboard-agent-listen-port", "0"),
+    )
+    if host:
+        inside: Command = ("ip", "netns", "exec", cluster.namespace(host))
+        return (*inside, ray, "start", "--address", cluster.address, *common)
+    head: Command = ("--head", "--port", str(cluster.port), "--include-dashboard", "false")
+    return ("nsenter", f"--uts={namespace_path(cluster, 0)}", ray, "start", *head, *common)
+
+
+def _session(cluster: RehearsedCluster, host: int) -> Path:
+    return Path(cluster.folder) / str(host)
 
 
 def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
@@ -26,16 +195,16 @@ def fail(cluster: RehearsedCluster, host: int, how: str) -> None:
 def heal(cluster: RehearsedCluster, host: int) -> None:
     """Restart a host: its link is up, its old processes are gone, and a fresh Ray node has joined."""
     fail(cluster, host, "link-up")
-    nodes.stop(cluster, host)
-    nodes.start(cluster, [host])
+    stop(cluster, host)
+    start(cluster, [host])
 
 
 FAULTS: Mapping[str, Callable[[RehearsedCluster, int], object]] = {
-    "kill": lambda cluster, host: nodes.kill(nodes.namespace(cluster, host)),
+    "kill": lambda cluster, host: kill(namespace_path(cluster, host)),
     "link-down": lambda cluster, host: call(link(cluster, host, up=False)),
     "link-up": lambda cluster, host: call(link(cluster, host, up=True)),
-    "freeze": lambda cluster, host: nodes.send(nodes.namespace(cluster, host), signal.SIGSTOP),
-    "thaw": lambda cluster, host: nodes.send(nodes.namespace(cluster, host), signal.SIGCONT),
+    "freeze": lambda cluster, host: send(namespace_path(cluster, host), signal.SIGSTOP),
+    "thaw": lambda cluster, host: send(namespace_path(cluster, host), signal.SIGCONT),
 }
 """Fault -> function. `kill`: every process of the host ends at once, as at a power loss. `link-down`: no packet gets in
 or out. `freeze`: every process stops while the link stays up. `link-up` and `thaw` undo these two.
@@ -63,7 +232,7 @@ def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callab
     """
     with ExitStack() as undo:
         cluster = _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
-        state.disown(cluster)
+        disown(cluster)
         undo.pop_all()
     return cluster
 
@@ -86,12 +255,12 @@ def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) 
     say(f"network: {plan.hosts} hosts at {plan.rate}")
     cluster = _lay(plan, undo)
     say("Ray: head")
-    head = nodes.namespace(cluster, 0)
+    head = namespace_path(cluster, 0)
     head.touch()
     call(("unshare", f"--uts={head}", "true"))
-    nodes.start(cluster, [0])
+    start(cluster, [0])
     say(f"Ray: {cluster.hosts} hosts")
-    nodes.start(cluster, cluster.workers)
+    start(cluster, cluster.workers)
     return cluster
 
 
@@ -102,8 +271,8 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
     sweep()
     _free(plan.name, plan.hosts)
     folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
-    cluster = replace(plan, subnet=nodes.free_subnet(), folder=str(folder))
-    state.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
+    cluster = replace(plan, subnet=free_subnet(), folder=str(folder))
+    remember(cluster)  # first of all: from here on the leftovers of a kill can be found
     undo.callback(_remove, cluster)
     folder.mkdir(mode=0o700)
     for command in build(cluster):
@@ -113,7 +282,7 @@ def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
 
 def sweep() -> list[str]:
     """Remove the clusters of processes that ended without removing them; return their names."""
-    left = [cluster for cluster in state.known() if (owner := owner_of(state.folder(cluster.name))) and owner.gone]
+    left = [cluster for cluster in known() if (owner := owner_of(folder(cluster.name))) and owner.gone]
     for cluster in left:
         _remove(cluster)
     return [cluster.name for cluster in left]
@@ -121,9 +290,9 @@ def sweep() -> list[str]:
 
 def down(name: str) -> RehearsedCluster:
     """Remove a cluster in whatever state it is. Raises EarlError if there is none, or another live process owns it."""
-    cluster = state.load(name)
+    cluster = load(name)
     check_network()
-    owner = owner_of(state.folder(name))
+    owner = owner_of(folder(name))
     if owner and owner.process and not owner.gone:
         raise EarlError(f"cluster {name!r} belongs to process {owner.process}, which is at work; end that process")
     _remove(cluster)
@@ -133,15 +302,15 @@ def down(name: str) -> RehearsedCluster:
 
 def status(cluster: RehearsedCluster) -> list[HostState]:
     check()
-    joined = nodes.joined(cluster)
-    present = nodes.namespaces()
+    joined = joined_hosts(cluster)
+    present = namespaces()
     states = []
     for host in cluster.workers:
-        namespace, members = cluster.namespace(host), nodes.inside(nodes.namespace(cluster, host))
+        namespace, members = cluster.namespace(host), inside(namespace_path(cluster, host))
         shown = ("ip", "-br", "-n", namespace, "link", "show", cluster.interface)
         up_or_down = call(shown).split()[1].lower() if namespace in present else "none"
         kind = "running" if members else "none"
-        if members and all(map(nodes.stopped, members)):
+        if members and all(map(stopped, members)):
             kind = "frozen"
         states.append(HostState(host, cluster.ip(host), up_or_down, kind, host in joined))
     return states
@@ -149,32 +318,32 @@ def status(cluster: RehearsedCluster) -> list[HostState]:
 
 def _remove(cluster: RehearsedCluster) -> None:
     """Remove whatever exists of a cluster, in this order: processes, network, sessions, state."""
-    if cluster not in state.known():
+    if cluster not in known():
         return  # it was removed in the meantime, and its names may have been reused
-    owner = owner_of(state.folder(cluster.name))
+    owner = owner_of(folder(cluster.name))
     if not (owner and owner.rebooted):  # else namespaces with these names are not this cluster's
         for host in range(cluster.hosts + 1):
-            nodes.stop(cluster, host)
+            stop(cluster, host)
         if f"{cluster.interface}@" in call(("ip", "-br", "link")):
             call(("ip", "link", "delete", cluster.interface))
-        for namespace in nodes.namespaces() & {cluster.switch, *map(cluster.namespace, cluster.workers)}:
+        for namespace in namespaces() & {cluster.switch, *map(cluster.namespace, cluster.workers)}:
             call(("ip", "netns", "delete", namespace))
-    head = nodes.namespace(cluster, 0)
+    head = namespace_path(cluster, 0)
     if head.parent.is_dir():
         if head.exists() and head.stat().st_dev != head.parent.stat().st_dev:  # a namespace is bound to it
             call(("umount", str(head)))
         shutil.rmtree(head.parent)
-    state.forget(cluster)
+    forget(cluster)
 
 
 def _free(name: str, hosts: int) -> None:
     """Raises EarlError if a name that a new cluster needs is taken."""
-    if state.folder(name).exists():
-        owner = owner_of(state.folder(name))
+    if folder(name).exists():
+        owner = owner_of(folder(name))
         if owner and owner.process:
             raise EarlError(f"cluster {name!r} is in use by process {owner.process}; wait until that has ended")
         raise EarlError(f"cluster {name!r} is up already; take it down with: earl cluster down --name {name}")
-    taken = nodes.namespaces() & {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
+    taken = namespaces() & {f"{name}-switch", *(f"{name}-{host}" for host in range(1, hosts + 1))}
     if re.search(rf"^{name}0\b", call(("ip", "-br", "link")), re.MULTILINE):
         taken.add(f"{name}0")
     if taken:

@@ -15,7 +15,6 @@ from earl.report import html, results
 from earl.report.context_plots import context_figures, forecast_figure, heat_figure
 from earl.report.data import RunData
 from earl.report.episodes import browser
-from earl.report.evaluation_plots import curve_figures, strength_figures
 from earl.report.figures import (
     AGAIN,
     GREY,
@@ -32,6 +31,7 @@ from earl.report.figures import (
     training_figures,
 )
 from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
+from earl.report.results import curve_figures, strength_figures
 from earl.runs.tables import RecordedDecision
 
 # The facts at the top of the page, and the table of times. Pure functions.

@@ -7,7 +7,6 @@ Each is an extra of earl, imported only when a recipe names it. A tracker cannot
 switched off, with a message and an event.
 """
 
-from earl.trackers.registry import check
-from earl.trackers.tracking import Tracking
+from earl.trackers.tracking import Tracking, check
 
 __all__ = ["Tracking", "check"]

@@ -7,20 +7,69 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from earl.config import TrackConfig
 from earl.documents import parse_json_object
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, boundary, unknown
 from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
 from earl.runs.storage import OddFile, folder_below, read_below, write_text
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
 from earl.trackers.base import Record, TrackedRun, Tracker
-from earl.trackers.registry import PROMETHEUS, make
+
+PROMETHEUS = "prometheus"
+"""Selected by `track.prometheus_port`, not by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerEntry:
+    target: str
+    needs: tuple[str, ...]
+    """The modules of its extra; the extra has the tracker's name."""
+
+
+TRACKERS = {
+    "tensorboard": TrackerEntry("earl.trackers.tensorboard:TensorBoard", ("tensorboard",)),
+    "wandb": TrackerEntry("earl.trackers.wandb:WeightsAndBiases", ("wandb",)),
+    "mlflow": TrackerEntry("earl.trackers.mlflow:MLflow", ("mlflow", "sqlalchemy", "alembic")),
+    "trackio": TrackerEntry("earl.trackers.trackio:Trackio", ("trackio",)),
+}
+_SERVED = TrackerEntry("earl.trackers.prometheus:Prometheus", ("prometheus_client",))
+
+
+def check(names: Sequence[str], port: int | None) -> None:
+    """Raise EarlError for a tracker that is unknown, named twice or not installed; nothing is imported."""
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown("tracker", name, TRACKERS)
+        if names.count(name) > 1:
+            raise EarlError(f"{name!r} is named twice; name each tracker once")
+        _check_installed(name, TRACKERS[name], f"leave {name!r} out of track.to")
+    if port is not None:
+        _check_installed(PROMETHEUS, _SERVED, "leave out track.prometheus_port")
+
+
+def make(name: str, run: TrackedRun, port: int | None = None) -> Tracker:
+    """Import and start a tracker that passed `check`. It may raise any exception."""
+    module, _, attribute = (_SERVED if name == PROMETHEUS else TRACKERS[name]).target.partition(":")
+    factory: Callable[..., Tracker] = getattr(import_module(module), attribute)
+    return factory(run, port) if name == PROMETHEUS else factory(run)
+
+
+def _check_installed(name: str, entry: TrackerEntry, without: str) -> None:
+    missing = [module for module in entry.needs if find_spec(module) is None]
+    if missing:
+        raise EarlError(
+            f"tracker {name!r} is not installed (no module {missing[0]!r}); "
+            f"install it with: pip install 'earl[{name}]', or {without}"
+        )
+
 
 # Secrets to hide: passwords in addresses, and environment variables with a secret's name.
 

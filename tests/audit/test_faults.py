@@ -7,11 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earl.audit.diagnosis import _rewards
+from earl.audit.case import Fault, Spoken, _rewards
 from earl.audit.evidence import by_weights, gather
-from earl.audit.findings import Fault, Spoken
-from earl.engine.model import load
-from earl.engine.tokenizer import character_tokenizer
+from earl.engine.model import character_tokenizer, load
 from earl.runs.storage import step_name
 from earl.runs.trajectories import read
 from earl.trajectory import Author

@@ -2,8 +2,7 @@
 
 import pytest
 
-from earl.benchmarks.calibration import choices
-from earl.benchmarks.fitting import kernels, measured
+from earl.benchmarks.calibration import choices, kernels, measured
 from earl.parallel.throughput.step import fitted
 
 

@@ -7,8 +7,21 @@ import numpy as np
 import pytest
 
 from earl.benchmarks import forecast as bench
-from earl.benchmarks.forecast import Made, Warned, first_warning, recorded, warnings
-from earl.benchmarks.growth import ALL_NOISE, KNOWN, KNOWN_NOISE, NEW, SHOWN, STEPS, GrowthHistory, histories
+from earl.benchmarks.forecast import (
+    ALL_NOISE,
+    KNOWN,
+    KNOWN_NOISE,
+    NEW,
+    SHOWN,
+    STEPS,
+    GrowthHistory,
+    Made,
+    Warned,
+    first_warning,
+    histories,
+    recorded,
+    warnings,
+)
 from earl.cli.main import run as command_line
 from earl.context.forecast import Forecast
 from earl.runs.folder import create

@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from earl.benchmarks.selection_strategies import by_range, clairvoyant, most_within, played, selected, static, table
-from earl.benchmarks.selector import adversary
+from earl.benchmarks.selector import adversary, by_range, clairvoyant, most_within, played, selected, static, table
 from earl.benchmarks.simulated_runs import SHAPES, STEPS, world
 from earl.cli.main import run as command_line
 

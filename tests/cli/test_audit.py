@@ -86,7 +86,7 @@ def test_an_episode_that_is_not_there_is_refused(trained, earl, episode, complai
 def test_keys_step_through():
     from rich.console import Console
 
-    from earl.cli.stage import Scene, Token, step_through
+    from earl.cli.replay import Scene, Token, step_through
 
     reply = (Token("5", "action", -0.5, True, -0.4),)
     played = [Scene((("environment", f"board {n}"),), reply, "5", False, 0.0, 0.1, None) for n in range(3)]

@@ -14,7 +14,7 @@ from earl.cli.recipes import elsewhere
 from earl.engine.model import make
 from earl.errors import EarlError
 from earl.recipe import build, load_toml
-from earl.rehearsal import state
+from earl.rehearsal import plan
 from earl.rehearsal.plan import RehearsedCluster
 
 pytestmark = pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_run_of_somebody_else_has_no_other_host_contacted_when_it_is_resumed(
 
 def test_this_machine_needs_no_permission(tiny: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    state.remember(RehearsedCluster("one", 2, "500mbit", 4, 128, subnet=3, port=6379, folder="/tmp/none"))
+    plan.remember(RehearsedCluster("one", 2, "500mbit", 4, 128, subnet=3, port=6379, folder="/tmp/none"))
     for address in ("127.0.0.1:1", "localhost:1", "[::1]:1", "10.201.3.1:6379", "auto"):
         preflight.check_address(build(load_toml(names(tiny, address))), given=False)
     with pytest.raises(EarlError, match=r"10\.201\.3\.9:6379' is in the recipe alone"):

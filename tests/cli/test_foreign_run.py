@@ -19,9 +19,9 @@ LIMIT_SECONDS = 120
 SERVER = """
 import contextlib, json, os, signal, sys, time
 from importlib import import_module
-for name in ("main", "training", "contestants", "stage", "live.screen", "live.reader", "live.context"):
+for name in ("main", "training", "contestants", "replay", "live.screen", "live.now", "live.context"):
     import_module("earl.cli." + name)
-for name in ("audit", "report", "engine.export", "report.data", "report.decoding"):
+for name in ("audit", "report", "engine.export", "report.data"):
     import_module("earl." + name)
 from earl.cli.main import run
 print("ready", flush=True)

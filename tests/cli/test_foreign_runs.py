@@ -58,7 +58,7 @@ MODULES = (
     "earl.cli.contestants",
     "earl.cli.live.screen",
     "earl.cli.replay",
-    "earl.cli.stage",
+    "earl.cli.replay",
     "earl.cli.training",
     "earl.evaluate",
     "earl.report",

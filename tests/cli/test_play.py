@@ -8,7 +8,7 @@ import pytest
 from earl.agents.chat import Chat
 from earl.cli import duel
 from earl.cli.duel import Person, board
-from earl.engine.tokenizer import character_tokenizer
+from earl.engine.model import character_tokenizer
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE

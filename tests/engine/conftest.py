@@ -9,8 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from earl.agents.chat import Chat
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
-from earl.engine.model import Policy, make
-from earl.engine.tokenizer import character_tokenizer
+from earl.engine.model import Policy, character_tokenizer, make
 from earl.envs.base import TextEnv
 from earl.rollout.episode import Episode, Rules
 from earl.trajectory import Task

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from earl.engine.local import LocalSampler
-from earl.engine.router import Batcher
+from earl.engine.samplers import Batcher
 from earl.rollout.drivers import play
 from earl.rollout.prompt import Completion, Prompt
 

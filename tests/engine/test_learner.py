@@ -12,7 +12,7 @@ from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
 from earl.config import AlgorithmConfig, LearnerConfig
-from earl.engine import micro_batches
+from earl.engine import score
 from earl.engine.learner import SKIPPED, Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.model import load
@@ -56,10 +56,8 @@ def joined_batch(*parts):
 
 
 def test_rows_that_are_alike_are_scored_once(small, batch, monkeypatch):
-    scored, plain = [], micro_batches.score
-    monkeypatch.setattr(
-        micro_batches, "score", lambda model, rows, t: scored.append(rows.num_rows) or plain(model, rows, t)
-    )
+    scored, plain = [], score.score
+    monkeypatch.setattr(score, "score", lambda model, rows, t: scored.append(rows.num_rows) or plain(model, rows, t))
     learner_of(small()).update(batch, algorithm("grpo"), STILL)
     assert (sum(scored), batch.num_rows) == (len(distinct(batch)[0]), 13)
     assert sum(scored) <= 10  # of 13 rows 3 come again

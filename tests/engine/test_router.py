@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.engine.router import Router
+from earl.engine.samplers import Router
 from earl.rollout.prompt import Completion, Prompt
 
 

@@ -6,15 +6,14 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from earl.benchmarks.hosts import run
 from earl.benchmarks.layouts import free_ports
 from earl.benchmarks.placements import RECIPE
+from earl.benchmarks.transfers import run
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, make, tensors_once
+from earl.engine.model import Policy, character_tokenizer, make, tensors_once
 from earl.engine.sampler import Probe, StaleWeights
-from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
 from earl.placement.fragment import RolloutFragment
 from earl.recipe import build
@@ -65,7 +64,7 @@ def played(own):
 def ours(seat, kind, tp, port, room):
     """What one process holds, and what the first one plays: with the first weights, and with others."""
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.sharding.tp_group import Band, Meeting
+    from earl.engine.sharding.mesh import Band, Meeting
     from earl.engine.split import SplitSampler
 
     torch.set_num_threads(1)

@@ -11,9 +11,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from earl.config import ModelConfig, SamplerConfig
-from earl.engine.model import Policy, make
+from earl.engine.model import Policy, character_tokenizer, make
 from earl.engine.sampler import Probe, StaleWeights, check
-from earl.engine.tokenizer import character_tokenizer
 from earl.errors import EarlError
 from earl.rollout.prompt import Prompt
 

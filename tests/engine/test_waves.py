@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.engine.kv_batches import need, waves
+from earl.engine.local import need, waves
 from earl.errors import EarlError
 from earl.rollout.prompt import Prompt
 

@@ -146,7 +146,7 @@ def reply(random: Random, place: Place) -> None:
 def template(random: Random, place: Place) -> None:
     """A chat template of somebody's model."""
     from earl.agents.chat import Chat
-    from earl.engine.tokenizer import character_tokenizer
+    from earl.engine.model import character_tokenizer
 
     tokenizer = character_tokenizer()
     tokenizer.chat_template = mutations.template(random)
@@ -164,8 +164,8 @@ def template(random: Random, place: Place) -> None:
 def served(random: Random, place: Place) -> None:
     """What a server answers."""
     from earl.engine import served
+    from earl.engine.model import character_tokenizer
     from earl.engine.served import ServedSampler
-    from earl.engine.tokenizer import character_tokenizer
     from earl.rollout.prompt import Prompt
 
     served.FIRST_PAUSE_SECONDS = 0.0
@@ -278,7 +278,7 @@ def database(random: Random, place: Place) -> None:
 
 
 def checkpoint(random: Random, place: Place) -> None:
-    """A checkpoint's state, mostly vouched for."""
+    """A checkpoint's plan, mostly vouched for."""
     from earl.report.data import model_facts
     from earl.runs.folder import RunFolder
     from earl.runs.summary import chosen_checkpoint, context_limit
@@ -311,7 +311,7 @@ def checkpoint(random: Random, place: Place) -> None:
 
 def shown(random: Random, place: Place) -> None:
     """Text that is shown to somebody."""
-    from earl.cli.live.spans import safe
+    from earl.cli.live.canvas import safe
     from earl.cli.text import clean, one_line
     from earl.report.html import shown, shown_line, visible
 
@@ -388,16 +388,16 @@ def name(random: Random, place: Place) -> None:
 
 def cluster(random: Random, place: Place) -> None:
     """What is remembered of a rehearsed cluster."""
-    from earl.rehearsal import plan, state
+    from earl.rehearsal import plan
 
     made = plan.RehearsedCluster("earl", 2, "500mbit", 2, 100, 1, 6379, "/tmp/x")
-    file = state.folder("earl") / "cluster.json"
+    file = plan.folder("earl") / "cluster.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     changed = mutations.json_text(
         random, json.dumps({field: getattr(made, field) for field in made.__dataclass_fields__})
     )
     file.write_bytes(changed if isinstance(changed, bytes) else changed.encode(errors="surrogatepass"))
-    state.attach(random.choice(["auto", "10.201.1.1:6379", text(random).replace("\0", "")]))
+    plan.attach(random.choice(["auto", "10.201.1.1:6379", text(random).replace("\0", "")]))
 
 
 def profile(random: Random, place: Place) -> None:

@@ -235,7 +235,7 @@ WITHIN = {
     "shown": "earl.cli.text.clean",
     "question": "earl.planner.question.responses",
     "name": "earl.runs.folder.free",
-    "cluster": "earl.rehearsal.state.attach",
+    "cluster": "earl.rehearsal.plan.attach",
     "profile": "earl.profiling.kept.read",
 }
 

@@ -13,9 +13,9 @@ from earl.dispatch.execute import room
 from earl.dispatch.rows import Work
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
-from earl.engine.micro_batches import RowShare, minibatches, order_of
 from earl.engine.model import make
 from earl.engine.sampler import Probe
+from earl.engine.score import RowShare, minibatches, order_of
 from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement.async_rollout import Ticket

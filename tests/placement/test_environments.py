@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from earl.benchmarks.placements import differences, numbers, trained
-from earl.engine.router import VersionsDiffer
+from earl.engine.samplers import VersionsDiffer
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
 from earl.placement.ray.rollout_actor import RemoteSampler

@@ -11,9 +11,9 @@ from earl.parallel.catalogue import known
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape
 from earl.preflight.cluster import Site, survey
-from earl.preflight.environment import check_batches
 from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.plan import RunPlan
+from earl.preflight.prompts import check_batches
 from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape

@@ -8,8 +8,8 @@ from earl.engine.model import shape
 from earl.errors import EarlError
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.profile import Point, Timing
+from earl.profiling.campaign import grid_of
 from earl.profiling.kept import Profile, key_of, path_of, read, write
-from earl.profiling.points import grid_of
 from earl.recipe import build
 
 POINT = Point(Choice("update", Layout(2, 1), 2048), 120, 8)

@@ -15,7 +15,7 @@ import pytest
 
 from earl.errors import EarlError
 from earl.rehearsal import cluster as rehearsal
-from earl.rehearsal import nodes, state
+from earl.rehearsal import plan
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 120.0
 # A driver in a process of its own: Ray reads its token when it is imported. Prints a JSON object.
 DRIVER = """
 import json, os, sys, time
-from earl.rehearsal.state import attach
+from earl.rehearsal.plan import attach
 os.environ.update(attach("auto"))
 import numpy, ray
 ray.init(address="auto", logging_level="error", log_to_driver=False)
@@ -132,7 +132,7 @@ def assert_nothing_left(name: str) -> None:
     assert name not in call(("ip", "netns", "list"))
     assert name not in call(("ip", "-br", "link"))
     assert not list(Path("/tmp").glob(f"{name}-*"))
-    assert not state.folder(name).exists()
+    assert not plan.folder(name).exists()
     assert f"/tmp/{name}-" not in command_lines()
     assert f"/tmp/{name}-" not in Path("/proc/self/mountinfo").read_text()
 
@@ -144,7 +144,7 @@ def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: Rehearse
     }
     # Wide bounds: what is watched is that the link is shaped, not how busy this machine is.
     assert 0.3 < report["bytes_per_second"] * 8 / bits_per_second(RATE) < 1.1
-    token = (state.folder(cluster.name) / "token").read_text()
+    token = (plan.folder(cluster.name) / "token").read_text()
     assert token not in command_lines()
     logs = [path for path in Path(cluster.folder).rglob("*") if path.suffix in (".log", ".out", ".err", ".txt")]
     assert logs
@@ -155,7 +155,7 @@ def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: Rehearse
 
 def test_faults_befall_one_host_and_are_healed(cluster: RehearsedCluster) -> None:
     rehearsal.fail(cluster, 2, "kill")
-    assert nodes.inside(nodes.namespace(cluster, 2)) == []
+    assert rehearsal.inside(rehearsal.namespace_path(cluster, 2)) == []
     until(lambda: not look(cluster, 2).in_ray)
     assert [host.processes for host in rehearsal.status(cluster)] == ["running", "none", "running"]
     rehearsal.fail(cluster, 1, "freeze")

@@ -14,7 +14,7 @@ import pytest
 
 from earl.errors import EarlError
 from earl.rehearsal import cluster as rehearsal
-from earl.rehearsal import nodes, state
+from earl.rehearsal import plan
 from earl.rehearsal.owner import Owner
 from earl.rehearsal.plan import call, check_network
 
@@ -24,16 +24,16 @@ PATIENCE_SECONDS = 240.0
 # As `earl bench dispatch` does: hosts, and processes in them that wait for each other.
 WORK = """
 import os, sys, time
-from earl.benchmarks import hosts
+from earl.benchmarks import transfers
 
 def work(seat):
     print(os.getpid(), flush=True)
     time.sleep(600)
 
 if __name__ == "__main__":
-    hosts.NAME = sys.argv[1]
-    with hosts.shaped(2, "100mbit") as cluster:
-        hosts.run(cluster, (0, 0, 1), work)
+    transfers.NAME = sys.argv[1]
+    with transfers.shaped(2, "100mbit") as cluster:
+        transfers.run(cluster, (0, 0, 1), work)
 """
 
 
@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def name() -> Iterator[str]:
     name = f"t{secrets.token_hex(3)}"
     yield name
-    for namespace in sorted(nodes.namespaces()):
+    for namespace in sorted(rehearsal.namespaces()):
         if namespace.startswith(f"{name}-"):  # of a test that failed
             call(("ip", "netns", "delete", namespace))
 
@@ -68,9 +68,9 @@ def running(process: int) -> bool:
 
 
 def left(name: str) -> list[str]:
-    namespaces = [own for own in nodes.namespaces() if own.startswith(f"{name}-")]
+    namespaces = [own for own in rehearsal.namespaces() if own.startswith(f"{name}-")]
     links = [line for line in call(("ip", "-br", "link")).splitlines() if line.startswith(f"{name}0")]
-    return [*namespaces, *links, *map(str, Path("/tmp").glob(f"{name}-*")), *map(str, state.root().glob(name))]
+    return [*namespaces, *links, *map(str, Path("/tmp").glob(f"{name}-*")), *map(str, plan.root().glob(name))]
 
 
 def at_work(name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
@@ -106,8 +106,8 @@ def test_killed_hosts_end_their_processes_and_the_next_start_removes_the_rest(na
 def test_a_bench_that_is_asked_to_end_leaves_nothing(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "earl.cli.main", "bench", "dispatch", "--hosts", "4", "--rate", "20mbit"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until(lambda: (state.root() / "dispatch").exists() or process.poll() is not None)
-    until(lambda: "dispatch-4" in nodes.namespaces() or process.poll() is not None)
+    until(lambda: (plan.root() / "dispatch").exists() or process.poll() is not None)
+    until(lambda: "dispatch-4" in rehearsal.namespaces() or process.poll() is not None)
     process.send_signal(number)
     said = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, said
@@ -138,16 +138,16 @@ def test_what_is_called_alike_and_of_other_origin_is_left_alone(name: str) -> No
 
 def test_after_a_restart_of_the_machine_only_files_are_removed(name: str) -> None:
     with rehearsal.laid(name, 1, "1gbit") as cluster:
-        replace(Owner.this(), boot="another").write(state.folder(name))
+        replace(Owner.this(), boot="another").write(plan.folder(name))
         # All namespaces of that name were made since, by somebody else.
         assert rehearsal.sweep() == [name]
-        assert not Path(cluster.folder).exists() and not state.folder(name).exists()
-        assert {f"{name}-1", f"{name}-switch"} <= nodes.namespaces()
+        assert not Path(cluster.folder).exists() and not plan.folder(name).exists()
+        assert {f"{name}-1", f"{name}-switch"} <= rehearsal.namespaces()
 
 
 def test_a_cluster_that_stays_belongs_to_nobody_and_is_not_swept(name: str) -> None:
     with rehearsal.laid(name, 1, "1gbit") as cluster:
-        state.disown(cluster)
+        plan.disown(cluster)
         assert rehearsal.sweep() == []
         with pytest.raises(EarlError, match=f"is up already; take it down with: earl cluster down --name {name}"):
             rehearsal._free(name, 1)
@@ -157,5 +157,5 @@ def test_a_cluster_that_stays_belongs_to_nobody_and_is_not_swept(name: str) -> N
 
 def test_hosts_without_ray_are_no_cluster_to_train_on(name: str) -> None:
     with rehearsal.laid(name, 1, "1gbit"):
-        assert state.attach("auto") == {}
+        assert plan.attach("auto") == {}
     assert os.environ.get("RAY_ADDRESS") is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from earl.errors import EarlError
-from earl.rehearsal import nodes
+from earl.rehearsal import cluster
 from earl.rehearsal.plan import check
 
 
@@ -29,20 +29,20 @@ def namespace(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_members_are_found_frozen_and_killed(namespace: Path) -> None:
-    assert nodes.inside(namespace) == []
+    assert cluster.inside(namespace) == []
     # The shell starts a second process, which leaves its session: it is still found.
     shell = subprocess.Popen(["nsenter", f"--uts={namespace}", "sh", "-c", "setsid sleep 60 & sleep 60"])
     outside = subprocess.Popen(["sleep", "60"])
-    while len(nodes.inside(namespace)) < 3:  # the shell and two sleeps
+    while len(cluster.inside(namespace)) < 3:  # the shell and two sleeps
         time.sleep(0.01)
-    members = nodes.inside(namespace)
+    members = cluster.inside(namespace)
     assert outside.pid not in members
-    nodes.send(namespace, signal.SIGSTOP)
-    while not all(map(nodes.stopped, members)):
+    cluster.send(namespace, signal.SIGSTOP)
+    while not all(map(cluster.stopped, members)):
         time.sleep(0.01)
-    assert not nodes.stopped(outside.pid)
-    nodes.kill(namespace)
-    assert nodes.inside(namespace) == []
+    assert not cluster.stopped(outside.pid)
+    cluster.kill(namespace)
+    assert cluster.inside(namespace) == []
     assert shell.wait() == -signal.SIGKILL
     assert outside.poll() is None
     outside.kill()
@@ -51,10 +51,10 @@ def test_members_are_found_frozen_and_killed(namespace: Path) -> None:
 
 def test_a_file_that_is_no_namespace_has_no_members(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert nodes.inside(tmp_path / "file") == []
-    assert nodes.inside(tmp_path / "nothing") == []
+    assert cluster.inside(tmp_path / "file") == []
+    assert cluster.inside(tmp_path / "nothing") == []
 
 
 def test_the_own_namespace_is_never_touched() -> None:
     with pytest.raises(AssertionError, match="this very process"):
-        nodes.inside(Path(f"/proc/{os.getpid()}/ns/net"))
+        cluster.inside(Path(f"/proc/{os.getpid()}/ns/net"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from earl.engine.tokenizer import character_tokenizer
+from earl.engine.model import character_tokenizer
 from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
 
 OPPONENTS = ("random", "perfect")

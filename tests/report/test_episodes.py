@@ -5,8 +5,7 @@ import numpy as np
 
 from earl.envs import registry
 from earl.envs.base import Board
-from earl.report.data import StoredEpisode, choose
-from earl.report.decoding import Decoder
+from earl.report.data import Decoder, StoredEpisode, choose
 from earl.report.episodes import AUTHORS, MAX_TURNS, Room, episode
 from earl.trajectory import Author, Outcome, StopReason, TrainingRecord, Trajectory
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from earl.report import context_plots, figures
 from earl.report.data import RunData, gather
-from earl.report.evaluation_plots import enlarged_range, strength_figures
 from earl.report.figures import MAX_POINTS, plain, thin
+from earl.report.results import enlarged_range, strength_figures
 
 
 def spec(listed: list[figures.Figure], name: str) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from earl.errors import EarlError
 from earl.runs.folder import create
 from earl.runs.storage import OddFile
 from earl.runs.store import Store
-from earl.trackers import Tracking, check, registry
-from earl.trackers.registry import TrackerEntry
-from earl.trackers.tracking import without_secrets
+from earl.trackers import Tracking, check
+from earl.trackers.tracking import TRACKERS, TrackerEntry, without_secrets
 
 
 class Fake:
@@ -74,7 +73,7 @@ def fake(monkeypatch):
     module = ModuleType("fake_tracker")
     module.Own = Own
     monkeypatch.setitem(sys.modules, "fake_tracker", module)
-    monkeypatch.setitem(registry.TRACKERS, "fake", TrackerEntry("fake_tracker:Own", ("json",)))
+    monkeypatch.setitem(TRACKERS, "fake", TrackerEntry("fake_tracker:Own", ("json",)))
     return Own
 
 
@@ -154,7 +153,7 @@ def test_one_that_fails_leaves_the_others_alone(fake, run, monkeypatch):
         told: ClassVar = []
 
     sys.modules["fake_tracker"].Good = Good
-    monkeypatch.setitem(registry.TRACKERS, "good", TrackerEntry("fake_tracker:Good", ("json",)))
+    monkeypatch.setitem(TRACKERS, "good", TrackerEntry("fake_tracker:Good", ("json",)))
     fake.fails = "record"
     with run.tracking(to=["fake", "good"]) as tracking:
         step(tracking, 0)
@@ -206,16 +205,16 @@ def test_a_port_that_is_taken(fake, run):
     ],
 )
 def test_what_is_refused_before_work_starts(monkeypatch, names, message):
-    monkeypatch.setitem(registry.TRACKERS, "gone", TrackerEntry("nowhere:Gone", ("json", "not_there")))
+    monkeypatch.setitem(TRACKERS, "gone", TrackerEntry("nowhere:Gone", ("json", "not_there")))
     if names != ["gone"]:
-        monkeypatch.delitem(registry.TRACKERS, "gone")
+        monkeypatch.delitem(TRACKERS, "gone")
     with pytest.raises(EarlError) as refused:
         check(names, None)
     assert str(refused.value) == message
 
 
 def test_every_tracker_that_is_named_is_installed_here():
-    check(list(registry.TRACKERS), 0)
+    check(list(TRACKERS), 0)
 
 
 def test_secrets_are_blotted_out(monkeypatch):

@@ -90,8 +90,7 @@ def test_a_model_of_somebody_elses_trains_and_resumes(tiny, new_run, whole, rema
     # Tied embeddings are written once, under one of their two names.
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from earl.engine.model import Policy
-    from earl.engine.tokenizer import character_tokenizer
+    from earl.engine.model import Policy, character_tokenizer
 
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=106, num_key_value_heads=1, tie_word_embeddings=True, **shape))

@@ -22,9 +22,8 @@ from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opene
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.model import Policy, make, outline
-from earl.engine.sharding.mesh import Mesh, join
+from earl.engine.sharding.mesh import Band, Meeting, Mesh, join
 from earl.engine.sharding.shards import Shards
-from earl.engine.sharding.tp_group import Band, Meeting
 from earl.engine.source import folder_of
 from earl.engine.split import SplitSampler
 from earl.errors import OutOfMemory

@@ -14,7 +14,7 @@ from earl.config import Config
 from earl.dispatch.rows import work_of
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
-from earl.engine.sharding.tp_group import Meeting
+from earl.engine.sharding.mesh import Meeting
 from earl.errors import EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost

@@ -14,7 +14,7 @@ from earl.dispatch.plan import Leg, TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport
 from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached
-from earl.engine.micro_batches import RowShare, minibatches, order_of
+from earl.engine.score import RowShare, minibatches, order_of
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shifted

@@ -20,7 +20,7 @@ import torch
 
 from earl.errors import EarlError
 from earl.parallel.hardware import ClusterSpec, Device, device_of
-from earl.rehearsal.state import attach, known
+from earl.rehearsal.plan import attach, known
 
 PATIENCE_SECONDS = 3.0  # for a port to answer
 RAY_SECONDS = 30.0  # for a cluster to list its nodes

@@ -12,10 +12,9 @@ from torch import Tensor
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
 from earl.engine.model import Policy, tokenizer_of
-from earl.engine.router import Router, VersionsDiffer
 from earl.engine.sampler import Probe
-from earl.engine.samplers import make_sampler, split_of
-from earl.engine.sharding.tp_group import Meeting
+from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
+from earl.engine.sharding.mesh import Meeting
 from earl.evaluate import Match
 from earl.group import GroupOf, TrajectorySummary
 from earl.placement.async_rollout import ContinuousFragment, Ticket

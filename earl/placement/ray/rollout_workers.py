@@ -11,7 +11,7 @@ from typing import Any
 
 from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
-from earl.engine.sharding.tp_group import Meeting
+from earl.engine.sharding.mesh import Meeting
 from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.cli.live.canvas import Curve, Frame, bar, plot, raster, row_of, sparkline, ticks
-from earl.cli.live.spans import Span, fit
+from earl.cli.live.canvas import Curve, Frame, Span, bar, fit, plot, raster, row_of, sparkline, ticks
 
 
 def drawn(points: Sequence[tuple[float, float]], columns: int, rows: int, ascii_only: bool, **more: bool) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from earl.cli.live import reader as live_reader
-from earl.cli.live.reader import Reader
+from earl.cli.live import now as live_reader
+from earl.cli.live.now import Reader
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.recipe import build, dump

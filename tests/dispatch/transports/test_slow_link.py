@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from earl.benchmarks.hosts import run, shaped
-from earl.benchmarks.transfers import LOGPROBS, TransferCase
+from earl.benchmarks.transfers import LOGPROBS, TransferCase, run, shaped
 from earl.dispatch.execute import execute
 from earl.dispatch.rows import empty
 from earl.errors import EarlError

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.benchmarks.hosts import run
 from earl.benchmarks.layouts import free_ports
+from earl.benchmarks.transfers import run
 from earl.engine.split import _read, _written
 from earl.rollout.prompt import Prompt
 
@@ -42,7 +42,7 @@ def met(seat, port, folder):
     from torch import distributed
 
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.sharding.tp_group import Band, Meeting
+    from earl.engine.sharding.mesh import Band, Meeting
 
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     meeting = Meeting(seat.process, 2, Rendezvous(seat.address, port, "secret"))

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from earl.benchmarks.hosts import run
 from earl.benchmarks.layouts import VARIANTS, _learner, free_ports, trained
+from earl.benchmarks.transfers import run
 from earl.parallel.layout import Layout
 
 pytestmark = pytest.mark.slow

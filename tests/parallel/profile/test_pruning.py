@@ -7,7 +7,7 @@ import pytest
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
 from earl.parallel.profile import Expected, Point, Timing, spread_of
-from earl.profiling.points import Expectation, contexts_of, loads_of
+from earl.profiling.campaign import Expectation, contexts_of, loads_of
 
 SMALL, LARGE, HUGE = (Choice("rollout", Layout(4 // tp, tp)) for tp in (1, 2, 4))
 

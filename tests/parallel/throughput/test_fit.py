@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from earl.benchmarks.fitting import errors, fit, measured, minimise, served, table
+from earl.benchmarks.calibration import errors, fit, measured, minimise, served, table
 from earl.parallel.throughput.step import PRIORS, fitted
 
 
