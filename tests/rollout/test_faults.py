@@ -125,8 +125,8 @@ def raising(error):
         (answer(info={"role": "system"}), "info['role'] is 'system'; return one of user, tool"),
         (answer(terminated=True), "info['outcome'] is None at the end; return one of win, draw, loss"),
         (answer(terminated=True, info={"outcome": ["win"]}), "info['outcome'] is ['win'] at the end"),
-        ((), "not enough values"),
-        (None, "cannot unpack"),
+        ((), "return the tuple"),
+        (None, "return the tuple"),
     ],
 )
 def test_what_step_must_not_return_is_a_fault_that_names_it(episode, script, counting, returned, said):
@@ -154,7 +154,7 @@ def test_numbers_of_numpy_and_truths_are_rewards(episode, script, counting, rewa
         ({"reset": lambda **_: ("x" * 5000, {})}, "the observation has 5000 characters"),
         ({"reset": lambda **_: (7, {})}, "the observation is 7, not a text"),
         ({"reset": lambda **_: ("0", None)}, "info is None"),
-        ({"reset": lambda **_: "0"}, "not enough values"),
+        ({"reset": lambda **_: "0"}, "return the tuple"),
         ({"instructions": "x" * 10**7}, "instructions has 10000000 characters"),
         ({"instructions": None}, "instructions is None"),
         ({"max_turns": 10**9}, "max_turns is 1000000000, not a whole number within 1 … 10000"),
