@@ -42,11 +42,12 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
-        states, window = torch.stack([key_states, value_states]).transpose(2, 3), self.window
+        window = self.window
         if self.store is None:
-            self.store = states.new_zeros(2, 0, 0, *states.shape[3:])
+            self.store = key_states.new_zeros(2, 0, 0, key_states.shape[1], key_states.shape[3])
         store = self.grown(int(window.slots.max()) + 1, int(window.positions.max()) + 1)
-        store[:, window.slots[:, None], window.positions] = states
+        for part, states in zip(store, (key_states, value_states), strict=True):
+            part[window.slots[:, None], window.positions] = states.transpose(1, 2)
         keys, values = store[:, :, : window.length].index_select(1, window.slots).transpose(2, 3)
         return keys, values
 

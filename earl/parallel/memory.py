@@ -158,8 +158,8 @@ def slot_bytes(shape: ModelShape, sampling: Sampling) -> SlotBytes:
     many, piece = sampling.contexts, sampling.prompt_tokens
     read, longest = room_for(piece), room_for(sampling.tokens)
     slot = room_for(many) * kv_bytes(shape)
-    before = longest // 2 if longest > read else 0  # old keys or values of one layer during the copy
-    growing = slot * before // (2 * shape.layers)
+    before = longest // 2 if longest > read else 0  # old keys and values of one layer during the copy
+    growing = slot * before // shape.layers
     at_once = max(1, min(many, PASS_TOKENS // piece))
     logits = many * shape.vocab * WIDE_BYTES
     moments = {
