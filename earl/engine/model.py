@@ -74,11 +74,13 @@ def allocated(model: Any) -> Any:
 
 
 def make_buffers(model: Any, device: torch.device) -> None:
-    """Compute buffers that follow from the configuration, such as rotary frequencies."""
+    """Compute buffers that follow from the configuration, such as rotary frequencies, as the model's family does."""
+    for parameter in model.parameters():
+        parameter._is_hf_initialized = True  # so that the weights beside a buffer stay as they are
     for module in model.modules():
-        if [*module.buffers(recurse=False)]:
-            made = type(module)(config=model.config.get_text_config())
-            for name, buffer in made.named_buffers(recurse=False):
+        if buffers := [*module.named_buffers(recurse=False)]:
+            model._init_weights(module)
+            for name, buffer in buffers:
                 setattr(module, name, buffer.to(device))
 
 

@@ -1,10 +1,19 @@
-"""Small models of three architectures, and a made-up world in which every reply is taken."""
+"""Small models of five architectures, and a made-up world in which every reply is taken."""
 
 from random import Random
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from earl.agents.chat import Chat
 from earl.config import ModelConfig
@@ -54,7 +63,13 @@ def gpt2(seed=0):
     return Policy(spread_out(GPT2LMHeadModel(config), seed), character_tokenizer())
 
 
-ARCHITECTURES = {"qwen3": qwen3, "llama": llama, "qwen2": qwen2, "gpt2": gpt2}
+def gemma(seed=0):
+    """Embeddings are scaled by a buffer."""
+    config = GemmaConfig(vocab_size=106, num_attention_heads=4, num_key_value_heads=2, head_dim=8, **SHAPE)
+    return Policy(spread_out(GemmaForCausalLM(config), seed), character_tokenizer())
+
+
+ARCHITECTURES = {"qwen3": qwen3, "llama": llama, "qwen2": qwen2, "gpt2": gpt2, "gemma": gemma}
 
 
 @pytest.fixture(params=sorted(ARCHITECTURES))
