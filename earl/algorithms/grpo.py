@@ -18,6 +18,5 @@ class GRPO:
     loss = staticmethod(clipped_surrogate)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        del config
         episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]
         return Advantages(per_turn(groups, episodes), np.zeros_like(values))

@@ -15,10 +15,8 @@ class Imitation:
     needs_values = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        del groups, config
         return Advantages(np.ones_like(values), np.zeros_like(values))
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
         """Cross-entropy; the learner's settings switch entropy bonus and KL off in a warm start."""
-        del config
         return -inputs.logprobs.sum(), {}

@@ -37,7 +37,9 @@ def corrected(
     if not batch.mask.any():
         return batch, {}
     log_ratio = np.where(batch.mask, proximal.astype(np.float64) - batch.logprobs, 0.0)
-    log_weight = log_ratio if mode == "token" else _over_rows(log_ratio, batch)
+    log_weight = log_ratio
+    if mode == "sequence":
+        log_weight = np.repeat(np.add.reduceat(log_ratio, batch.offsets[:-1]), batch.lengths)
     weight = np.exp(np.minimum(log_weight, np.log(cap)))
     learned = log_ratio[batch.mask]
     stats = {
@@ -50,10 +52,6 @@ def corrected(
     return replace(batch, advantages=advantages, logprobs=logprobs), stats
 
 
-def _over_rows(values: NDArray[np.float64], batch: Batch) -> NDArray[np.float64]:
-    return np.repeat(np.add.reduceat(values, batch.offsets[:-1]), batch.lengths)
-
-
 def clipped_surrogate(inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
     """The clipped surrogate objective, negated and summed over tokens (PPO, arXiv 1707.06347, equation 7).
     The upper bound may differ from the lower one (clip-higher of DAPO, arXiv 2503.14476)."""
@@ -64,7 +62,7 @@ def clipped_surrogate(inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Ten
     return -objective.sum(), {"clip_fraction": (ratio != clipped).float().sum(), **ratio_stats(ratio)}
 
 
-def importance_weighted(inputs: TokenInputs) -> tuple[Tensor, Stats]:
+def importance_weighted(inputs: TokenInputs, config: AlgorithmConfig | None = None) -> tuple[Tensor, Stats]:
     """REINFORCE with importance weights, negated and summed: its gradient on policy is that of -A·log π."""
     ratio = (inputs.logprobs - inputs.old_logprobs).exp()
     return -(ratio * inputs.advantages).sum(), ratio_stats(ratio)

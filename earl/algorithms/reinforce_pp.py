@@ -18,7 +18,6 @@ class ReinforcePlusPlus:
     loss = staticmethod(clipped_surrogate)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        del config
         centred = [r - r.mean() for r in map(returns_of, groups)]
         everything = np.concatenate([np.zeros(0), *centred])
         mean, std = (everything.mean(), everything.std()) if len(everything) else (0.0, 1.0)

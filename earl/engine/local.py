@@ -245,7 +245,7 @@ class LocalSampler(Sampler):
     def __init__(self, policy: Policy, temperature: float = 1.0, room_bytes: int | None = None) -> None:
         self._stop_ids = policy.stop_ids
         self._temperature = temperature
-        self._version = 0
+        self.version = 0
         self._room = sys.maxsize
         if room_bytes is not None:
             self._room = int(room_bytes / kv_bytes(shape_of(policy.model), self.tp))
@@ -260,7 +260,7 @@ class LocalSampler(Sampler):
         """Take new weights and drop every cached key and value. probe: the learner's log-probs of a prompt; raises
         StaleWeights when these weights give others."""
         self._fill(weights)
-        self._version, self._filled = version, True
+        self.version, self._filled = version, True
         self._forget()
         if probe:
             self._check(probe)
@@ -283,15 +283,11 @@ class LocalSampler(Sampler):
         tokens = torch.tensor([probe.tokens])
         logits = self._whole(head(self._model)(hidden_states(self._model, tokens, use_cache=False))[0, :-1].float())
         logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
-        check(probe, logprobs.tolist(), TOLERANCE, self._version)
+        check(probe, logprobs.tolist(), TOLERANCE, self.version)
 
     def _whole(self, logits: Tensor) -> Tensor:
         """The logits of the whole vocabulary."""
         return logits
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     def close(self) -> None:
         for tensor in self._model.parameters():
@@ -330,23 +326,23 @@ class LocalSampler(Sampler):
         live = np.arange(len(prompts))
         for place in range(max(prompt.max_tokens for prompt in prompts)):
             chosen, scores = self._choose(logits, seeds[live], greedy[live], place)
+            going = []
             for number, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
                 replies[number].append(token)
                 logprobs[number].append(score)
-            live = live[[not self._ended(prompts[number], replies[number]) for number in live.tolist()]]
-            if not len(live):
+                if token not in self._stop_ids and place + 1 < prompts[number].max_tokens:
+                    going.append(number)
+            if not going:
                 break
-            logits = self._contexts.decode({prompts[number].session: replies[number][-1] for number in live.tolist()})
+            live = np.array(going)
+            logits = self._contexts.decode({prompts[number].session: replies[number][-1] for number in going})
         return [
-            Completion(reply, scores, [self._version] * len(reply), reply[-1] in self._stop_ids)
+            Completion(reply, scores, [self.version] * len(reply), reply[-1] in self._stop_ids)
             for reply, scores in zip(replies, logprobs, strict=True)
         ]
 
     def _forget(self) -> None:
         self._contexts = Contexts(self._model, self._room)
-
-    def _ended(self, prompt: Prompt, reply: list[int]) -> bool:
-        return reply[-1] in self._stop_ids or len(reply) >= prompt.max_tokens
 
     def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
         """Tokens [B] and their log-probs [B]."""

@@ -61,17 +61,17 @@ def _downloaded(path: str | Path, weights: bool) -> Path:
         raise EarlError(f"{folder} holds no model: there is no config.json; give a folder written by save_pretrained")
     hub = hub_id(str(path))
     patterns = DESCRIPTION + (WEIGHTS if weights else [])
-    if not _fetches.get():
-        try:
-            return Path(snapshot_download(hub, allow_patterns=patterns, local_files_only=True))
-        except OSError:
+    here = not _fetches.get()
+    try:
+        return Path(
+            snapshot_download(hub, allow_patterns=patterns, etag_timeout=PATIENCE_SECONDS, local_files_only=here)
+        )
+    except (OSError, ValueError) as error:
+        if here:
             raise EarlError(
                 f"model {str(path)!r} is not on this machine: a run would fetch it from the hub, a dry run contacts "
                 f"nobody; fetch it with: hf download {hub}"
             ) from None
-    try:
-        return Path(snapshot_download(hub, allow_patterns=patterns, etag_timeout=PATIENCE_SECONDS))
-    except (OSError, ValueError) as error:
         what = repr(str(path)) if hub == str(path) else f"{str(path)!r}, which is {hub}"
         raise EarlError(
             f"no model at {what}: there is no such folder, and the hub gives none "

@@ -14,7 +14,6 @@ from vllm.model_executor.layers import utils
 
 def keep_weights(layer: Any, remove_weight: bool) -> None:
     """Replaces vLLM's `dispatch_cpu_unquantized_gemm`: no repacking, nothing freed."""
-    del remove_weight
     layer.cpu_linear = torch.nn.functional.linear
 
 

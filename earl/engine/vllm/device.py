@@ -50,7 +50,6 @@ class Cpu:
         }
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        del sampler
         text = model_config.get_text_config()
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         if size not in CPU_HEAD_DIMS:
@@ -84,13 +83,11 @@ class Gpu:
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
         """The engine is a separate process that receives handles of GPU memory."""
-        del sampler
         return {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
     def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
         from vllm.config import WeightTransferConfig
 
-        del max_tokens
         return {
             "dtype": "bfloat16",
             "gpu_memory_utilization": sampler.memory_share,
@@ -99,7 +96,6 @@ class Gpu:
         }
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
-        del model_config
         if sampler.tp > torch.cuda.device_count():
             raise EarlError(
                 f"sampler.tp is {sampler.tp}, and this process sees {torch.cuda.device_count()} GPUs; lower sampler.tp"
