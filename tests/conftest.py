@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import warm
+
 # Machines are shared: how long an example takes says nothing.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
@@ -26,6 +28,8 @@ if "RAY_AUTH_MODE" not in os.environ:
     TOKEN = Path(tempfile.mkdtemp(prefix="earl-tests-")) / "token"
     TOKEN.write_text(secrets.token_hex(32))
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN)}
+
+os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = warm.setting(Path(tempfile.mkdtemp(prefix="earl-tests-")))
 
 DEFAULT_SYSTEM = "You are a helpful assistant."
 

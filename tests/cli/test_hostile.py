@@ -114,14 +114,14 @@ def gone(process: int) -> bool:
 def hang(process: subprocess.Popen[str], tmp_path: Path) -> list[int]:
     """Let a run hang after its first steps; its processes then."""
     for text in process.stderr:
-        if re.search(r"step [4-9]/", text):
+        if re.search(r"step [3-9]/", text):
             break
     (tmp_path / "hang").touch()
     time.sleep(3)  # by then it hangs, or does in the step that the signal waits for
     return children(process.pid)
 
 
-LONG = ["--steps", "14", "--set", "evaluate.every=2", "--set", "run.checkpoint_every=3"]
+LONG = ["--steps", "8", "--set", "evaluate.every=2", "--set", "run.checkpoint_every=2"]
 KINDS = {
     "one process": [],
     "two processes": ["--set", "run.processes=2", "--set", "env.options.peers=true"],
