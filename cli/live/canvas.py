@@ -60,8 +60,13 @@ def columns(*widths: int) -> Table:
     """A table without lines: columns of these widths, flush right where negative; those of 0 share the rest."""
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     for width in widths:
-        justify, ratio = "right" if width < 0 else "left", None if width else 1
-        table.add_column(width=abs(width) or None, ratio=ratio, justify=justify, no_wrap=True, overflow="crop")
+        table.add_column(
+            width=abs(width) or None,
+            ratio=None if width else 1,
+            justify="right" if width < 0 else "left",
+            no_wrap=True,
+            overflow="crop",
+        )
     return table
 
 
@@ -197,7 +202,7 @@ def raster(curves: Sequence[Curve], frame: Frame, columns: int, rows: int, ascii
 def _dots(curve: Curve, frame: Frame, width: int, height: int) -> Iterator[tuple[int, int]]:
     """The dots of a curve from left to right, without holes but for its gaps; (0, 0) is the lower left one."""
     for finite, run in groupby(curve.points, lambda point: math.isfinite(point[0]) and math.isfinite(point[1])):
-        merged: defaultdict[float, list[float]] = defaultdict(list)
+        merged: defaultdict[int, list[float]] = defaultdict(list)
         for x, y in run if finite else ():
             merged[round((x - frame.left) / (frame.right - frame.left) * (width - 1))].append(y)
         if not merged:

@@ -1,5 +1,6 @@
 """Numbers about context growth for the live view: quantiles, limit, forecast, authors; also the run as JSON."""
 
+import json
 import math
 from dataclasses import asdict
 from datetime import datetime
@@ -93,7 +94,7 @@ def as_object(run: RunNow) -> dict[str, Any]:
         "events": [asdict(event) | {"time": _moment(event.time)} for event in run.numbers.events[-LAST_EVENTS:]],
         "problems": list(run.problems),
     }
-    finite: dict[str, Any] = _finite(value)
+    finite: dict[str, Any] = json.loads(json.dumps(value), parse_constant=lambda _: None)
     return finite
 
 
@@ -111,11 +112,3 @@ def _context(run: RunNow) -> dict[str, Any]:
 
 def _moment(time: float) -> str:
     return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
