@@ -1,6 +1,8 @@
 """`earl watch`: shows the live view of a run."""
 
+import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -26,6 +28,8 @@ def command(run: str, root: Path, once: bool, as_json: bool) -> None:
     from earl.cli.players import need_run
     from earl.cli.text import console
 
+    if os.environ.get("TERM") == "linux" and isinstance(sys.stdout, TextIOWrapper):  # the console's font has no braille
+        sys.stdout.reconfigure(encoding="ascii", errors="replace")
     reader, out = Reader(need_run(root, run)), console()
     if as_json:
         print_json(as_object(reader.read()))

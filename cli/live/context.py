@@ -1,7 +1,8 @@
 """Numbers about context growth for the live view: quantiles, limit, forecast, authors; also the run as JSON."""
 
+import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,14 +16,9 @@ CAUSES = {"prompt": "no room for the next prompt", "reply": "reply hit the limit
 _OLD_CAUSES = {"stop/context_limit": "context limit", "stop/truncated_turn": "reply hit max_turn_tokens"}
 
 
-@dataclass(frozen=True, slots=True)
-class ShownForecast:
-    """Step at which a quantile of the context reaches the limit: median and 80 % interval; inf beyond the horizon."""
-
-    quantile: str
-    early: float
-    median: float
-    late: float
+ENDS = ("early", "median", "late")
+Forecast = tuple[float, float, float]
+"""Steps at which a quantile of the context reaches the limit: its median between `ENDS` that hold 80 %; inf: never."""
 
 
 def level(run: RunNow) -> str:
@@ -45,13 +41,10 @@ def limits(run: RunNow) -> Points:
     return [(step, float(limit)) for step, _ in measured]
 
 
-def forecasts(run: RunNow) -> list[ShownForecast]:
-    found = []
-    for quantile in QUANTILES[:3]:
-        numbers = [run.last(f"forecast/{quantile}/{name}") for name in ("early", "median", "late")]
-        if not any(map(math.isnan, numbers)):
-            found.append(ShownForecast(quantile, *numbers))
-    return found
+def forecasts(run: RunNow) -> dict[str, Forecast]:
+    """By quantile, where one was recorded."""
+    found = {name: tuple(run.last(f"forecast/{name}/{end}") for end in ENDS) for name in QUANTILES[:3]}
+    return {name: (a, b, c) for name, (a, b, c) in found.items() if not any(map(math.isnan, (a, b, c)))}
 
 
 def authors(run: RunNow) -> dict[str, Points]:
@@ -101,7 +94,7 @@ def as_object(run: RunNow) -> dict[str, Any]:
         "events": [asdict(event) | {"time": _moment(event.time)} for event in run.numbers.events[-LAST_EVENTS:]],
         "problems": list(run.problems),
     }
-    finite: dict[str, Any] = _finite(value)
+    finite: dict[str, Any] = json.loads(json.dumps(value), parse_constant=lambda _: None)
     return finite
 
 
@@ -112,21 +105,10 @@ def _context(run: RunNow) -> dict[str, Any]:
         "level": measured,
         **{name: run.last(f"context/{measured}/{name}") for name in ("mean", "p50", "p95", "p99", "max")},
         "limit": limit[-1][1] if limit else None,
-        "forecast": {
-            forecast.quantile: {"early": forecast.early, "median": forecast.median, "late": forecast.late}
-            for forecast in forecasts(run)
-        },
+        "forecast": {name: dict(zip(ENDS, own, strict=True)) for name, own in forecasts(run).items()},
         "truncated": truncation(run),
     }
 
 
 def _moment(time: float) -> str:
     return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

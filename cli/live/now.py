@@ -121,18 +121,15 @@ def score_curves(matches: Sequence[RecordedMatch]) -> dict[str, list[tuple[float
         if match.phase != FINAL:
             cells.setdefault(match.result.opponent, {}).setdefault(match.step, []).append(match.result)
     return {
-        opponent: [(step, _score(_one_per_seat(results))) for step, results in sorted(by_step.items())]
+        opponent: [(step, _score(results)) for step, results in sorted(by_step.items())]
         for opponent, by_step in sorted(cells.items())
     }
 
 
-def _one_per_seat(results: Sequence[MatchResult]) -> list[MatchResult]:
-    """One result per seat; an exact one takes precedence over a sampled one."""
-    return list({result.seat: result for result in sorted(results, key=lambda result: result.exact)}.values())
-
-
-def _score(seats: Sequence[MatchResult]) -> float:
-    mean = mean_over_seats(seats)
+def _score(results: Sequence[MatchResult]) -> float:
+    """One result per seat counts; an exact one takes precedence over a sampled one."""
+    seats = {result.seat: result for result in sorted(results, key=lambda result: result.exact)}
+    mean = mean_over_seats([*seats.values()])
     return mean.win + mean.draw / 2
 
 
@@ -151,7 +148,12 @@ class Reader:
         self._seen: Fingerprint = ()
         self._numbers = self._shown = Numbers()
         self._problem: str | None = None
-        self._config, self._recipe_problem = _recipe(folder)
+        self._config: Config | None = None
+        self._recipe_problem: str | None = None
+        try:
+            self._config = build(folder.recipe())
+        except EarlError as error:
+            self._recipe_problem = str(error)
 
     def read(self) -> RunNow:
         """Read the run's state. Errors become `problems`, old numbers stay. Raises EarlError if the folder is gone."""
@@ -203,10 +205,3 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return (found.st_ino, found.st_mtime_ns, found.st_size) if found.st_size else None
-
-
-def _recipe(folder: RunFolder) -> tuple[Config | None, str | None]:
-    try:
-        return build(folder.recipe()), None
-    except EarlError as error:
-        return None, str(error)

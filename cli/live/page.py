@@ -1,91 +1,77 @@
 """Lays out the live view: a header, as many panels as fit, and a footer with keys."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.layout import Layout
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.text import Text
 
 from earl.cli.live import growth
-from earl.cli.live.canvas import BAD, DIM, GOOD, WARN, Line, Span, bar, duration, fit, heading, percent, safe, wrapped
-from earl.cli.live.context import authors
+from earl.cli.live.canvas import BAD, DIM, GOOD, WARN, bar, columns, duration, percent, safe
 from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
 
-STYLES = {
-    "training": GOOD,
-    "warm start": GOOD,
-    "last evaluation": GOOD,
-    "finished": GOOD,
-    "stopped": WARN,
-    "not started": WARN,
-}
+STYLES = {**dict.fromkeys(("training", "warm start", "last evaluation", "finished"), GOOD), "starting": ""}
+"""By phase; others are warnings."""
 
 
-def header(run: RunNow, width: int, ascii_only: bool) -> list[Line]:
-    env = f"  {safe(run.config.env.name)}" if run.config else ""
-    doing = phase(run)
-    ago = f"last change {duration(max(1, int(run.time - run.changed)))} ago"
-    first: Line = [
-        (safe(run.name), "bold"),
-        (env, ""),
-        (f"  {_told(run, doing)}", STYLES.get(doing, "")),
-        ("" if run.state == "finished" else f"  {ago}", DIM),
-    ]
-    return [first, _progress(run, width, ascii_only), *_alerts(run, width)]
-
-
-def _told(run: RunNow, doing: str) -> str:
+def header(run: RunNow, width: int) -> list[RenderableType]:
+    """One line each."""
+    doing = told = phase(run)
     if run.state == "finished":
-        return next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
-    return f"{doing}; earl train --resume goes on" if doing == "stopped" else doing
+        told = next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
+    elif doing == "stopped":
+        told = "stopped; earl train --resume goes on"
+    ago = "" if run.state == "finished" else f"  last change {duration(max(1, int(run.time - run.changed)))} ago"
+    env = f"  {safe(run.config.env.name)}" if run.config else ""
+    first = Text.assemble((safe(run.name), "bold"), env, (f"  {told}", STYLES.get(doing, WARN)), (ago, DIM))
+    return [first, _progress(run), *_alerts(run, width)]
 
 
-def _progress(run: RunNow, width: int, ascii_only: bool) -> Line:
+def _progress(run: RunNow) -> RenderableType:
     if run.steps is None:
-        return [(f"step {run.step}", "")]
+        return Text(f"step {run.step}")
     done = run.step / run.steps if run.steps else 1.0
-    told = f"step {run.step}/{run.steps} "
-    left = seconds_left(run)
-    after = f" {percent(done)}"
+    told, left = f"step {run.step}/{run.steps}", seconds_left(run)
+    after = percent(done)
     after += f", {duration(pace(run))} per step" if not math.isnan(pace(run)) else ""
     after += f", about {duration(left)} left" if left > 0 else ""
-    wide = min(40, width - len(told) - len(after))
-    return [(told, ""), (bar(done, wide, ascii_only) if wide > 3 else "", GOOD), (after, "")]
+    line = columns(len(told), 0, len(after))
+    line.add_row(told, bar(done, GOOD), after)
+    return line
 
 
-def _alerts(run: RunNow, width: int) -> list[Line]:
-    alerts: list[Line] = []
+def _alerts(run: RunNow, width: int) -> list[Text]:
+    alerts = [Text(f"problem: {safe(problem)}", BAD) for problem in run.problems[:1]]
     if silence(run):
-        alerts.append([(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD)])
-    alerts += [[(f"problem: {safe(problem)}", BAD)] for problem in run.problems[:1]]
+        alerts.insert(0, Text(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD))
     for event in warnings(run)[:1]:
         told = f"{event.kind} at step {event.step}: {safe(event.message)}"
-        alerts += [[(part, WARN)] for part in wrapped(told, width, 2)]
+        alerts += [Text(part, WARN) for part in wrap(told, max(8, width))[:2]]
     return alerts
 
 
-Draw = Callable[[RunNow, int, int, bool], list[Line]]
-PANELS: tuple[tuple[str, Draw], ...] = (
-    ("strength", growth.strength),
-    ("training", growth.signals),
-    ("context", growth.context),
-    ("authors", growth.written_by),
-    ("time", growth.stages),
-    ("events", growth.events),
+@dataclass(frozen=True, slots=True)
+class Panel:
+    name: str
+    title: str
+    draw: Callable[[RunNow, int], growth.Drawn]
+    ratio: int = 3
+    """Its share of the height; plots gain more by height than tables."""
+
+
+PANELS = (
+    Panel("strength", "Strength: wins + half the draws, or tasks solved", growth.strength),
+    Panel("training", "Training", growth.signals),
+    Panel("context", "Context in tokens", growth.context),
+    Panel("authors", "Tokens by author", growth.written_by, 2),
+    Panel("time", "Time of a step", growth.stages, 2),
+    Panel("events", "Events", growth.events, 2),
 )
-TITLES = {
-    "training": "Training",
-    "context": "Context in tokens",
-    "authors": "Tokens by author",
-    "time": "Time of a step",
-    "events": "Events",
-}
-NEEDS: dict[str, Callable[[RunNow], float]] = {
-    "authors": lambda run: len(authors(run)) + 4,
-    "time": lambda run: len(run.numbers.timings) + 4,
-    "events": lambda run: min(len(run.numbers.events) + len(run.problems), 12) + 3,
-}
-"""Lines that tables need: heading, rows and a blank. Panels not listed are plots, which share the rest."""
-LEAST = 6
-"""Lines reserved for each other row of panels."""
 WIDTH, HEIGHT = 58, 10
 GAP = 2
 
@@ -106,64 +92,60 @@ def arrange(width: int, height: int, count: int) -> PanelGrid:
     return PanelGrid(min(columns, size), pages)
 
 
-def draw(run: RunNow, width: int, height: int, ascii_only: bool, page: int = 0) -> list[list[Span]]:
-    """Exactly `height` lines of exactly `width` columns. `page` wraps around."""
-    head = header(run, width, ascii_only)
-    room = max(0, height - len(head) - 1)
-    grid = arrange(width, room, len(PANELS))
-    shown = grid.pages[page % len(grid.pages)]
-    lines = [*head, *body(run, shown, grid.columns, width, room, ascii_only)][: height - 1]
-    lines += [[]] * (height - 1 - len(lines))
-    return [fit(line, width) for line in [*lines, _footer(grid, page % len(grid.pages), width)]]
+def draw(run: RunNow, width: int, height: int, page: int = 0) -> Layout:
+    """Fills a terminal of `height` lines of `width` columns. `page` wraps around."""
+    head = header(run, width)[: max(1, height - 1)]
+    grid = arrange(width, max(0, height - len(head) - 1), len(PANELS))
+    page %= len(grid.pages)
+    whole = Layout()
+    whole.split_column(
+        Layout(_cropped(head), size=len(head)),
+        body(run, grid.pages[page], grid.columns),
+        Layout(_cropped([_footer(grid, page, width)]), size=1),
+    )
+    return whole
 
 
-def body(
-    run: RunNow, shown: Sequence[int], columns: int, width: int, height: int, ascii_only: bool
-) -> list[list[Span]]:
-    """The panels `shown`, row by row, in exactly `height` lines; panels of an incomplete last row are wider."""
-    rows = [shown[first : first + columns] for first in range(0, len(shown), columns)]
-    lines: list[list[Span]] = []
-    for row, tall in zip(rows, _heights(run, rows, height), strict=True):
-        each = (width - GAP * (len(row) - 1)) // len(row)
-        panels = [_panel(run, PANELS[panel], each, tall, ascii_only) for panel in row]
-        lines += [
-            [span for part in parts for span in (*part, (" " * GAP, ""))][:-1] for parts in zip(*panels, strict=True)
-        ]
-    return lines
+def _cropped(lines: Sequence[RenderableType]) -> RenderableType:
+    table = columns(0)
+    for line in lines:
+        table.add_row(line)
+    return table
 
 
-def _heights(run: RunNow, rows: Sequence[Sequence[int]], height: int) -> list[int]:
-    """Lines of each row: tables get what they need, plots share the rest; without plots the last row gets it."""
-    wanted = [
-        max(NEEDS[name](run) if name in NEEDS else math.inf for name in (PANELS[panel][0] for panel in row))
-        for row in rows
-    ]
-    elastic = [number for number, lines in enumerate(wanted) if lines == math.inf] or [len(rows) - 1]
-    heights = [0] * len(rows)
-    for number, lines in enumerate(wanted):
-        if number not in elastic:
-            heights[number] = int(min(lines, max(0, height - sum(heights) - LEAST * (len(rows) - 1))))
-    left = height - sum(heights)
-    for place, number in enumerate(elastic):
-        heights[number] = left * (place + 1) // len(elastic) - left * place // len(elastic)
-    return heights
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A panel in its place of the layout, which determines its height."""
+
+    run: RunNow
+    panel: Panel
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        height, rule = options.height or 1, "-" if options.ascii_only else "─"
+        heading = Text.assemble((f"{rule} ", DIM), (self.panel.title, "bold"), (f" {rule * options.max_width}", DIM))
+        drawn = Group(heading, *self.panel.draw(self.run, height - 1))
+        return console.render(drawn, options.update(no_wrap=True, overflow="crop"))
 
 
-def _panel(run: RunNow, panel: tuple[str, Draw], width: int, height: int, ascii_only: bool) -> list[list[Span]]:
-    name, drawing = panel
-    title = growth.strength_title(run) if name == "strength" else TITLES[name]
-    lines: list[Line] = [heading(title, width, ascii_only)]
-    lines += drawing(run, width, height - 1, ascii_only) if height > 1 else []
-    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
+def body(run: RunNow, shown: Sequence[int], columns: int) -> Layout:
+    """The panels `shown`, row by row; panels of an incomplete last row are wider."""
+    rows = []
+    for first in range(0, len(shown), columns):
+        panels = [PANELS[number] for number in shown[first : first + columns]]
+        row = Layout(ratio=max(panel.ratio for panel in panels))
+        row.split_row(*(Padding(_Drawn(run, each), (0, int(each is not panels[-1]), 0, 0)) for each in panels))
+        rows.append(row)
+    whole = Layout()
+    whole.split_column(*rows)
+    return whole
 
 
-def _footer(grid: PanelGrid, page: int, width: int) -> Line:
+def _footer(grid: PanelGrid, page: int, width: int) -> Text:
+    quit_ = Text.assemble(("q", "bold"), (" quit", DIM))
     if len(grid.pages) == 1:
-        return [("q", "bold"), (" quit", DIM)]
-    names = [", ".join(PANELS[panel][0] for panel in panels) for panels in grid.pages]
-    tabs: list[Span] = []
-    for number, name in enumerate(names):
-        tabs += [(f" {number + 1} {name} ", "reverse" if number == page else DIM), (" ", "")]
-    if sum(len(text) for text, _ in tabs) > width - 12:
-        tabs = [(f" {page + 1}/{len(names)} {names[page]} ", "reverse")]
-    return [("q", "bold"), (" quit  ", DIM), ("Tab", "bold"), (" ", ""), *tabs]
+        return quit_
+    names = [", ".join(PANELS[panel].name for panel in panels) for panels in grid.pages]
+    tabs = [Text(f" {number + 1} {name} ", "reverse" if number == page else DIM) for number, name in enumerate(names)]
+    if sum(map(len, tabs)) + len(tabs) > width - 12:
+        tabs = [Text(f" {page + 1}/{len(names)} {names[page]} ", "reverse")]
+    return Text.assemble(quit_, "  ", ("Tab", "bold"), " ", Text(" ").join(tabs))

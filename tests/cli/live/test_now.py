@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from earl.cli.live.context import ShownForecast, as_object, authors, forecasts, level, limits, truncation
+from earl.cli.live.context import as_object, authors, forecasts, level, limits, truncation
 from earl.cli.live.now import RunNow, evaluation, pace, phase, score_curves, seconds_left, silence, stage_table
 from earl.matches import MatchResult
 from earl.runs.tables import Event, RecordedMatch
@@ -72,7 +72,7 @@ def test_the_final_evaluation_is_the_last(make_run: Make) -> None:
 def test_contexts_of_an_earl_that_measured_windows(full_run: RunNow) -> None:
     assert level(full_run) == "window"
     assert limits(full_run)[-1] == (20, 120.0)
-    assert forecasts(full_run) == [ShownForecast("p95", 27.0, 30.0, 36.0)]
+    assert forecasts(full_run) == {"p95": (27.0, 30.0, 36.0)}
     assert {name: points[-1][1] for name, points in authors(full_run).items()} == {
         "environment": 1500.0,
         "action": 500.0,
@@ -92,7 +92,7 @@ def test_contexts_of_an_older_earl(make_run: Make) -> None:
     )
     assert level(run) == "episode"
     assert limits(run) == [(1, 72.0), (2, 72.0)]
-    assert forecasts(run) == []
+    assert forecasts(run) == {}
     assert authors(run) == {"policy": [(1, 20.0), (2, 50.0)], "others": [(1, 80.0), (2, 150.0)]}
     assert truncation(run) == {"context limit": 0.25}
 

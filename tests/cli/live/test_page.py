@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from earl.cli.live.now import RunNow
 from earl.cli.live.page import PANELS, arrange, draw
@@ -16,7 +18,11 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m[bold red]\u202e漢字\n\r\tend"
 
 
 def page(run: RunNow, width: int, height: int, number: int = 0, ascii_only: bool = False) -> list[str]:
-    return ["".join(part for part, _ in line) for line in draw(run, width, height, ascii_only, number)]
+    stream = TextIOWrapper(BytesIO(), encoding="ascii" if ascii_only else "utf-8")
+    console = Console(file=stream, width=width, height=height, markup=False, emoji=False, highlight=False)
+    size = console.options.update_dimensions(width, height)
+    lines = console.render_lines(draw(run, width, height, number), size)
+    return ["".join(part.text for part in line) for line in lines]
 
 
 def everything(run: RunNow, width: int = 80, height: int = 24, ascii_only: bool = False) -> str:
