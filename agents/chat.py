@@ -6,10 +6,11 @@ model's reply and the next point of generation is rendered and tokenised; what t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
-from earl.agents.template import Template, TemplateError
+from earl.agents.parser import THINK_OPEN
+from earl.agents.template import Message, Template, TemplateError
 from earl.errors import EarlError, boundary
 from earl.trajectory import Author
 
@@ -46,57 +47,113 @@ class Piece:
     authors: bytes  # one value of Author per token
 
 
-class Chat:
-    """A tokenizer with its chat template, seen as a maker of pieces. Pieces are cached: boards come back often."""
+def stop_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end a reply: end of sequence, and what the model's generation settings name beside it."""
+    return frozenset({tokenizer.eos_token_id, *getattr(tokenizer, "stop_ids", ())})
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+
+class Chat:
+    """A tokenizer with its chat template, seen as a maker of pieces. Pieces are cached: boards come back often.
+
+    Args:
+        settings: what the template is given by name, such as enable_thinking.
+        system: text before the environment's instructions.
+        examples: messages of a user and an assistant before every conversation.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        settings: Mapping[str, Any] | None = None,
+        system: str = "",
+        examples: Sequence[Message] = (),
+    ) -> None:
         self.tokenizer = tokenizer
-        self.stop = frozenset({tokenizer.eos_token_id})
+        self.stop = stop_ids(tokenizer)
+        self._system, self._examples = system, [*examples]
         with boundary() as fault:
             source = tokenizer.get_chat_template()
         if fault.message or not isinstance(source, str):
             raise self._unusable(fault.message or f"it is {source!r:.99}, not a text")
-        self._template = Template(source, tokenizer.special_tokens_map)
+        self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})})
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
         self.decode = lru_cache(maxsize=1 << 12)(self._decode)
 
+    @cached_property
+    def end(self) -> int:
+        """The token by which the template ends a reply."""
+        return self._ending(self._after_reply("user", "?")[0])[0]
+
+    @cached_property
+    def opens_thinking(self) -> bool:
+        """Whether the template opens the thinking span itself, so that a reply begins inside of it."""
+        return self._render([], "user", "?")[0].rstrip().endswith(THINK_OPEN)
+
     def written(self, action: str) -> list[int]:
         """The tokens of a reply that somebody else wrote, such as a teacher, with the end-of-turn token."""
-        return [*self._encode(action)["input_ids"], self.tokenizer.eos_token_id]
+        return [*self._encode(action)["input_ids"], self.end]
 
     def _opening(self, instructions: str, content: str) -> Piece:
-        """The tokens of a conversation that begins with `content`, after `instructions` unless they are empty."""
-        system = [{"role": "system", "content": instructions}] if instructions else []
-        text, begin, end = self._render(system, "user", content)
+        """The tokens of a conversation that begins with `content`, after system prompt, instructions and examples."""
+        told = "\n\n".join(filter(None, (self._system, instructions)))
+        try:
+            system = [{"role": "system", "content": told}] if told else []
+            text, begin, end = self._render([*system, *self._examples], "user", content)
+        except EarlError:
+            if not told:
+                raise
+            # A template without a system role: the first message says it.
+            first, *others = [*self._examples, {"role": "user", "content": ""}]
+            merged = [{**first, "content": f"{told}\n\n{first['content']}"}, *others]
+            text, begin, end = self._render(merged[:-1], "user", content, merged[-1]["content"])
         return self._tokenise(text, begin, end, Author.ENVIRONMENT)
 
     def _reply(self, role: str, content: str, closed: bool) -> Piece:
         """The tokens between the model's reply and the next point of generation.
 
         Args:
-            role: who answers, "user" or "tool".
+            role: who answers, "user" or "tool"; a template without tools is told so by the user.
             content: the answer.
-            closed: whether the reply ended with the end-of-turn token; if not, the template's own is added.
+            closed: whether the reply ended with the template's own end-of-turn token; if not, it is added.
         """
+        author = Author.TOOL if role == "tool" else Author.ENVIRONMENT
+        try:
+            text, begin, end = self._after_reply(role, content)
+        except EarlError:
+            if role == "user":
+                raise
+            text, begin, end = self._after_reply("user", content)
+        skipped = self._ending(text)[1]
+        skipped = skipped if closed else 0
+        return self._tokenise(text[skipped:], begin - skipped, end - skipped, author)
+
+    def _after_reply(self, role: str, content: str) -> tuple[str, int, int]:
+        """What stands between a reply and the next point of generation, and where in it `content` begins and ends."""
         opening = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
         text, begin, end = self._render(opening, role, content)
         if _REPLY not in text[:begin]:
             raise self._unusable("it leaves out what the model replied")
         skipped = text.rindex(_REPLY, 0, begin) + len(_REPLY)
-        stop = self.tokenizer.eos_token
-        if not text.startswith(stop, skipped):
-            raise EarlError(
-                f"the chat template ends a reply with {text[skipped : skipped + len(stop)]!r}, not with the "
-                f"end-of-sequence token {stop!r}; choose a chat model whose template ends replies with its eos token"
-            )
-        skipped += len(stop) if closed else 0
-        author = Author.TOOL if role == "tool" else Author.ENVIRONMENT
-        return self._tokenise(text[skipped:], begin - skipped, end - skipped, author)
+        return text[skipped:], begin - skipped, end - skipped
 
-    def _render(self, before: list[dict[str, str]], role: str, content: str) -> tuple[str, int, int]:
-        """The conversation's text, and where in it `content` begins and ends."""
-        conversations = ([*before, {"role": role, "content": last}] for last in (_CONTENT, content))
+    def _ending(self, text: str) -> tuple[int, int]:
+        """The end-of-turn token that a text begins with, white space aside, and where the token's text ends."""
+        begin = len(text) - len(text.lstrip())
+        stop = self.tokenizer.eos_token
+        words = {self.tokenizer.eos_token_id: stop}
+        words |= {token: str(self.tokenizer.decode([token], skip_special_tokens=False)) for token in sorted(self.stop)}
+        for token, word in words.items():
+            if text.startswith(word, begin):
+                return token, begin + len(word)
+        raise EarlError(
+            f"the chat template ends a reply with {text[: len(stop)]!r}, which is none of the model's end-of-turn "
+            f"tokens ({', '.join(map(repr, words.values()))}); name it in eos_token_id of its generation_config.json"
+        )
+
+    def _render(self, before: list[dict[str, str]], role: str, content: str, prefix: str = "") -> tuple[str, int, int]:
+        """The conversation's text, and where in it `content` begins and ends, which follows `prefix` in its message."""
+        conversations = ([*before, {"role": role, "content": prefix + last}] for last in (_CONTENT, content))
         try:
             frame, whole = self._template.render(*conversations)
         except TemplateError as error:

@@ -1,6 +1,25 @@
-"""Parses a reply's text into an action: strictly, so that an ambiguous reply is an error and never a guess."""
+"""Parses a reply's text into an action: strictly, so that an ambiguous reply is refused and never guessed at.
 
+`agent.parser` says where in a reply the action stands:
+
+    exact           the reply is the action
+    last_line       its last line that is not blank, without the white space around it
+    tag:NAME        between <NAME> and </NAME>
+    boxed           between the braces of \\boxed{}, which may hold braces
+    regex:PATTERN   what the pattern's first group matches, or all of it where it has none
+    json:FIELD      a text or number in that field of a JSON object
+    tool_call       a <tool_call>…</tool_call> with its tags; in a reply without one, the reply, stripped
+
+Two places with the same action are one; with different ones the reply is refused.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+
+from earl.errors import EarlError
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
@@ -14,18 +33,119 @@ class Reply:
     action: str
 
 
-def parse(text: str, *, thinking: bool) -> Reply:
-    """Split one leading thinking span from the action; whitespace around the action of a thinking reply is dropped.
+def parse(text: str, *, thinking: bool, opened: bool = False) -> Reply:
+    """Split one leading thinking span from the rest; whitespace around the rest of a thinking reply is dropped.
 
-    If thinking is not allowed, or the span is not closed, the whole text is the action, which then breaks the
-    environment's rule.
+    opened: whether the chat template has opened the span before the reply. If thinking is not allowed, or the span is
+    not closed, the whole text is the rest, which then breaks the environment's rule.
     """
-    if not (thinking and text.startswith(THINK_OPEN) and THINK_CLOSE in text):
+    if not (thinking and (opened or text.startswith(THINK_OPEN)) and THINK_CLOSE in text):
         return Reply("", text)
     end = text.index(THINK_CLOSE) + len(THINK_CLOSE)
     return Reply(text[:end], text[end:].strip())
 
 
-def unclosed(text: str) -> bool:
-    """Whether a text begins a thinking span and does not end it, for example because a limit cut the reply."""
-    return text.startswith(THINK_OPEN) and THINK_CLOSE not in text
+def unclosed(text: str, opened: bool = False) -> bool:
+    """Whether a text is in a thinking span and does not end it, for example because a limit cut the reply."""
+    return (opened or text.startswith(THINK_OPEN)) and THINK_CLOSE not in text
+
+
+class Unreadable(ValueError):
+    """A reply without an action, or with several; the message is told to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionParser:
+    """Finds the action in a reply without its thinking."""
+
+    places: Callable[[str], Iterator[str]]
+    format: str
+    """Told to an agent that did not keep to it, with `{}` where the action stands."""
+
+    def action(self, reply: str) -> str:
+        """Raises Unreadable."""
+        found = dict.fromkeys(self.places(reply))
+        if len(found) != 1:
+            wrong = f"illegal: {len(found)} answers" if found else "illegal: no answer"
+            raise Unreadable(f"{wrong}; write {self.format.format('your action')} once")
+        return next(iter(found))
+
+    def written(self, action: str) -> str:
+        """A reply with this action, such as a teacher's."""
+        return self.format.format(action)
+
+
+def _lines(text: str) -> Iterator[str]:
+    lines = text.strip().splitlines()
+    yield lines[-1].strip() if lines else ""
+
+
+def _boxes(text: str) -> Iterator[str]:
+    start = 0
+    while (start := text.find("\\boxed{", start)) >= 0:
+        start += len("\\boxed{")
+        depth = 1
+        for end in range(start, len(text)):
+            depth += (text[end] == "{") - (text[end] == "}")
+            if not depth:
+                yield text[start:end].strip()
+                start = end
+                break
+
+
+def _calls(text: str) -> Iterator[str]:
+    yield from re.findall(r"<tool_call>.*?</tool_call>", text, re.DOTALL) or [text.strip()]
+
+
+def _between(tag: str) -> Callable[[str], Iterator[str]]:
+    pattern = re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", re.DOTALL)
+    return lambda text: (found.strip() for found in pattern.findall(text))
+
+
+def _matches(pattern: str) -> Callable[[str], Iterator[str]]:
+    compiled = re.compile(pattern)
+    return lambda text: (found[1 if compiled.groups else 0] or "" for found in compiled.finditer(text))
+
+
+def _fields(field: str) -> Callable[[str], Iterator[str]]:
+    decoder = json.JSONDecoder()
+
+    def places(text: str) -> Iterator[str]:
+        start = 0
+        while (start := text.find("{", start)) >= 0:
+            try:
+                value, start = decoder.raw_decode(text, start)
+            except (ValueError, RecursionError):
+                start += 1
+                continue
+            if isinstance(own := value.get(field), str | int | float) and not isinstance(own, bool):
+                yield str(own)
+
+    return places
+
+
+PLAIN = {
+    "exact": ActionParser(lambda text: iter([text]), "{}"),
+    "last_line": ActionParser(_lines, "{}"),
+    "boxed": ActionParser(_boxes, "\\boxed{{{}}}"),
+    "tool_call": ActionParser(_calls, "{}"),
+}
+KINDS = (*PLAIN, "tag:NAME", "regex:PATTERN", "json:FIELD")
+
+
+@cache
+def parser(name: str) -> ActionParser:
+    """The parser of a name. Raises EarlError for one that is none of KINDS."""
+    if name in PLAIN:
+        return PLAIN[name]
+    kind, _, rest = name.partition(":")
+    if kind == "tag" and re.fullmatch(r"\w+", rest):
+        return ActionParser(_between(rest), f"<{rest}>{{}}</{rest}>")
+    if kind == "regex" and rest:
+        try:
+            return ActionParser(_matches(rest), "{}")
+        except re.error as error:
+            raise EarlError(f"{rest!r} is no regular expression: {error}") from None
+    if kind == "json" and re.fullmatch(r"\w+", rest):
+        return ActionParser(_fields(rest), f'{{{{"{rest}": "{{}}"}}}}')
+    raise EarlError(f"{name!r} is none of {', '.join(KINDS)}")

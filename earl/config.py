@@ -328,6 +328,13 @@ class EnvConfig(Section):
         return {**self.options, **grown}
 
 
+class ExampleMessage(Section):
+    """[[agent.examples]]: a message of a conversation that stands before every episode's own."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
 class AgentConfig(Section):
     """[agent]: how the model plays."""
 
@@ -340,14 +347,34 @@ class AgentConfig(Section):
     """Added to the last turn's reward when an episode ends by forfeit or by a limit."""
     thinking: bool = False
     """Whether a reply may begin with a <think>…</think> span."""
+    parser: str = "exact"
+    """Where in a reply the action stands: `exact`: the reply is the action. `last_line`, `boxed`, `tag:NAME`,
+    `regex:PATTERN`, `json:FIELD`, `tool_call`: there; none, or two that differ, breaks the rule."""
     instructions: bool = False
     """Whether the conversation begins with the environment's rules in words."""
+    system_prompt: str = ""
+    """Text before the environment's rules, in the system message or, where the chat template has none, the first."""
+    examples: list[ExampleMessage] = Field([])
+    """Messages before every conversation, of `user` and `assistant` in turn."""
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
+    """What the model's chat template is given by name, such as `enable_thinking = false`."""
     max_turn_tokens: int = Field(8, ge=1)
     """Tokens of one reply, thinking included."""
     summary_tokens: int | None = Field(None, ge=1)
     """With `history = "summary:K"`: tokens of one summary; absent: 64."""
     max_turns: int | None = Field(None, ge=1)
     """Replies per episode; absent: what the environment needs plus the retries."""
+
+    @model_validator(mode="after")
+    def _examples_take_turns(self) -> "AgentConfig":
+        if (
+            any(one.role != ("user", "assistant")[n % 2] for n, one in enumerate(self.examples))
+            or len(self.examples) % 2
+        ):
+            raise ValueError("examples have to be of user and assistant in turn, and end with the assistant")
+        if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & {*self.chat_template_kwargs}):
+            raise ValueError(f"chat_template_kwargs.{taken[0]} is what earl itself gives to templates; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _summaries_are_asked_for(self) -> "AgentConfig":

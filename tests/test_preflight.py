@@ -266,7 +266,8 @@ def test_a_hub_model_is_fetched_description_first(monkeypatch: pytest.MonkeyPatc
 
     asked = []
 
-    def download(name: str, allow_patterns: list[str], etag_timeout: float) -> str:
+    def download(name: str, allow_patterns: list[str], etag_timeout: float, local_files_only: bool) -> str:
+        assert not local_files_only
         asked.append((name, "*.safetensors" in allow_patterns))
         return str(saved)
 

@@ -1,7 +1,7 @@
 """Ray's workers of the tests, forked from one process that has imported torch and transformers: 1 second, not 8.
 
-    python -I -S warm.py SOCKET WATCHED default_worker.py …    what Ray starts in place of python: asks, waits, passes signals on
-    python warm.py SOCKET WATCHED                              the server; the first who asks starts it, it ends with WATCHED
+    python -I -S warm.py SOCKET WATCHED worker.py …   what Ray starts in place of python: asks, waits, passes signals on
+    python warm.py SOCKET WATCHED                     the server; the first who asks starts it, it ends with WATCHED
 
 A worker in another network namespace than the server's is started as Ray would.
 """
@@ -28,29 +28,30 @@ def setting(folder: Path) -> str:
 
 
 def namespace() -> str:
-    return os.readlink("/proc/self/ns/net")
+    return str(Path("/proc/self/ns/net").readlink())
 
 
 def connected(place: str, watched: str) -> socket.socket:
     """A connection to the server, which is started where none answers."""
-    with open(f"{place}.lock", "w") as lock:
+    with Path(f"{place}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         link = socket.socket(socket.AF_UNIX)
         try:
             link.connect(place)
         except OSError:
             Path(place).unlink(missing_ok=True)
+            log = Path(f"{place}.log")
             with (
-                open(f"{place}.log", "w") as log,
+                log.open("w") as errors,
                 subprocess.Popen(
                     [sys.executable, __file__, place, watched],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
-                    stderr=log,
+                    stderr=errors,
                     start_new_session=True,
                 ) as server,
             ):
-                assert server.stdout.readline() == b"ready\n", Path(log.name).read_text()
+                assert server.stdout.readline() == b"ready\n", log.read_text()
                 server.stdout.close()
                 server.returncode = 0  # nobody waits for it
             link.connect(place)
@@ -60,7 +61,7 @@ def connected(place: str, watched: str) -> socket.socket:
 def ask(place: str, watched: str, arguments: list[str]) -> None:
     """Be the worker that the server forks: its signals, and its exit code."""
     link = connected(place, watched)
-    wish = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "namespace": namespace()}
+    wish = {"arguments": arguments, "environment": {**os.environ}, "folder": str(Path.cwd()), "namespace": namespace()}
     body = json.dumps(wish).encode()
     streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
     link.sendmsg([len(body).to_bytes(4, "little")], [streams])
@@ -84,7 +85,7 @@ def serve(place: str, watched: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    while os.path.exists(f"/proc/{watched}"):
+    while Path(f"/proc/{watched}").exists():
         try:
             link, _ = server.accept()
         except TimeoutError:
@@ -112,7 +113,7 @@ def work(link: socket.socket) -> None:
     os.environ.update(wish["environment"])
     os.chdir(wish["folder"])
     script, *rest = [word for word in wish["arguments"] if word != "-u"]
-    sys.argv, sys.path[0] = [script, *rest], os.path.dirname(script)
+    sys.argv, sys.path[0] = [script, *rest], str(Path(script).parent)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     link.sendall(os.getpid().to_bytes(4, "little"))

@@ -1,5 +1,6 @@
 """The policy: a `transformers` causal language model with its tokenizer, newly made or loaded."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+from earl.agents.chat import stop_ids
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.checkpoint_tensors import Stored, check_finite
@@ -115,7 +117,7 @@ class Policy:
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        return frozenset({self.tokenizer.eos_token_id})
+        return stop_ids(self.tokenizer)
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
@@ -203,7 +205,21 @@ def read_tokenizer(path: str | Path, folder: Path) -> Any:
             raise EarlError(f"the tokenizer of {str(path)!r} gives no character offsets; it needs a fast tokenizer")
         if tokenizer.eos_token_id is None:
             raise EarlError(f"the tokenizer of {str(path)!r} has no token that ends a reply; set its eos_token")
+        tokenizer.stop_ids = _generation_stops(folder, len(tokenizer))
     return tokenizer
+
+
+def _generation_stops(folder: Path, vocabulary: int) -> frozenset[int]:
+    """End-of-turn tokens of a model's generation settings, if it has any."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return frozenset()
+    given = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") or []
+    named = given if isinstance(given, list) else [given]
+    for token in named:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            raise EarlError(f"eos_token_id of {str(path)!r} names {token!r}, which is no token of the model; mend it")
+    return frozenset(named)
 
 
 def load(path: str | Path) -> Policy:

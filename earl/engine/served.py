@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from earl.agents.chat import stop_ids
 from earl.engine.model import character_tokenizer, read_tokenizer
 from earl.engine.source import HUB_ID, folder_of
 from earl.envs.base import CHARACTERS
@@ -252,8 +253,8 @@ class ServedSampler:
             return Completion([], [], [], False, error=str(error))
 
     def _exactly(self, prompt: Prompt) -> Completion:
-        stop, vocabulary = self.tokenizer.eos_token_id, len(self.tokenizer)
-        extra = {"return_token_ids": True, "stop_token_ids": [stop], "ignore_eos": True, "logprobs": 0}
+        stop, vocabulary = stop_ids(self.tokenizer), len(self.tokenizer)
+        extra = {"return_token_ids": True, "stop_token_ids": sorted(stop), "ignore_eos": True, "logprobs": 0}
         asked = {"prompt": list(prompt.tokens), "max_tokens": prompt.max_tokens, **extra}
 
         def take(answer: Any) -> Completion:
@@ -269,7 +270,7 @@ class ServedSampler:
             if logprobs is not None and len(logprobs) != len(tokens):
                 raise ValueError(f"it holds {len(logprobs)} log-probs of {len(tokens)} tokens")
             scores = [min(0.0, score) for score in logprobs or [0.0] * len(tokens)]
-            return Completion(tokens, scores, [0] * len(tokens), tokens[-1] == stop)
+            return Completion(tokens, scores, [0] * len(tokens), tokens[-1] in stop)
 
         return self._asked("completions", prompt, asked, take)
 

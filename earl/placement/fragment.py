@@ -32,9 +32,12 @@ from earl.trajectory import Task
 
 def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
     """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
-    own = config.agent.model_dump(exclude_none=True)
+    agent = config.agent
+    own = agent.model_dump(exclude_none=True, exclude={"chat_template_kwargs", "system_prompt", "examples"})
     rules = Rules(**own, context_limit=limit or config.context.first_limit)
-    return EpisodeFactory(config.env.name, config.env.options, Chat(tokenizer), rules, config.env.delay_seconds)
+    examples = [example.model_dump() for example in agent.examples]
+    chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
+    return EpisodeFactory(config.env.name, config.env.options, chat, rules, config.env.delay_seconds)
 
 
 class RolloutFragment:

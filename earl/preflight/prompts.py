@@ -1,11 +1,11 @@
 """Checks that the model can play: prompts fit, actions can be written, the chat template works."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 
 from earl.agents.chat import Chat
-from earl.agents.parser import THINK_OPEN, parse
+from earl.agents.parser import THINK_OPEN, ActionParser, Unreadable, parse, parser
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent
 from earl.agents.scripted.registry import agent, player
@@ -47,6 +47,8 @@ def check_world(config: Config) -> None:
     Raises EarlError for an unknown name, or one that does not fit the environment."""
     env = config.env.name
     seats = registry.seats(env)
+    with setting("agent.parser"):
+        parser(config.agent.parser)
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
         _check_options(env, config.env.options)
     _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
@@ -162,6 +164,12 @@ def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> in
     with setting("evaluate"):
         matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
     with outside(f"the chat template of {config.model.path!r} fails", "choose another chat model"):
+        if world.chat.opens_thinking and not config.agent.thinking:
+            raise EarlError(
+                f"the chat template of {config.model.path!r} opens a thinking span before every reply, so that no "
+                "reply is an action; set agent.thinking to true, or where the template knows it "
+                "agent.chat_template_kwargs.enable_thinking to false"
+            )
         first = _longest_opening(config, world)
         world.chat.reply("user", "?", True)
         if world.seats == 1:
@@ -211,11 +219,15 @@ def _check_actions(config: Config, chat: Chat) -> int:
     limit, lengths = config.agent.max_turn_tokens, []
     with outside(f"environment {config.env.name!r} fails", f"check it with `earl envs check {config.env.name}`"):
         actions = sorted(set(_actions(config)))
+    form = parser(config.agent.parser)
     for action in actions:
+        said = parse(action, thinking=config.agent.thinking)
+        reply = said.thinking + form.written(said.action)
         with outside(f"the model's tokenizer fails at the action {action!r}", "choose another model"):
-            tokens = chat.written(action)
-            if chat.decode(tuple(tokens)) != action:
+            tokens = chat.written(reply)
+            if chat.decode(tuple(tokens)) != reply:
                 raise EarlError(f"the model's tokenizer cannot write the action {action!r}; choose another model")
+        _check_read(config, form, reply, said.action)
         lengths.append(len(tokens))
     if max(lengths, default=0) > limit:
         raise EarlError(
@@ -223,6 +235,17 @@ def _check_actions(config: Config, chat: Chat) -> int:
             f"end; set agent.max_turn_tokens to at least {max(lengths)}"
         )
     return min(lengths, default=1)  # no action is listed
+
+
+def _check_read(config: Config, form: ActionParser, reply: str, action: str) -> None:
+    """Raises EarlError when the recipe's parser does not find the action in a reply that keeps to its form."""
+    with suppress(Unreadable):
+        if form.action(parse(reply, thinking=config.agent.thinking).action) == action:
+            return
+    raise EarlError(
+        f"agent.parser = {config.agent.parser!r} does not read the action {action!r} of {config.env.name} in the reply "
+        f"{reply!r}; choose another parser, such as tag:answer"
+    )
 
 
 def _actions(config: Config) -> Iterator[str]:

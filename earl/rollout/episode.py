@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from earl.agents.chat import Chat, Piece
-from earl.agents.parser import parse, unclosed
+from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import EarlError, boundary
 from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy, PastTurn, Told
@@ -61,6 +61,7 @@ class Rules:
     history: str = "full"  # `full`, `last_turns:K`, `board_only` or `summary:K`; see history.py
     retries: int = 0  # invalid replies allowed before the episode is forfeited
     thinking: bool = False
+    parser: str = "exact"  # where in a reply the action stands; see parser.py
     instructions: bool = False
     max_turns: int | None = None  # replies per episode; None: the environment's own bound plus the retries
     max_turn_tokens: int = 8
@@ -148,14 +149,24 @@ class Episode:
         if self._after_summary is not None:
             return self._take_summary(start, completion)
         text = self.chat.decode(tuple(completion.tokens))
-        reply = parse(text, thinking=self.rules.thinking)
-        cut_thinking = self.rules.thinking and not completion.finished and unclosed(text)
+        opened = self.rules.thinking and self.chat.opens_thinking
+        reply = parse(text, thinking=self.rules.thinking, opened=opened)
+        cut_thinking = self.rules.thinking and not completion.finished and unclosed(text, opened)
         self.transcript.write(
             completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking)
         )
-        if completion.finished:
-            return self._act(start, reply.action)
-        return self._cut(start)
+        if not completion.finished:
+            return self._cut(start)
+        try:
+            action = parser(self.rules.parser).action(reply.action)
+        except Unreadable as error:
+            return self._refuse(start, StopReason.ILLEGAL_ACTION, str(error))
+        return self._act(start, action)
+
+    def phrased(self, reply: str) -> str:
+        """What a scripted agent says, in the form that the parser reads."""
+        said = parse(reply, thinking=self.rules.thinking)
+        return said.thinking + parser(self.rules.parser).written(said.action) if said.action else reply
 
     def fail(self, fault: str) -> None:
         """End the episode by a fault of foreign code."""
@@ -222,6 +233,7 @@ class Episode:
         if sum(not turn.summary for turn in self.turns) >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
         last, told = self.turns[-1], Told(info.get("role", "user"), observation)
+        closed = closed and self.transcript.tokens[-1] == self.chat.end
         self._rounds.append(PastTurn(self._told, last.action_start, last.end, closed))
         self._prompt_start = len(self.transcript)
         if self._history.wants_summary(len(self._rounds)):

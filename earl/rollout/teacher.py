@@ -40,8 +40,8 @@ def _actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: 
     """The teacher's action and the played action. For a summary, both repeat the observation."""
     if episode.summarising:
         return episode.observation, episode.observation
-    clean = teacher.act(episode.env, rng)
-    return clean, noisy.act(episode.env, rng) if rng.random() < noise else clean
+    clean = episode.phrased(teacher.act(episode.env, rng))
+    return clean, episode.phrased(noisy.act(episode.env, rng)) if rng.random() < noise else clean
 
 
 def _label(episode: Episode, action: str) -> list[int]:
