@@ -151,7 +151,7 @@ class Chat:
             f"tokens ({', '.join(map(repr, words.values()))}); name it in eos_token_id of its generation_config.json"
         )
 
-    def _render(self, before: list[dict[str, str]], role: str, content: str, prefix: str = "") -> tuple[str, int, int]:
+    def _render(self, before: Sequence[Message], role: str, content: str, prefix: str = "") -> tuple[str, int, int]:
         """The conversation's text, and where in it `content` begins and ends, which follows `prefix` in its message."""
         conversations = ([*before, {"role": role, "content": prefix + last}] for last in (_CONTENT, content))
         try:
