@@ -1,10 +1,14 @@
 """Plots of context growth: lengths with limit and forecast, authors, truncation, memory. Pure functions."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+from statistics import fmean
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from earl.report.data import RunData
 from earl.report.figures import (
@@ -14,6 +18,7 @@ from earl.report.figures import (
     GREEN,
     GREY,
     ORANGE,
+    PLOTS,
     PURPLE,
     Figure,
     Points,
@@ -28,98 +33,80 @@ from earl.report.figures import (
     note,
     plain,
     series_figure,
+    stacked,
     thin,
 )
 from earl.report.html import count
 from earl.trajectory import KEPT_TURNS, Author
 
-# The heat map of contexts: tokens of each turn at each step, by author. Pure functions.
-
+WORDS = PLOTS["words"]
 MAX_COLUMNS = 150
-"""Maximum columns of the map; in a longer run a column holds several steps."""
+"""Maximum columns of the heat map; in a longer run a column holds several steps."""
 Runs = Sequence[RunData]
-Cell = tuple[int, int]
-"""Column and turn, both from 0."""
 
 
 def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
-    title = f"Context by turn{plain(f' ({data.name})') if named else ''}"
-    told = (
-        "Mean tokens that a turn added, over the episodes that had it, by step. A row that brightens to the right is a "
-        "turn that grows."
-    )
+    """The heat map of contexts: tokens of each turn at each step, by author."""
+    title, told = WORDS["heat"]["title"] + plain(f" ({data.name})" if named else ""), WORDS["heat"]["explanation"]
     steps = sorted({row.step for row in data.contexts})
     if not steps:
         return Figure(f"heat-{number}", title, told, None)
     width = math.ceil(len(steps) / MAX_COLUMNS)
-    column_of = {step: place // width for place, step in enumerate(steps)}
-    ends = steps[width - 1 :: width] + ([steps[-1]] if len(steps) % width else [])
-    maps = _maps(data, column_of)
-    turns = 1 + max(row.turn for row in data.contexts)
-    choices = [name for name in maps if any(maps[name].values())]
-    traces = [_trace(place, maps[name], ends, turns) for place, name in enumerate(choices)]
+    ends = [steps[min(first + width, len(steps)) - 1] for first in range(0, len(steps), width)]
+    maps = _maps(data, {step: place // width for place, step in enumerate(steps)})
+    turns = len(maps["all authors"])
+    shared = {
+        "type": "heatmap",
+        "x": ends,
+        "y": [turn + 1 for turn in range(turns)],
+        "zmin": 0,
+        "colorscale": "Cividis",
+        "colorbar": {"thickness": 12, "outlinewidth": 0},
+        "hovertemplate": "step %{x}, turn %{y}: %{z:,.1f}<extra></extra>",
+    }
+    traces = [
+        {
+            **shared,
+            "z": [finite(float(f"{value:.4g}") for value in row) for row in cells],
+            "zmax": float(np.nanmax(cells)),
+            "meta": {"choice": place},
+            "visible": place == 0,
+        }
+        for place, cells in enumerate(maps.values())
+    ]
     if width > 1:
         told += f" Each column stands for {width} neighbouring steps."
     if turns == KEPT_TURNS:
         told += f" Turn {KEPT_TURNS} holds all later ones too."
-    return Figure(f"heat-{number}", title, told, {"data": traces, "layout": _layout(data, turns)}, tuple(choices))
-
-
-def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, dict[Cell, float]]:
-    """Mean tokens by map: all authors, and each author; also the number of episodes that had the turn."""
-    episodes: Counter[tuple[int, int]] = Counter()
-    tokens: defaultdict[str, Counter[Cell]] = defaultdict(Counter)
-    for row in data.contexts:
-        cell = column_of[row.step], row.turn
-        episodes[row.step, row.turn] = max(row.episodes, episodes[row.step, row.turn])
-        tokens["all authors"][cell] += row.tokens
-        tokens[_author(row.author)][cell] += row.tokens
-    had: Counter[Cell] = Counter()
-    for (step, turn), number in episodes.items():
-        had[column_of[step], turn] += number
-    steps_in = Counter(column_of.values())
-    order = ["all authors", *(author.name.lower() for author in Author)]
-    means = {name: {cell: total / max(1, had[cell]) for cell, total in tokens[name].items()} for name in order}
-    return {**means, "episodes that had the turn": {cell: number / steps_in[cell[0]] for cell, number in had.items()}}
-
-
-def _author(value: int) -> str:
-    return Author(value).name.lower() if value in set(Author) else f"author {value}"
-
-
-def _trace(choice: int, cells: dict[Cell, float], ends: list[int], turns: int) -> dict[str, Any]:
-    grid = [[cells.get((column, turn), math.nan) for column in range(len(ends))] for turn in range(turns)]
-    return {
-        "type": "heatmap",
-        "x": ends,
-        "y": [turn + 1 for turn in range(turns)],
-        "z": [finite(float(f"{value:.4g}") for value in row) for row in grid],
-        "zmin": 0,
-        "zmax": max(cells.values()),
-        "colorscale": "Cividis",
-        "colorbar": {"thickness": 12, "outlinewidth": 0},
-        "hovertemplate": "step %{x}, turn %{y}: %{z:,.1f}<extra></extra>",
-        "meta": {"choice": choice},
-        "visible": choice == 0,
-    }
-
-
-def _layout(data: RunData, turns: int) -> dict[str, Any]:
     drawn = layout([data], "turn", hovermode="closest", showlegend=False)
-    drawn["margin"] = {**drawn["margin"], "t": 22}
+    drawn["margin"]["t"] = 22
     ticks = {"nticks": min(turns + 1, 12)} if turns > 12 else {"dtick": 1}
-    drawn["yaxis"] = {**drawn["yaxis"], **ticks, "range": [0.5, turns + 0.5], "showgrid": False}
-    return drawn
+    drawn["yaxis"] |= {**ticks, "range": [0.5, turns + 0.5], "showgrid": False}
+    return Figure(f"heat-{number}", title, told, {"data": traces, "layout": drawn}, tuple(maps))
 
 
-LEVELS = {
-    "window": (
-        "Context that a reply sees",
-        "Tokens of the longest context that one reply of an episode saw, the reply included. The limit applies to it.",
-    ),
-    "episode": ("Context of an episode", "Tokens that an episode gathered over all its turns."),
-    "turn": ("Context of a turn", "Tokens of one round: what the environment said and what the model replied."),
-}
+def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, NDArray[np.float64]]:
+    """Mean tokens by turn and column (NaN: no such turn) of all authors and of each that wrote any; also the number of
+    episodes that had the turn.
+    """
+    shape = 1 + max(row.turn for row in data.contexts), 1 + max(column_of.values())
+    names = {author.value: author.name.lower() for author in Author}
+    tokens = {name: np.full(shape, np.nan) for name in ("all authors", *names.values())}
+    episodes: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for row in data.contexts:
+        cell = row.turn, column_of[row.step]
+        episodes[row.turn, row.step] = max(row.episodes, episodes[row.turn, row.step])
+        for name in ("all authors", names.get(row.author, "")):
+            if name:
+                tokens[name][cell] = np.nan_to_num(tokens[name][cell]) + row.tokens
+    had = np.zeros(shape)
+    for (turn, step), number in episodes.items():
+        had[turn, column_of[step]] += number
+    means = {name: own / np.maximum(had, 1) for name, own in tokens.items() if np.nansum(own)}
+    steps_in = np.bincount(list(column_of.values()))
+    return {**means, "episodes that had the turn": np.where(had, had / steps_in, np.nan)}
+
+
 QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
 
 
@@ -140,7 +127,7 @@ def limited_levels(data: RunData) -> set[str]:
 
 
 def band_figure(runs: Runs, level: str) -> Figure:
-    title, told = LEVELS[level]
+    title, told = WORDS[level].values()
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:
         return Figure(f"context-{level}", title, told, None)
@@ -170,11 +157,11 @@ def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
         points = metrics.get(f"context/{level}/{name}", [])
         if not points or (several and name in ("p99", "max")):
             continue
-        kept = thin(points, max if name == "max" else None)
         opacity = (0.3, 0.18, 0.1)[min(len(traces), 3) - 1]
         fill = {"fill": "tonexty", "fillcolor": faint(color, opacity / (1 + several))} if traces else {}
-        trace = line(label_of(runs, run, label), kept, color, hovertemplate="%{y:,.0f}", mode="lines", **fill)
-        traces.append(trace | {"line": {"width": 2.5 if name == "p50" else 1, "color": color}})
+        kept, style = thin(points, max if name == "max" else fmean), {"width": 2.5 if name == "p50" else 1}
+        label = label_of(runs, run, label)
+        traces.append(line(label, kept, color, style, hovertemplate="%{y:,.0f}", mode="lines", **fill))
     return traces
 
 
@@ -190,14 +177,10 @@ def _limit(runs: Runs, run: int, drawn: dict[str, Any], longest: float) -> list[
         place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "top"}
         drawn["annotations"] = [*drawn["annotations"], note(told, **place)] if run == 0 else drawn["annotations"]
         return []
-    style = {"color": color, "width": 2, "dash": "dash", "shape": "hv"}
-    trace = line(label_of(runs, run, "limit"), _steps_of(points), color, hovertemplate="%{y:,.0f}", mode="lines")
-    return [trace | {"line": style}, *(_raises(runs[run], points) if len(runs) == 1 else [])]
-
-
-def _steps_of(points: Points) -> list[tuple[int, float]]:
-    inner = [point for before, point in pairwise(points) if point[1] != before[1]]
-    return list(dict.fromkeys([points[0], *inner, points[-1]]))
+    bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
+    style, label = {"dash": "dash", "shape": "hv"}, label_of(runs, run, "limit")
+    staircase = line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")
+    return [staircase, *(_raises(runs[run], points) if len(runs) == 1 else [])]
 
 
 def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
@@ -211,11 +194,11 @@ def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
     for kind, (label, symbol) in signs.items():
         events = [event for event in data.numbers.events if event.kind == kind]
         heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
-        if not events:
-            continue
-        points = list(zip((event.step for event in events), heights, strict=True))
-        trace = line(label, points, ORANGE, mode="markers", meta=AGAIN, text=[plain(e.message) for e in events])
-        traces.append(trace | {"hovertemplate": "%{text}", "marker": {"size": 9, "symbol": symbol, "color": ORANGE}})
+        points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
+        more = {"text": [plain(event.message) for event in events], "hovertemplate": "%{text}", "meta": AGAIN}
+        if events:
+            marker = {"size": 9, "symbol": symbol, "color": ORANGE}
+            traces.append(line(label, points, ORANGE, mode="markers", marker=marker, **more))
     return traces
 
 
@@ -223,81 +206,58 @@ AUTHORS = {"template": GREY, "environment": AMBER, "tool": GREEN, "thinking": PU
 
 
 def context_figures(runs: Runs) -> list[Figure]:
-    several = len(runs) > 1
     authors = [_author_figure(runs, run) for run in range(len(runs))]
+    seen = any("context/window/p50" in run.numbers.metrics for run in runs)
     return [
-        *(
-            band_figure(runs, level)
-            for level in LEVELS
-            if level != "window" or any("context/window/p50" in run.numbers.metrics for run in runs)
-        ),
-        *([figure for figure in authors if figure.spec] if several else authors),
+        *(band_figure(runs, level) for level in (*(["window"] if seen else []), "episode", "turn")),
+        *(figure for figure in authors if figure.spec or len(runs) == 1),
         _truncation_figure(runs),
         *declared(runs, "memory"),
     ]
 
 
 def _author_figure(runs: Runs, run: int) -> Figure:
-    data, suffix = runs[run], f" ({runs[run].name})" if len(runs) > 1 else ""
-    name, title = f"authors-{run}", f"Who wrote the context{plain(suffix)}"
-    told = "Mean tokens of an episode by author, one on top of the other: the chat's template, the environment, \
-tools, and the model while it thinks and acts."
-    episodes = dict(data.numbers.metrics.get("episodes", []))
+    data, (title, told) = runs[run], WORDS["authors"].values()
+    title += plain(f" ({data.name})" if len(runs) > 1 else "")
+    episodes, metrics = dict(data.numbers.metrics.get("episodes", [])), data.numbers.metrics
     traces = []
     for author, color in AUTHORS.items():
-        points = [(s, v / episodes[s]) for s, v in data.numbers.metrics.get(f"tokens/{author}", []) if episodes.get(s)]
-        if not any(value for _, value in points):
-            continue
-        stacked = {"stackgroup": "authors", "fillcolor": faint(color, 0.75), "mode": "lines"}
-        trace = line(author, thin(points), color, hovertemplate="%{y:,.1f}", **stacked)
-        traces.append(trace | {"line": {"width": 0.5, "color": color}})
-    if not traces:
-        return Figure(name, title, told, None)
-    told += bucket_note(data.numbers.metrics.values())
-    return Figure(name, title, told, {"data": traces, "layout": layout([data], "tokens per episode")})
+        points = [(s, v / episodes[s]) for s, v in metrics.get(f"tokens/{author}", []) if episodes.get(s)]
+        if any(value for _, value in points):
+            traces.append(stacked(author, points, color, 0.75, "%{y:,.1f}"))
+    spec = {"data": traces, "layout": layout([data], "tokens per episode")} if traces else None
+    return Figure(f"authors-{run}", title, told + (bucket_note(metrics.values()) if traces else ""), spec)
 
 
 def _truncation_figure(runs: Runs) -> Figure:
     """Truncated episodes by cause; in runs without recorded causes, by stop reason."""
-    causes = {
-        "truncation/prompt": "no room for the next prompt",
-        "truncation/reply": "reply met the context limit",
-        "truncation/turn": "reply longer than a turn may be",
-    }
-    names = sorted({name for run in runs for name in run.numbers.metrics if name.startswith("stop/")})
-    stops = {name: name.removeprefix("stop/").replace("_", " ") for name in names if name != "stop/finished"}
-    covered = ("stop/context_limit", "stop/truncated_turn")
-    if any("truncation/reply" in run.numbers.metrics for run in runs):
-        stops = causes | {name: label for name, label in stops.items() if name not in covered}
+    words, recorded = WORDS["stops"], {name for run in runs for name in run.numbers.metrics}
+    names = sorted(name for name in recorded if name.startswith("stop/") and name != "stop/finished")
+    stops = {name: name.removeprefix("stop/").replace("_", " ") for name in names}
+    if "truncation/reply" in recorded:
+        for covered in ("stop/context_limit", "stop/truncated_turn"):
+            stops.pop(covered, None)
+        stops = words["causes"] | stops
     happened = {
         name: label
         for name, label in stops.items()
         if any(share for run in runs for _, share in run.numbers.metrics.get(name, []))
     }
-    return series_figure(
-        runs, "stops", "Episodes that did not reach their end",
-        "Share of a step's episodes that something else than the environment's own end stopped. What a limit cuts off "
-        "is a broken game to learn from.",
-        "share of episodes", happened or stops, percent=True,
-    )  # fmt: skip
+    lines = happened or stops
+    return series_figure(runs, "stops", words["title"], words["explanation"], "share of episodes", lines, percent=True)
 
 
 # The forecast: the step at which each quantile of the contexts reaches the limit.
 
 ENDS = ("early", "late", "median")
 FORECAST = {"p50": BLUE, "p95": GREEN, "p99": ORANGE}
-FORECAST_TOLD = (
-    "At each step: the step at which that quantile of the contexts was forecast to reach the limit. The line is the "
-    "median forecast, the band holds 80 %; the dotted diagonal is the present. No line: not within the horizon; a band "
-    "that ends at the top: perhaps never."
-)
 
 
 def forecast_figure(runs: Runs) -> Figure:
-    title = "Forecast: when the limit will be reached"
-    several = len(runs) > 1
+    (title, told), several = WORDS["forecast"].values(), len(runs) > 1
     quantiles = {"p95": GREEN} if several else FORECAST
-    horizon = 1.05 * _latest(runs)
+    series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
+    horizon = 1.05 * max((value for _, value in chain(*series) if math.isfinite(value)), default=0.0)
     traces = [
         trace
         for run, data in enumerate(runs)
@@ -309,18 +269,12 @@ def forecast_figure(runs: Runs) -> Figure:
     if not traces:
         known = any(name.startswith("forecast/") for data in runs for name in data.numbers.metrics)
         why = "not recorded yet" if not known else "at no step was the limit forecast to be reached within the horizon"
-        return Figure("forecast", title, FORECAST_TOLD, None, missing=why)
+        return Figure("forecast", title, told, None, missing=why)
     last = max(run.numbers.last_step or 0 for run in runs)
-    diagonal = line("now", [(0, 0.0), (last, float(last))], GREY, mode="lines", meta=AGAIN, hoverinfo="skip")
-    traces.append(diagonal | {"line": {"color": GREY, "width": 1, "dash": "dot"}})
-    drawn = layout(runs, "limit reached at step")
-    told = FORECAST_TOLD + bucket_note(points for run in runs for points in run.numbers.metrics.values())
-    return Figure("forecast", title, told, {"data": traces, "layout": drawn})
-
-
-def _latest(runs: Runs) -> float:
-    series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
-    return max((value for points in series for _, value in points if math.isfinite(value)), default=0.0)
+    thinly = {"width": 1, "dash": "dot"}
+    traces.append(line("now", [(0, 0.0), (last, last)], GREY, thinly, mode="lines", meta=AGAIN, hoverinfo="skip"))
+    told += bucket_note(points for run in runs for points in run.numbers.metrics.values())
+    return Figure("forecast", title, told, {"data": traces, "layout": layout(runs, "limit reached at step")})
 
 
 def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
@@ -332,11 +286,11 @@ def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: f
     late = [(step, min(value, horizon) if step in reached else math.nan) for step, value in series["late"]]
     traces = []
     for end, points in {**series, "late": late}.items():
-        fill = {"fill": "tonexty", "fillcolor": faint(color, 0.15)} if end == "late" else {}
-        words = plain(f"{label}, {end}") if end != "median" else label
-        trace = line(words, thin(points), color, mode="lines", hovertemplate="step %{y:,.0f}", **fill)
-        trace |= {"showlegend": end == "median", "legendgroup": label}
-        traces.append(trace | {"line": {"color": color, "width": 2 if end == "median" else 0}})
+        fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": faint(color, 0.15)} if end == "late" else {}
+        middle = end == "median"
+        words, style = label if middle else plain(f"{label}, {end}"), {"width": 2 if middle else 0}
+        fill |= {"hovertemplate": "step %{y:,.0f}", "showlegend": middle, "legendgroup": label}
+        traces.append(line(words, thin(points), color, style, mode="lines", **fill))
     return traces
 
 
@@ -372,15 +326,18 @@ def _wedge(
 ) -> list[dict[str, Any]]:
     early, median, late = bounds
     label, color = f"forecast, {name}", FORECAST[name]
-    x = [now, min(early, until), until, until] if late > until else [now, early, late]
-    y = [height, limit, limit, height] if late > until else [height, limit, limit]
-    base: dict[str, Any] = {"type": "scatter", "mode": "lines", "legendgroup": label, "name": label}
-    base["meta"] = {**AGAIN, "outlook": True}
-    wedge = {"fill": "toself", "fillcolor": faint(color, 0.18), "line": {"width": 0}, "hoverinfo": "skip"}
-    traces = [{**base, "x": finite(x), "y": finite(y), **wedge}]
+    corners = [
+        (now, height),
+        (min(early, until), limit),
+        (min(late, until), limit),
+        *([(until, height)] if late > until else []),
+    ]
+    base = {"mode": "lines", "legendgroup": label, "meta": {**AGAIN, "outlook": True}}
+    area = {"fill": "toself", "fillcolor": faint(color, 0.18), "hoverinfo": "skip"}
+    traces = [line(label, corners, color, {"width": 0}, **base, **area)]
     if median <= until:
         end = f"{late:,.0f}" if math.isfinite(late) else "beyond the horizon"
         words = f"{name} reaches the limit at step {median:,.0f} ({early:,.0f} to {end})"
-        path = {"line": {"color": color, "width": 1.5, "dash": "dot"}, "hovertemplate": words, "showlegend": False}
-        traces.append({**base, "x": finite([now, median]), "y": finite([height, limit]), **path})
+        path, dotted = [(now, height), (median, limit)], {"width": 1.5, "dash": "dot"}
+        traces.append(line(label, path, color, dotted, hovertemplate=words, showlegend=False, **base))
     return traces

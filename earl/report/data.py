@@ -121,13 +121,11 @@ def _read(path: Path) -> list[StoredEpisode]:
     ]
 
 
-JSON_BYTES = 16 << 20
-"""Size limit of JSON files about a model or a run's state."""
+DAMAGED = "the checkpoint is damaged; continue the run to get a new one"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    step: int
     best_step: int | None
     """The step of the best weights; None if the checkpoint does not say."""
     parameters: int | None
@@ -154,16 +152,11 @@ def model_facts(checkpoints: Path) -> ModelFacts | None:
         state = _json(path / checkpoint.STATE).get("state")
         best = state.get("best_step") if isinstance(state, dict) else None
         return ModelFacts(
-            step=steps[-1],
             best_step=best if isinstance(best, int) else None,
             parameters=_parameters(path),
             config=_json(path / "config.json"),
             tokenizer=_tokenizer(path / "tokenizer.json"),
         )
-
-
-def _run_of(path: Path) -> Path:
-    return path.parent.parent.parent
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -173,14 +166,18 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         return parse_json_object(data)
     except ValueError as error:
-        raise EarlError(f"{path} is {error}: the checkpoint is damaged; continue the run to get a new one") from error
+        raise EarlError(f"{path} is {error}: {DAMAGED}") from error
+
+
+def _run_of(path: Path) -> Path:
+    return path.parent.parent.parent
 
 
 def _parameters(folder: Path) -> int | None:
     """Count the model's parameters from the headers of its files."""
     files = sorted(folder.glob("model*.safetensors"))
     if pipes := [path for path in files if not path.is_file()]:  # reading a pipe would block
-        raise EarlError(f"{pipes[0]} is no regular file: the checkpoint is damaged; continue the run to get a new one")
+        raise EarlError(f"{pipes[0]} is no regular file: {DAMAGED}")
     try:
         return sum(map(_numbers_in, files)) if files else None
     except SafetensorError as error:
@@ -204,7 +201,6 @@ def _tokenizer(path: Path) -> "Tokenizer | None":
 
 
 T = TypeVar("T")
-
 MAX_EPISODES = 200
 
 
@@ -229,10 +225,6 @@ class RunData:
     """The signer, as a text; for an unfinished run that of its last checkpoint."""
     problems: tuple[str, ...]
     """Read errors, one sentence each."""
-
-    @property
-    def finished(self) -> bool:
-        return any(match.phase == "final" for match in self.numbers.matches)
 
     @property
     def warm_steps(self) -> int:

@@ -9,13 +9,15 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from earl.report.data import RunData
 from earl.report.html import count, shown
 
-Points = Sequence[tuple[int, float]]
+Points = Sequence[tuple[float, float]]
 
 MAX_POINTS = 600
 """Maximum points of one line. Longer series are drawn as means (or maxima) of neighbours."""
@@ -54,12 +56,11 @@ class Figure:
     missing: str = "not recorded yet"
 
 
-def thin(points: Points, pick: Callable[[list[float]], float] | None = None) -> list[tuple[int, float]]:
+def thin(points: Points, pick: Callable[[list[float]], float] = fmean) -> Points:
     """Reduce to at most MAX_POINTS points: each stands for a run of neighbours, at the last one's step."""
     width = math.ceil(len(points) / MAX_POINTS)
     if width <= 1:
-        return list(points)
-    pick = pick or (lambda values: math.fsum(values) / len(values))
+        return points
     buckets = [points[start : start + width] for start in range(0, len(points), width)]
     return [(bucket[-1][0], pick([value for _, value in bucket])) for bucket in buckets]
 
@@ -74,12 +75,13 @@ def finite(values: Iterable[float]) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
-def line(name: str, points: Points, color: str, **more: Any) -> dict[str, Any]:
+def line(name: str, points: Points, color: str, style: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """One line of a plot. If it has few points, they get markers, so that a single one is visible."""
     mode = "lines+markers" if len(points) <= 60 else "lines"
     trace = {"type": "scatter", "mode": mode, "name": name, "marker": {"size": 5}}
-    values = {"x": [step for step, _ in points], "y": finite(value for _, value in points)}
-    return {**trace, **values, "line": {"color": color, "width": 2}, **more}
+    steps = [step if math.isfinite(step) else None for step, _ in points]
+    values = {"x": steps, "y": finite(value for _, value in points)}
+    return {**trace, **values, "line": {"color": color, "width": 2, **(style or {})}, **more}
 
 
 def error_bars(values: Iterable[float], bounds: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:
@@ -110,9 +112,10 @@ def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
         "shapes": [],
         "annotations": [],
     }
-    warm = {min(run.warm_steps, last) for run in runs}
-    if warm != {0} and len(warm) == 1:
-        base["shapes"] = [_shade(*warm)]
+    first, *others = {min(run.warm_steps, last) for run in runs}
+    if first and not others:
+        area = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": first, "y0": 0, "y1": 1, "layer": "below"}
+        base["shapes"] = [{**area, "line": {"width": 0}, "fillcolor": "rgba(128,134,148,0.16)"}]
         base["annotations"] = [note("warm start", x=0, xanchor="left", yref="paper", y=1, yanchor="bottom")]
     return {**base, **more}
 
@@ -128,11 +131,6 @@ def label_of(runs: Sequence[RunData], run: int, label: str = "") -> str:
 def faint(color: str, opacity: float) -> str:
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity:g})"
-
-
-def _shade(until: int) -> dict[str, Any]:
-    band = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": until, "y0": 0, "y1": 1}
-    return {**band, "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(128,134,148,0.16)"}
 
 
 def note(text: str, **place: Any) -> dict[str, Any]:
@@ -160,22 +158,26 @@ def series_figure(
         for number, (metric, label) in enumerate(lines.items())
         if data.numbers.metrics.get(metric)
     ]
-    single = len({label for *_, label in drawn}) == 1
-    hover = "%{y:.2%}" if percent else f"%{{y:.4s}}{suffix}" if suffix else "%{y:.4g}"
-    traces = []
-    for run, number, points, label in drawn:
-        words = label_of(runs, run, "" if single and len(runs) > 1 else label)
-        trace = line(words, thin(points), color_of(run, number, len(runs)), hovertemplate=hover)
-        trace["line"]["dash"] = DASHES[number % len(DASHES)] if len(runs) > 1 else "solid"
-        traces.append(trace)
-    if not traces:
+    if not drawn:
         return Figure(name, title, explanation, None)
+    several, single = len(runs) > 1, len({label for *_, label in drawn}) == 1
+    hover = "%{y:.2%}" if percent else f"%{{y:.4s}}{suffix}" if suffix else "%{y:.4g}"
+    traces = [
+        line(
+            label_of(runs, run, "" if single and several else label),
+            thin(points),
+            color_of(run, number, len(runs)),
+            {"dash": DASHES[number % len(DASHES)] if several else "solid"},
+            hovertemplate=hover,
+        )
+        for run, number, points, label in drawn
+    ]
     axes = {"yaxis": percent_axis(title={"text": unit})} if percent else {}
     if suffix:
-        axes = {"yaxis": {"tickformat": "~s", "ticksuffix": suffix, "rangemode": "tozero", "automargin": True}}
+        axes = {"yaxis": percent_axis(tickformat="~s", ticksuffix=suffix)}
     placed = layout(runs, unit, showlegend=len(traces) > 1, **axes)
     if len(traces) == 1:
-        placed["margin"] = {**placed["margin"], "t": 22}
+        placed["margin"]["t"] = 22
     told = explanation + bucket_note(points for *_, points, _ in drawn)
     return Figure(name, title, told, {"data": traces, "layout": placed})
 
@@ -211,38 +213,32 @@ def stages(data: RunData) -> list[str]:
     return known + sorted(set(data.numbers.timings) - set(known))
 
 
+def stacked(name: str, points: Points, color: str, opacity: float, hover: str) -> dict[str, Any]:
+    """An area on top of those before it."""
+    more = {"stackgroup": "all", "fillcolor": faint(color, opacity), "mode": "lines", "hovertemplate": hover}
+    return line(plain(name), thin(points), color, {"width": 0}, **more)
+
+
 def time_figure(runs: Runs) -> Figure:
     """Seconds by stage, stacked; for several runs the total of each step."""
-    title, told = "Time of each step", "Seconds that a step took, by stage, one on top of the other."
+    words, several, hover = PLOTS["words"]["time"], len(runs) > 1, "%{y:.3f} s"
     timings = [points for run in runs for points in run.numbers.timings.values()]
-    if not any(timings):
-        return Figure("time", title, told, None)
-    if len(runs) > 1:
-        told, traces = "Seconds that a step took in all.", [_whole_time(runs, run) for run in range(len(runs))]
-    else:
-        traces = _stage_times(runs[0])
-    return Figure("time", title, told + bucket_note(timings), {"data": traces, "layout": layout(runs, "seconds")})
-
-
-def _stage_times(data: RunData) -> list[dict[str, Any]]:
     traces = []
-    steps = sorted({step for points in data.numbers.timings.values() for step, _ in points})
-    for number, stage in enumerate(stages(data)):
-        had = dict(data.numbers.timings[stage])
-        points = thin([(step, had.get(step, 0.0)) for step in steps])
-        color = CYCLE[number % len(CYCLE)]
-        stacked = {"stackgroup": "time", "fillcolor": color, "mode": "lines", "hovertemplate": "%{y:.3f} s"}
-        traces.append(line(plain(stage), points, color, **stacked) | {"line": {"width": 0, "color": color}})
-    return traces
-
-
-def _whole_time(runs: Runs, run: int) -> dict[str, Any]:
-    totals: defaultdict[int, float] = defaultdict(float)
-    for points in runs[run].numbers.timings.values():
-        for step, seconds in points:
+    for number, run in enumerate(runs):
+        totals: defaultdict[int, float] = defaultdict(float)
+        for step, seconds in chain(*run.numbers.timings.values()):
             totals[step] += seconds
-    color = color_of(run, 0, len(runs))
-    return line(label_of(runs, run), thin(sorted(totals.items())), color, hovertemplate="%{y:.3f} s")
+        if several:
+            points = thin(sorted(totals.items()))
+            traces.append(line(label_of(runs, number), points, color_of(number, 0, len(runs)), hovertemplate=hover))
+            continue
+        for place, stage in enumerate(stages(run)):
+            had = dict(run.numbers.timings[stage])
+            points = [(step, had.get(step, 0.0)) for step in sorted(totals)]
+            traces.append(stacked(stage, points, CYCLE[place % len(CYCLE)], 1, hover))
+    told = words["several" if several else "one"] + bucket_note(timings)
+    spec = {"data": traces, "layout": layout(runs, "seconds")} if any(timings) else None
+    return Figure("time", words["title"], told, spec)
 
 
 ELSEWHERE = re.compile(

@@ -18,6 +18,7 @@ from earl.report.episodes import browser
 from earl.report.figures import (
     AGAIN,
     GREY,
+    PLOTS,
     Figure,
     color_of,
     label_of,
@@ -32,6 +33,7 @@ from earl.report.figures import (
 )
 from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
 from earl.report.results import curve_figures, strength_figures
+from earl.runs.summary import FINAL
 from earl.runs.tables import RecordedDecision
 
 # The facts at the top of the page, and the table of times. Pure functions.
@@ -40,13 +42,16 @@ MISSING = "not recorded yet"
 
 
 def summary(data: RunData) -> list[tuple[str, str]]:
+    numbers = data.numbers
+    spent = sum(value for points in numbers.timings.values() for _, value in points)
+    played, tokens = (sum(value for _, value in numbers.metrics.get(name, [])) for name in ("episodes", "tokens"))
     return [
         ("Environment", data.config.env.name if data.config else MISSING),
         ("Model", _model(data)),
         ("State", _state(data)),
         ("Steps", _steps(data)),
-        ("Played", _played(data)),
-        ("Time in steps", _time(data)),
+        ("Played", f"{count(played)} training episodes, {count(tokens)} tokens" if played else MISSING),
+        ("Time in steps", seconds(spent) if spent else MISSING),
         ("Started", moment(data.started) if data.started else MISSING),
         ("Last change", moment(data.changed) if data.changed else MISSING),
         ("Signature", shown(data.signed, 300)),
@@ -63,9 +68,9 @@ def _model(data: RunData) -> str:
 
 
 def _state(data: RunData) -> str:
-    if data.finished:
-        return "finished"
     step = data.numbers.last_step
+    if any(match.phase == FINAL for match in data.numbers.matches):
+        return "finished"
     if step is None:
         return "no step recorded yet"
     if data.warm_steps and step <= data.warm_steps:
@@ -76,25 +81,12 @@ def _state(data: RunData) -> str:
 
 
 def _steps(data: RunData) -> str:
-    step = data.numbers.last_step
-    done = count(step) if step is not None else "0"
+    done = count(data.numbers.last_step or 0)
     if data.config is None:
         return f"{done} done"
     warm, rest = data.config.warm_start.steps, data.config.run.steps
     parts = f" ({count(warm)} warm start + {count(rest)} reinforcement learning)" if warm else ""
     return f"{done} of {count(warm + rest)}{parts}"
-
-
-def _played(data: RunData) -> str:
-    totals = {name: sum(value for _, value in data.numbers.metrics.get(name, [])) for name in ("episodes", "tokens")}
-    if not totals["episodes"]:
-        return MISSING
-    return f"{count(totals['episodes'])} training episodes, {count(totals['tokens'])} tokens"
-
-
-def _time(data: RunData) -> str:
-    spent = sum(value for points in data.numbers.timings.values() for _, value in points)
-    return seconds(spent) if spent else MISSING
 
 
 def time_table(data: RunData) -> list[dict[str, Any]]:
@@ -113,37 +105,28 @@ MAX_CHANGES = 100
 
 
 def layout_figures(runs: Sequence[RunData]) -> list[Figure]:
-    return [
-        _figure(runs, number, stage)
-        for number, run in enumerate(runs)
-        for stage in STAGES
-        if any(decision.stage == stage for decision in run.decisions)
-    ]
+    figures = [_layout_figure(runs, number, stage) for number in range(len(runs)) for stage in STAGES]
+    return [figure for figure in figures if figure.spec]
 
 
 def changes(data: RunData) -> list[RecordedDecision]:
     return [one for one in data.decisions if one.choice != one.before][-MAX_CHANGES:]
 
 
-def _figure(runs: Sequence[RunData], number: int, stage: str) -> Figure:
-    data = runs[number]
+def _layout_figure(runs: Sequence[RunData], number: int, stage: str) -> Figure:
+    data, where = runs[number], label_of(runs, number, stage)
     made = {one.step: one.choice for one in data.decisions if one.stage == stage}  # the last of a repeated step
-    title = f"Layout of {label_of(runs, number, stage)}"
-    told = (
-        f"What {stage} ran in at each step, and the mean context. Before each step that layout is chosen which is "
-        "expected to be the fastest of those whose memory does, if that saves more than the switch costs."
-    )
-    names = sorted(set(made.values()))
-    color = color_of(number, 0, len(runs))
-    shown = {"line": {"shape": "hv", "width": 2, "color": color}, "hovertemplate": "%{text}", "meta": AGAIN}
-    chosen = line("layout", [(step, float(names.index(made[step]))) for step in sorted(made)], color, **shown)
-    chosen["text"] = [plain(made[step]) for step in sorted(made)]
+    steps, names = sorted(made), sorted({*made.values()})
+    color, hover = color_of(number, 0, len(runs)), {"hovertemplate": "%{text}", "meta": AGAIN}
+    chosen = line("layout", [(step, names.index(made[step])) for step in steps], color, {"shape": "hv"}, **hover)
+    chosen["text"] = [plain(made[step]) for step in steps]
     contexts = thin(data.numbers.metrics.get("context/window/mean", []))
     traces = [chosen, line("mean context", contexts, GREY, yaxis="y2", hovertemplate="%{y:.4g}")]
     axis = {"title": {"text": "tokens"}, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
     ticks = {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": [plain(name) for name in names]}
     placed = layout([data], "", yaxis={**ticks, "automargin": True}, yaxis2={**axis, "automargin": True})
-    return Figure(f"layout-{number}-{stage}", title, told, {"data": traces, "layout": placed})
+    title, told = (words.format(where) for words in PLOTS["words"]["layout"].values())
+    return Figure(f"layout-{number}-{stage}", title, told, {"data": traces, "layout": placed} if made else None)
 
 
 # Pages are self-contained: template, style, script and plotly.js. Text from a model, an environment or a recipe is
@@ -161,7 +144,8 @@ def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
         for figure in drawn
         if figure.spec
     }
-    script, (library, library_hash) = _script(), plotly()
+    parts = "\n".join(map(_read, _SCRIPTS))
+    script, (library, library_hash) = f'"use strict";\n(() => {{\n{parts}}})();\n', plotly()
     # plotly sets style attributes, and saves images by way of data: and blob: URLs.
     policy = (
         f"default-src 'none'; script-src {script_hash(script)} {library_hash}; style-src 'unsafe-inline'; "
@@ -178,13 +162,6 @@ def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
     )
 
 
-@lru_cache(maxsize=1)
-def _script() -> str:
-    parts = "\n".join(_read(name) for name in _SCRIPTS)
-    return f'"use strict";\n(() => {{\n{parts}}})();\n'
-
-
-@lru_cache(maxsize=16)
 def _read(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
@@ -223,14 +200,10 @@ def listed(found: dict[str, list[Figure]]) -> list[Figure]:
 MAX_EVENTS = 300
 
 
-def title(runs: Sequence[RunData]) -> str:
-    names = " · ".join(html.shown_line(run.name, 60) for run in runs)
-    return f"Run {names}" if len(runs) == 1 else f"Runs {names}"
-
-
 def render(runs: Sequence[RunData], figures: dict[str, list[Figure]]) -> str:
+    names = " · ".join(html.shown_line(run.name, 60) for run in runs)
     shared = {
-        "title": title(runs),
+        "title": f"Run{'s' if len(runs) > 1 else ''} {names}",
         "figures": figures,
         "episodes": Markup(browser(runs)),
         "stored": [run.episodes for run in runs if run.episodes],
@@ -255,12 +228,13 @@ def _single(data: RunData) -> dict[str, Any]:
 
 def _several(runs: Sequence[RunData]) -> dict[str, Any]:
     measures = dict(measure for run in runs for measure in results.words(run).measures)
+    lasts = [results.phases(run)[-1] for run in runs]
     return {
         "runs": runs,
         "facts": [summary(run) for run in runs],
         "colors": [color_of(place, 0, len(runs)) for place in range(len(runs))],
-        "rows": results.final_rows(runs),
-        "lasts": results.last_phases(runs),
+        "rows": results.final_rows(runs, lasts),
+        "lasts": lasts,
         "measures": list(measures.items()),
         "differences": results.recipe_differences(runs),
         "times": [time_table(run) for run in runs],

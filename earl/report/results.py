@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
@@ -81,18 +80,16 @@ def pairings(data: RunData) -> list[Pairing]:
 
 def phases(data: RunData) -> list[Phase]:
     """Start, after warm start (if the recipe has one) and end; phases without matches are empty."""
-    matches = data.numbers.matches
-    result = [_phase("At the start", _last(matches, ("start",)), "before training")]
-    warm = _last(matches, ("warm_start",))
+    found = {name: _last(data.numbers.matches, name) for name in ("start", "warm_start", "final", "train")}
+    start, warm, final, latest = found.values()
+    listed = [_phase("At the start", start, "before training")]
     if data.warm_steps or warm:
-        ended = bool(warm) and warm[0].step >= data.warm_steps
-        result.append(_phase("After warm start" if ended or not warm else "During warm start", warm))
-    final = _last(matches, ("final",))
+        ended = not warm or warm[0].step >= data.warm_steps
+        listed.append(_phase("After warm start" if ended else "During warm start", warm))
     if final:
         best = data.model.best_step if data.model else None
-        return [*result, _phase("Final", final, f"weights of step {best}" if best is not None else "")]
-    latest = _last(matches, ("train",))
-    return [*result, _phase("Latest, not final" if latest else "Final", latest)]
+        return [*listed, _phase("Final", final, f"weights of step {best}" if best is not None else "")]
+    return [*listed, _phase("Latest, not final" if latest else "Final", latest)]
 
 
 def words(data: RunData) -> Words:
@@ -102,15 +99,13 @@ def words(data: RunData) -> Words:
     return Words("Opponent", True, [("win", "Win"), ("draw", "Draw"), ("loss", "Loss"), *_LIMITS])
 
 
-def _last(matches: Iterable[RecordedMatch], names: Sequence[str]) -> list[RecordedMatch]:
-    chosen = [match for match in matches if match.phase in names]
+def _last(matches: Iterable[RecordedMatch], phase: str) -> list[RecordedMatch]:
+    chosen = [match for match in matches if match.phase == phase]
     last = max((match.step for match in chosen), default=0)
     return [match for match in chosen if match.step == last]
 
 
 def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phase:
-    if not matches:
-        return Phase(title, "not recorded yet", {})
     grouped: dict[Pairing, list[MatchResult]] = {}
     for match in matches:
         grouped.setdefault((match.result.opponent, match.result.exact), []).append(match.result)
@@ -118,7 +113,7 @@ def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phas
         results.sort(key=lambda result: result.seat)
         if len(results) > 1:
             results.append(mean_over_seats(results))
-    return Phase(title, when or f"step {matches[0].step}", grouped)
+    return Phase(title, (when or f"step {matches[0].step}") if matches else "not recorded yet", grouped)
 
 
 def cell(result: MatchResult, measure: str) -> Cell:
@@ -146,30 +141,6 @@ def result_at(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
     return next((r for r in phase.results.get(pairing, []) if r.seat == seat), None)
 
 
-def footnote(phase: Phase) -> str:
-    exact = any(pairing[1] for pairing in phase.results)
-    sampled = any(not pairing[1] for pairing in phase.results)
-    parts = []
-    if exact:
-        parts.append(
-            "Exact: every possible reply of the opponent was tried, a leaf is one way the game can end; "
-            "the fractions are probabilities, without sampling error."
-        )
-    if any(opponent == "any" and is_exact for opponent, is_exact in phase.results):
-        parts.append("The opponent any plays every legal move; its fractions count leaves, each alike.")
-    if sampled:
-        parts.append("Small numbers below a fraction: its 95 % interval (Wilson), in per cent.")
-    return " ".join(parts)
-
-
-def phases_told(data: RunData) -> str:
-    rl = "In reinforcement learning it acts by itself, and replies that led to more reward become likelier."
-    if not data.warm_steps or data.config is None:
-        return f"The model begins untrained or as it was given. {rl}"
-    teacher = shown(data.config.warm_start.teacher, 60)
-    return f"In the warm start the model imitates a scripted teacher ({teacher}). {rl}"
-
-
 # Several runs side by side.
 
 Runs = Sequence[RunData]
@@ -179,25 +150,21 @@ def all_pairings(runs: Runs) -> list[Pairing]:
     return list(dict.fromkeys(pairing for run in runs for pairing in pairings(run)))
 
 
-def final_rows(runs: Runs) -> list[list[dict[str, Any]]]:
+def final_rows(runs: Runs, last: Sequence[Phase]) -> list[list[dict[str, Any]]]:
     """By pairing, a row for each seat with the last result of each run."""
-    last = last_phases(runs)
-    rows = [
-        {"pairing": pairing, "seat": seat, "results": [_result(phase, pairing, seat) for phase in last]}
+    return [
+        [
+            {"pairing": pairing, "seat": seat, "results": [_result(phase, pairing, seat) for phase in last]}
+            for seat in seats
+        ]
         for pairing in all_pairings(runs)
-        for seat in seats_of(last, pairing)
+        if (seats := seats_of(last, pairing))
     ]
-    return [list(group) for _, group in groupby(rows, key=lambda row: row["pairing"])]
 
 
 def _result(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
-    found = result_at(phase, pairing, seat)
     alone = phase.results.get(pairing, [])
-    return alone[0] if found is None and seat == BOTH_SEATS and len(alone) == 1 else found
-
-
-def last_phases(runs: Runs) -> list[Phase]:
-    return [phases(run)[-1] for run in runs]
+    return alone[0] if seat == BOTH_SEATS and len(alone) == 1 else result_at(phase, pairing, seat)
 
 
 def recipe_differences(runs: Runs) -> list[tuple[str, list[str]]]:
@@ -217,6 +184,7 @@ def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:
 DURING = ("start", "warm_start", "train")
 """Phases that evaluate the weights of their own step; the final one evaluates the best weights."""
 COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
+EXACT = "Exact: every possible reply of the opponent was tried."
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
 
@@ -233,12 +201,17 @@ def intervals(curve: Sequence[RecordedMatch], name: str) -> list[tuple[float, fl
     return [wilson(getattr(match.result, name) * match.result.episodes, match.result.episodes) for match in curve]
 
 
+def _shares(curve: Sequence[RecordedMatch], name: str, label: str, color: str, **bars: Any) -> dict[str, Any]:
+    """A line of shares, with error bars unless they are exact."""
+    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    trace = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}")
+    if not curve[0].result.exact:
+        trace["error_y"] = error_bars((value for _, value in points), intervals(curve, name), **bars)
+    return trace
+
+
 def _title(pairing: Pairing) -> str:
     return f"Against {opponent_name(*pairing)}" if pairing[0] else "On held-out tasks"
-
-
-def _points(curve: Sequence[RecordedMatch], name: str) -> list[tuple[int, float]]:
-    return [(match.step, float(getattr(match.result, name))) for match in curve]
 
 
 def strength_figures(data: RunData) -> list[Figure]:
@@ -248,16 +221,13 @@ def strength_figures(data: RunData) -> list[Figure]:
 def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
     opponent, exact = pairing
     curve = curve_of(data, pairing)
-    title = _title(pairing)
     if not curve:
-        return Figure(f"strength-{number}", title, "", None)
-    how = "Exact: every possible reply of the opponent was tried."
-    if not exact:
-        games = max(match.result.episodes for match in curve)
-        how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Bars are 95 % intervals."
+        return Figure(f"strength-{number}", _title(pairing), "", None)
+    games = max(match.result.episodes for match in curve)
+    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Bars are 95 % intervals."
     top = enlarged_range([match.result.loss for match in curve])
     spec = {"data": _traces(curve, enlarge=top > 0), "layout": _layout(data, curve, top)}
-    return Figure(f"strength-{number}", title, how, spec)
+    return Figure(f"strength-{number}", _title(pairing), EXACT if exact else how, spec)
 
 
 def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any]]:
@@ -268,22 +238,13 @@ def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any
     for place, seat in enumerate(seats):
         own = [match for match in curve if match.result.seat == seat]
         suffix = f", {seat_name(seat).removeprefix('moves ')}" if len(seats) > 1 else ""
-        traces += [_trace(own, name, word + suffix, place) for name, word in names.items()]
+        for name, word in names.items():
+            trace = _shares(own, name, word + suffix, COLORS[name], thickness=1, width=2)
+            trace["line"]["dash"] = DASHES[place % 4]
+            traces.append(trace | {"marker": {"size": 6, "symbol": SYMBOLS[place % 4]}, "legendgroup": trace["name"]})
         if enlarge:
-            again = {"yaxis": "y2", "showlegend": False, "meta": AGAIN}
-            traces.append({**_trace(own, "loss", names["loss"] + suffix, place), **again})
+            traces.append({**traces[-1], "yaxis": "y2", "showlegend": False, "meta": AGAIN})
     return traces
-
-
-def _trace(curve: Sequence[RecordedMatch], name: str, label: str, place: int) -> dict[str, Any]:
-    points = _points(curve, name)
-    trace = line(label, points, COLORS[name], mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=label)
-    trace["line"] = {**trace["line"], "dash": DASHES[place % 4]}
-    trace["marker"] = {"size": 6, "symbol": SYMBOLS[place % 4]}
-    if not curve[0].result.exact:
-        bars = error_bars((value for _, value in points), intervals(curve, name), thickness=1, width=2)
-        trace["error_y"] = bars
-    return trace
 
 
 def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[str, Any]:
@@ -332,7 +293,6 @@ def _curve_figure(
     last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
-    how = "Exact: every possible reply of the opponent was tried." if exact else "Shaded: 95 % intervals (Wilson)."
     traces = [
         {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0}
         for choice, name in enumerate(order)
@@ -342,19 +302,18 @@ def _curve_figure(
     ]
     axis = percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
     spec = {"data": traces, "layout": layout(runs, "", yaxis=axis)}
+    how = EXACT if exact else "Shaded: 95 % intervals (Wilson)."
     return Figure(f"strength-{number}", title, how, spec, tuple(names[name] for name in order))
 
 
 def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str) -> list[dict[str, Any]]:
     color, label = color_of(run, 0, len(runs)), label_of(runs, run)
-    group = f"{run} {name}"
-    points = _points(curve, name)
-    own = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", legendgroup=group)
+    group = {"legendgroup": f"{run} {name}"}
+    own = _shares(curve, name, label, color, visible=False) | group
     if curve[0].result.exact:
         return [own]
     bounds = intervals(curve, name)
-    own["error_y"] = error_bars((value for _, value in points), bounds, visible=False)
     edges = [(match.step, low) for match, (low, _) in zip(curve, bounds, strict=True)]
     edges += [(match.step, high) for match, (_, high) in zip(curve[::-1], bounds[::-1], strict=True)]
-    band = line(label, edges, color, mode="lines", fill="toself", fillcolor=faint(color, 0.15), hoverinfo="skip")
-    return [band | {"showlegend": False, "legendgroup": group, "meta": AGAIN, "line": {"width": 0}}, own]
+    area = {"fill": "toself", "fillcolor": faint(color, 0.15), "hoverinfo": "skip", "showlegend": False, "meta": AGAIN}
+    return [line(label, edges, color, {"width": 0}, mode="lines", **area, **group), own]

@@ -205,7 +205,7 @@ def test_what_was_dispatched_is_shown_where_it_was_recorded(runs: Any) -> None:
 def test_time_is_stacked_over_every_step(runs: Any) -> None:
     drawn = spec([figures.time_figure([gather(runs.run())])], "time")
     assert [trace["name"] for trace in drawn["data"]] == ["rollout", "update", "weights", "record"]
-    assert {trace["stackgroup"] for trace in drawn["data"]} == {"time"}
+    assert {trace["stackgroup"] for trace in drawn["data"]} == {"all"}
     assert {len(trace["y"]) for trace in drawn["data"]} == {61}
 
 
