@@ -195,11 +195,10 @@ def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
         events = [event for event in data.numbers.events if event.kind == kind]
         heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
         points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
-        more = {"text": [plain(event.message) for event in events], "hovertemplate": "%{text}", "meta": AGAIN}
-        if events:
-            marker = {"size": 9, "symbol": symbol, "color": ORANGE}
-            traces.append(line(label, points, ORANGE, mode="markers", marker=marker, **more))
-    return traces
+        marker = {"size": 9, "symbol": symbol, "color": ORANGE}
+        trace = line(label, points, ORANGE, mode="markers", marker=marker, hovertemplate="%{text}", meta=AGAIN)
+        traces.append({**trace, "text": [plain(event.message) for event in events]})
+    return [trace for trace in traces if trace["text"]]
 
 
 AUTHORS = {"template": GREY, "environment": AMBER, "tool": GREEN, "thinking": PURPLE, "action": BLUE}

@@ -37,9 +37,6 @@ class Room:
     characters: int = 16_000
     """Characters of the prompts."""
 
-    def half(self) -> "Room":
-        return Room(self.tokens // 2, self.characters // 2)
-
 
 def episode(stored: StoredEpisode, decoder: Decoder, draw: Draw, room: Room = Room()) -> dict[str, Any]:
     """The episode as JSON of bounded size, as templates/browser.js reads it."""
@@ -146,31 +143,28 @@ class _Reader:
         return [_board(before), *([_board(after)] if after else [])]
 
     def _reply(self, turn: Turn) -> dict[str, Any]:
-        """The reply's tokens in columns; if some are omitted, `cut` is [index among the kept, number omitted]."""
-        ids = self._played.tokens[turn.action_start : turn.end].tolist()
-        limit = max(_LEAST, self.room.tokens // self.turns)
-        if len(ids) <= limit:
-            return self._tokens(turn.action_start, turn.end)
-        head, tail = limit * 2 // 3, limit - limit * 2 // 3
-        first = self._tokens(turn.action_start, turn.action_start + head)
-        last = self._tokens(turn.end - tail, turn.end)
-        joined = {name: first[name] + last[name] for name in first}
-        joined["marks"] = first["marks"] + [place + len(first["texts"]) for place in last["marks"]]
-        return {**joined, "cut": [len(first["texts"]), len(ids) - limit]}
-
-    def _tokens(self, start: int, end: int) -> dict[str, Any]:
-        """Texts, authors, log-probs and importance ratios; `marks` are the indices of special tokens."""
-        ids = self._played.tokens[start:end].tolist()
-        pieces = list(self.decoder.pieces(ids))
-        spans = [(start + first, start + last) for _, first, last in pieces]
-        logprobs = self._played.logprobs
+        """The reply in columns: texts, authors, log-probs and importance ratios; `marks` are the indices of special
+        tokens. If some tokens are omitted, `cut` is [index among the kept, number omitted].
+        """
+        start, end, limit = turn.action_start, turn.end, max(_LEAST, self.room.tokens // self.turns)
+        head, cut = start + limit * 2 // 3, {}
+        pieces = self._pieces(start, end if end - start <= limit else head)
+        if end - start > limit:
+            cut = {"cut": [len(pieces), end - start - limit]}
+            pieces += self._pieces(end - limit + head - start, end)
+        logprobs, tokens = self._played.logprobs, self._played.tokens
         return {
             "texts": [shown(text, 200) for text, _, _ in pieces],
-            "authors": [min(int(self._played.authors[first]), Author.ACTION) for first, _ in spans],
-            "logprobs": [_rounded(float(logprobs[first:last].sum())) for first, last in spans],
-            "ratios": [self._ratio(first, last) for first, last in spans] if self.stored.experience else [],
-            "marks": [place for place, (_, first, _) in enumerate(pieces) if self.decoder.is_control(ids[first])],
+            "authors": [min(int(self._played.authors[first]), Author.ACTION) for _, first, _ in pieces],
+            "logprobs": [_rounded(float(logprobs[first:last].sum())) for _, first, last in pieces],
+            "ratios": [self._ratio(first, last) for _, first, last in pieces] if self.stored.experience else [],
+            "marks": [n for n, (_, first, _) in enumerate(pieces) if self.decoder.is_control(int(tokens[first]))],
+            **cut,
         }
+
+    def _pieces(self, start: int, end: int) -> list[tuple[str, int, int]]:
+        pieces = self.decoder.pieces(self._played.tokens[start:end].tolist())
+        return [(text, start + first, start + last) for text, first, last in pieces]
 
     def _ratio(self, first: int, last: int) -> float | None:
         """Importance ratio of the update; None if the tokens were not learned from."""
@@ -193,22 +187,18 @@ def browser(runs: Sequence[RunData]) -> str:
     if not any(run.episodes for run in runs):
         return ""
     room = Room()
-    packed = pack(_document(runs, room))
-    while len(packed) > BUDGET and room.tokens > 1:
-        room = room.half()
-        packed = pack(_document(runs, room))
-    return packed
-
-
-def _document(runs: Sequence[RunData], room: Room) -> dict[str, Any]:
-    episodes = [
-        {"run": place, **found} for place, run in enumerate(runs) if run.episodes for found in _episodes(run, room)
-    ]
-    return {"authors": AUTHORS, "runs": [shown_line(run.name, 60) for run in runs], "episodes": episodes}
+    names = [shown_line(run.name, 60) for run in runs]
+    while True:
+        episodes = [{"run": place, **found} for place, run in enumerate(runs) for found in _episodes(run, room)]
+        packed = pack({"authors": AUTHORS, "runs": names, "episodes": episodes})
+        if len(packed) <= BUDGET or room.tokens <= 1:
+            return packed
+        room = Room(room.tokens // 2, room.characters // 2)
 
 
 def _episodes(run: RunData, room: Room) -> list[dict[str, Any]]:
-    assert run.episodes is not None
+    if run.episodes is None:
+        return []
     decoder = Decoder(run.model.tokenizer if run.model else None)
     options = run.config.env.options if run.config else {}
     names = {stored.trajectory.task.env for stored in run.episodes.chosen}

@@ -60,7 +60,8 @@ def speed_figure(plan: Plan, prefix: str) -> Figure:
             traces.append({**drawn, "meta": {"choice": number}, "visible": number == 0})
     choices = tuple(f"{load} responses" for load in plan.asked.responses)
     spec = {"data": traces, "layout": _over_contexts(plan, "tokens per GPU and second")}
-    return Figure(f"{prefix}rollout", *WORDS["rollout"].values(), spec, choices)
+    title, told = WORDS["rollout"].values()
+    return Figure(f"{prefix}rollout", title, told, spec, choices)
 
 
 def memory_figure(plan: Plan, stage: Stage, prefix: str) -> Figure:
@@ -94,8 +95,8 @@ def step_figure(plan: Plan, prefix: str) -> Figure:
         for place, stage in enumerate(stages)
     ]
     spec = {"data": traces, "layout": {**_layout("context", "seconds", type="category"), "barmode": "stack"}}
-    words = WORDS["step"].values()
-    return Figure(f"{prefix}step", *words, spec if steps else None, missing="no layout fits")
+    title, told = WORDS["step"].values()
+    return Figure(f"{prefix}step", title, told, spec if steps else None, missing="no layout fits")
 
 
 def _line(plan: Plan, tp: int, values: dict[int, float]) -> dict[str, Any]:

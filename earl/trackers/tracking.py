@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from types import TracebackType
 from typing import Self
 
@@ -27,20 +27,14 @@ PROMETHEUS = "prometheus"
 """Selected by `track.prometheus_port`, not by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerEntry:
-    target: str
-    needs: tuple[str, ...]
-    """The modules of its extra; the extra has the tracker's name."""
-
-
-TRACKERS = {
-    "tensorboard": TrackerEntry("earl.trackers.tensorboard:TensorBoard", ("tensorboard",)),
-    "wandb": TrackerEntry("earl.trackers.wandb:WeightsAndBiases", ("wandb",)),
-    "mlflow": TrackerEntry("earl.trackers.mlflow:MLflow", ("mlflow", "sqlalchemy", "alembic")),
-    "trackio": TrackerEntry("earl.trackers.trackio:Trackio", ("trackio",)),
-    PROMETHEUS: TrackerEntry("earl.trackers.prometheus:Prometheus", ("prometheus_client",)),
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "tensorboard": ("earl.trackers.tensorboard:TensorBoard", "tensorboard"),
+    "wandb": ("earl.trackers.wandb:WeightsAndBiases", "wandb"),
+    "mlflow": ("earl.trackers.mlflow:MLflow", "mlflow", "sqlalchemy", "alembic"),
+    "trackio": ("earl.trackers.trackio:Trackio", "trackio"),
+    PROMETHEUS: ("earl.trackers.prometheus:Prometheus", "prometheus_client"),
 }
+"""Where each is, and the modules of its extra, which has its name."""
 
 
 def wanted(names: Sequence[str], port: int | None) -> list[str]:
@@ -55,7 +49,7 @@ def check(names: Sequence[str], port: int | None) -> None:
         if names.count(name) > 1:
             raise EarlError(f"{name!r} is named twice; name each tracker once")
     for name in wanted(names, port):
-        missing = [module for module in TRACKERS[name].needs if find_spec(module) is None]
+        missing = [module for module in TRACKERS[name][1:] if find_spec(module) is None]
         if missing:
             without = "out track.prometheus_port" if name == PROMETHEUS else f"{name!r} out of track.to"
             raise EarlError(
@@ -66,8 +60,7 @@ def check(names: Sequence[str], port: int | None) -> None:
 
 def make(name: str, run: TrackedRun) -> Tracker:
     """Import and start a tracker that passed `check`. It may raise any exception."""
-    module, _, attribute = TRACKERS[name].target.partition(":")
-    factory: Callable[[TrackedRun], Tracker] = getattr(import_module(module), attribute)
+    factory: Callable[[TrackedRun], Tracker] = resolve_name(TRACKERS[name][0])
     return factory(run)
 
 

@@ -14,7 +14,7 @@ from earl.runs.folder import create
 from earl.runs.storage import OddFile
 from earl.runs.store import Store
 from earl.trackers import Tracking, check
-from earl.trackers.tracking import PROMETHEUS, TRACKERS, TrackerEntry, without_secrets
+from earl.trackers.tracking import PROMETHEUS, TRACKERS, without_secrets
 
 
 class Fake:
@@ -73,7 +73,7 @@ def fake(monkeypatch):
     module = ModuleType("fake_tracker")
     module.Own = Own
     monkeypatch.setitem(sys.modules, "fake_tracker", module)
-    monkeypatch.setitem(TRACKERS, "fake", TrackerEntry("fake_tracker:Own", ("json",)))
+    monkeypatch.setitem(TRACKERS, "fake", ("fake_tracker:Own", "json"))
     return Own
 
 
@@ -153,7 +153,7 @@ def test_one_that_fails_leaves_the_others_alone(fake, run, monkeypatch):
         told: ClassVar = []
 
     sys.modules["fake_tracker"].Good = Good
-    monkeypatch.setitem(TRACKERS, "good", TrackerEntry("fake_tracker:Good", ("json",)))
+    monkeypatch.setitem(TRACKERS, "good", ("fake_tracker:Good", "json"))
     fake.fails = "record"
     with run.tracking(to=["fake", "good"]) as tracking:
         step(tracking, 0)
@@ -205,7 +205,7 @@ def test_a_port_that_is_taken(fake, run):
     ],
 )
 def test_what_is_refused_before_work_starts(monkeypatch, names, message):
-    monkeypatch.setitem(TRACKERS, "gone", TrackerEntry("nowhere:Gone", ("json", "not_there")))
+    monkeypatch.setitem(TRACKERS, "gone", ("nowhere:Gone", "json", "not_there"))
     if names != ["gone"]:
         monkeypatch.delitem(TRACKERS, "gone")
     with pytest.raises(EarlError) as refused:
