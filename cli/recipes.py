@@ -1,5 +1,6 @@
-"""Makes a command's recipe: the packaged one or a file, then flags, then --set."""
+"""Makes a command's recipe: the packaged one or a file, then what a pretrained model needs, then flags, then --set."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -18,25 +19,77 @@ DECIDED = {"placement": {"address", "gpus", "dp", "tp", "cp", "samplers"}, "samp
 """Keys that are decided again when the placement changes."""
 
 
+MATTER = (
+    *("learner.learning_rate", "learner.final_learning_rate", "run.steps", "warm_start.steps", "rollout.episodes"),
+    *("rollout.group_size", "algorithm.name", "algorithm.entropy", "algorithm.kl", "agent.instructions"),
+    *("agent.max_turn_tokens", "agent.retries", "agent.parser", "agent.thinking", "context.limit"),
+)
+"""What a dry run names with where it came from."""
+
+
+Layer = tuple[str, dict[str, Any]]
+"""Where settings come from, and these."""
+
+
 def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str] = ()) -> Config:
-    """Make the recipe for an environment: packaged or `file`, then `flags` by path, then `assignments` of --set.
+    """Make the recipe for an environment: packaged or `file`, what a pretrained model needs where the packaged one is
+    for a new model, then `flags` by path, then `assignments` of --set.
 
     A flag of None was not given. Raises EarlError for an unknown environment, and an invalid or wrong recipe.
     """
-    registry.remember(env)
-    registry.seats(env)  # report an unknown name before a missing recipe
-    tree = load_toml(file or _packaged(env))
-    if file is None and registry.is_foreign(env) and "random" in scripted.names(env):
-        tree["warm_start"] = {"steps": 20, "teacher": "random", "noise": 0.0}  # a new model learns how an action looks
-    table = tree.get("env")
-    settings = {"env.name": (table.get("name") if isinstance(table, dict) else None) or env, **flags}
-    config = build(override(_set(tree, settings), assignments))
+    tree: dict[str, Any] = {}
+    for _, table in _recipes(env, file, flags, assignments):
+        for section, own in table.items():
+            under = tree.get(section)
+            tree[section] = {**under, **own} if isinstance(under, dict) and isinstance(own, dict) else own
+    config = build(override(_set(tree, flags), assignments))
     if config.env.name != env:
         raise EarlError(
             f"the recipe is for the environment {config.env.name!r}, not for {env!r}; "
             "name the environment that it is for, or give another recipe with --config"
         )
     return config
+
+
+def _recipes(env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str]) -> list[Layer]:
+    """The recipes of a command line, each over those before it."""
+    registry.remember(env)
+    registry.seats(env)  # report an unknown name before a missing recipe
+    path = file or _packaged(env)
+    tree = load_toml(path)
+    table = tree.get("env")
+    name = (table.get("name") if isinstance(table, dict) else None) or env
+    found: list[Layer] = [(str(file) if file else f"recipe {path.name}", _set(tree, {"env.name": name}))]
+    if file is None and registry.is_foreign(env) and "random" in scripted.names(env):
+        # A new model learns how an action looks.
+        found.append(("its random_action", {"warm_start": {"steps": 20, "teacher": "random", "noise": 0.0}}))
+    model = override(_set({}, flags), assignments).get("model")
+    given = model.get("path") if isinstance(model, dict) else None
+    if file is None and isinstance(given, str) and not _made_here(Path(given)):
+        found.append(("for a pretrained model", load_toml(FOLDER / "_pretrained.toml")))
+    return found
+
+
+def origins(
+    config: Config, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str]
+) -> Iterator[tuple[str, object, str]]:
+    """Each setting of MATTER with its value and where it came from."""
+    told = [("the command line", _set({}, {path: value for path, value in flags.items() if value is not None}))]
+    told += [("--set", override({}, assignments))]
+    found = [*_recipes(config.env.name, file, flags, assignments), *told]
+    for path in MATTER:
+        section, key = path.split(".")
+        named = [source for source, tree in found if isinstance(tree.get(section), dict) and key in tree[section]]
+        yield path, getattr(getattr(config, section), key), named[-1] if named else "earl's default"
+
+
+def _made_here(folder: Path) -> bool:
+    """Whether a folder holds a model with the tokenizer of earl's own new models."""
+    try:
+        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        return bool(named["eos_token"] == "<|end|>" and named["pad_token"] == "<|pad|>")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def names_address(flags: Mapping[str, object], assignments: Sequence[str]) -> bool:

@@ -40,7 +40,7 @@ def command(
     after the step; --resume goes on from there, elsewhere too: --placement, --address, --gpus and --set of [placement]
     and [sampler] may differ then. The results come at the end, with a report to open in a browser.
     """
-    from earl.cli.recipes import names_address, resolve
+    from earl.cli.recipes import names_address, origins, resolve
 
     paths = settings(flags)
     if resume is None and env is None:
@@ -59,6 +59,6 @@ def command(
         assert recipe is not None
         job = training.new(recipe, names_address(paths, assignments), root, name, dry_run)
     if dry_run:
-        training.show(job, as_json)
+        training.show(job, as_json, [*origins(recipe, config, paths, assignments)] if recipe else [])
     else:
         ctx.exit(training.carry_out(job, as_json))

@@ -100,7 +100,7 @@ def plan_lines(plan: RunPlan) -> list[str]:
         f"{config.env.name}: {batch}; {warm}{_count(config.run.steps, 'step')} of {config.algorithm.name}",
         f"{config.model.path or 'a new model'} of {plan.parameters:,} parameters, {where}; opponents: {opponents}",
     ]
-    return [one_line(line) for line in lines]
+    return [one_line(line) for line in [*lines, *(f"warning: {risk}" for risk in preflight.risks(config))]]
 
 
 def _shares(config: Config) -> dict[str, float]:
@@ -203,13 +203,17 @@ def continued(
     return TrainingJob(settled, root, plan, folder=folder, moved=moved)
 
 
-def show(job: TrainingJob, as_json: bool) -> None:
+def show(job: TrainingJob, as_json: bool, settled: Sequence[tuple[str, object, str]]) -> None:
+    """Print what a dry run found. settled: settings with their values and where they came from."""
     if job.plan is None:
         click.echo(_is_finished(job))
     elif as_json:
-        print_json(as_object(job.plan))
+        origins = {path: {"value": value, "from": source} for path, value, source in settled}
+        print_json({**as_object(job.plan), "settings": origins})
     else:
-        click.echo("\n".join([*plan_lines(job.plan), *more_lines(job.plan), "nothing was written"]))
+        told = [f"  {path:27}  {one_line(str(value)):9}  {one_line(source)}" for path, value, source in settled]
+        told = ["settings, and where they come from", *told] if told else []
+        click.echo("\n".join([*plan_lines(job.plan), *more_lines(job.plan), *told, "nothing was written"]))
 
 
 def _is_finished(job: TrainingJob) -> str:
@@ -220,7 +224,7 @@ def _is_finished(job: TrainingJob) -> str:
 # Progress: a bar on a terminal, else a line per evaluation; lines are also written to log.txt.
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
-SAID = ("limit", "forecast", "profile", "skipped")
+SAID = ("limit", "forecast", "profile", "skipped", "idle")
 """Kinds of events that are printed at once; others are printed elsewhere, or are only in the report."""
 
 

@@ -26,7 +26,7 @@ from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
-from earl.trajectory import ContextTokens
+from earl.trajectory import TRUNCATING, ContextTokens
 
 NEVER = (float("-inf"), float("-inf"))
 
@@ -40,6 +40,8 @@ class Progress:
     best: tuple[float, float] = NEVER
     finished: bool = False
     saved: int = -1  # step of the last scheduled checkpoint
+    idle: str = ""
+    """Why the last step could teach nothing; empty: it could."""
     skipped: int = 0
     """Consecutive steps, up to this one, without an update because loss or gradient were not finite."""
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
@@ -131,7 +133,48 @@ def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
             stored = run.layouts.once(step, partial(run.placement.recorded, groups, batch))
             if stored:
                 run.journal.episodes(step, *stored)
-    return StepRecord({**record.metrics, **stats}, record.contexts)
+    metrics = {**record.metrics, **stats}
+    _warn_of_idleness(run, progress, metrics)
+    return StepRecord(metrics, record.contexts)
+
+
+IDLE = "idle"
+"""The kind of event that says why a step could teach nothing."""
+
+
+def idleness(config: Config, metrics: Mapping[str, float]) -> str:
+    """Why the episodes of a step taught nothing, with the cure; empty: they did."""
+    agent, reward = config.agent, f"{metrics['reward']:.4g}"
+    if metrics["illegal_replies"] == 1:
+        return (
+            f"not one reply was legal in {config.env.name}: the model does not know what an action looks like. See "
+            "some with `earl replay`, then tell it the rules (agent.instructions), find the action inside of what it "
+            f"says (agent.parser = {agent.parser!r}), leave it room (agent.max_turn_tokens = {agent.max_turn_tokens}), "
+            "or begin with imitation (warm_start.steps)"
+        )
+    if sum(metrics[f"stop/{stop}"] for stop in TRUNCATING) == 1:
+        return (
+            "every episode was cut off before its end: raise context.limit, agent.max_turn_tokens = "
+            f"{agent.max_turn_tokens} or agent.max_turns, whichever `earl replay` shows to be reached"
+        )
+    if metrics["zero_variance_groups"] == 1 and config.algorithm.name != "ppo":
+        return (
+            f"within every group all episodes earned the same ({reward} on average), so every advantage is 0: the task "
+            "is too easy or too hard as it stands; change opponents or options of [env], or set algorithm.name to 'ppo'"
+        )
+    if metrics.get("grad_norm") == 0:
+        return (
+            f"the gradient is 0 (learner.learning_rate = {config.learner.learning_rate:g}, reward {reward}): no token "
+            "that was learned from had an advantage, or learner.lora_rank leaves nothing to train"
+        )
+    return ""
+
+
+def _warn_of_idleness(run: Run, progress: Progress, metrics: Mapping[str, float]) -> None:
+    """Log why a step taught nothing, once for as long as the reason stays."""
+    before, progress.idle = progress.idle, idleness(run.config, metrics)
+    if progress.idle and not before:
+        run.journal.event(progress.step, IDLE, progress.idle)
 
 
 def _learn(placement: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:

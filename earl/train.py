@@ -31,7 +31,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import NEVER, Progress, Run, StepRecord, due, phase_of, step_of, tell
+from earl.step import IDLE, NEVER, Progress, Run, StepRecord, due, phase_of, step_of, tell
 from earl.stopping import StopRequest, stopping_on_signals
 
 
@@ -132,6 +132,13 @@ def _finish(run: Run, progress: Progress) -> None:
     results = evaluate_matches(placement, run.config.evaluate.final_episodes)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
     run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}")
+    if step == 0:
+        run.journal.event(
+            progress.step,
+            IDLE,
+            "no step played better than the weights that the run began with: compare earlier warnings, `earl report`'s "
+            "plot of rewards, and learner.learning_rate; more evaluations (evaluate.every) may find a better step",
+        )
     progress.finished = True
     if run.observer:
         run.observer.step(progress.step, {}, {}, results, FINAL)

@@ -21,7 +21,7 @@ from earl.runs.summary import FINAL, changed, last_evaluation, state_of
 from earl.runs.tables import Event, RecordedMatch
 
 RECENT = 30
-WARNINGS = ("forecast", "limit")
+WARNINGS = ("forecast", "limit", "idle")
 Points = list[tuple[int, float]]
 
 

@@ -7,5 +7,6 @@ Broken rules are refused with the value, the rule and the cure; nothing is corre
 
 from earl.preflight.cluster import check_address
 from earl.preflight.plan import RunPlan, check_player, preflight
+from earl.preflight.prompts import risks
 
-__all__ = ["RunPlan", "check_address", "check_player", "preflight"]
+__all__ = ["RunPlan", "check_address", "check_player", "preflight", "risks"]

@@ -130,6 +130,29 @@ def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
         )
 
 
+SCRATCH_RATE = 1e-4
+"""A learning rate above it is for a new model."""
+
+
+def risks(config: Config) -> Iterator[str]:
+    """What is allowed, and hardly meant, for a pretrained model that trains all of its weights."""
+    if config.model.path is None:
+        return
+    rate = config.learner.learning_rate
+    if rate > SCRATCH_RATE and not config.learner.lora_rank:
+        yield f"learner.learning_rate = {rate:g} is for a new model, and ruins a pretrained one; 1e-6 to 1e-5 is usual"
+    if config.warm_start.steps:
+        yield (
+            f"warm_start.steps = {config.warm_start.steps}: imitation of {config.warm_start.teacher!r} takes the place "
+            "of what a pretrained model can do; 0 leaves it out"
+        )
+    if config.agent.max_turn_tokens < SHORT_TURN and config.agent.thinking:
+        yield f"agent.max_turn_tokens = {config.agent.max_turn_tokens} cuts off what it thinks; 256 or more is usual"
+
+
+SHORT_TURN = 64
+
+
 @contextmanager
 def setting(key: str) -> Iterator[None]:
     """Prefix errors with the setting's name."""

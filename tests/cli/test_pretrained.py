@@ -1,0 +1,105 @@
+"""A chat model that was not made by earl, by two flags: its settings and where they come from, and warnings."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from earl.config import Config
+from earl.recipe import build
+from earl.runs.folder import RunFolder
+from earl.runs.store import Store
+from earl.step import idleness
+
+SMALL = [
+    *("--steps", "2", "--seed", "3", "--set", "rollout.episodes=8", "--set", "rollout.group_size=2"),
+    *("--set", "evaluate.opponents=['random']", "--set", "evaluate.exact=false", "--set", "evaluate.episodes=2"),
+    *("--set", "evaluate.final_episodes=2", "--set", "run.processes=1", "--set", "agent.max_turn_tokens=6"),
+]
+
+
+@pytest.fixture
+def model(tmp_path: Path, chatml: Callable) -> Path:
+    tokenizer = chatml()
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, max_position_embeddings=2048, **shape)
+    folder = tmp_path / "model"
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_pretrained_model_has_settings_of_its_own_and_each_says_where_it_comes_from(
+    earl: Callable, model: Path
+) -> None:
+    said = earl(
+        "train", "tictactoe", "--model", model, "--steps", "7", "--set", "context.limit=900", "--dry-run", "--json"
+    )
+    settings = {path: (each["value"], each["from"]) for path, each in said.json["settings"].items()}
+    assert settings["learner.learning_rate"] == (1e-6, "for a pretrained model")
+    assert settings["warm_start.steps"] == (0, "for a pretrained model")
+    assert settings["agent.instructions"] == (True, "for a pretrained model")
+    assert settings["run.steps"] == (7, "the command line")
+    assert settings["context.limit"] == (900, "--set")
+    assert settings["algorithm.name"] == ("grpo", "recipe tictactoe.toml")
+    assert settings["rollout.group_size"] == (16, "earl's default")
+    told = earl("train", "tictactoe", "--model", model, "--dry-run").out
+    assert "  agent.parser                 last_line  for a pretrained model\n" in told
+    assert "warning" not in told
+
+
+def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_path: Path, tiny: Path) -> None:
+    said = earl("train", "tictactoe", "--dry-run", "--json").json["settings"]
+    assert said["learner.learning_rate"] == {"value": 7e-4, "from": "recipe tictactoe.toml"}
+    assert earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a").code == 0
+    mine = next((tmp_path / "a" / "checkpoints").glob("step-*"))
+    again = earl("train", "tictactoe", "--model", mine, "--set", "context.limit=120", "--dry-run", "--json")
+    assert again.json["settings"]["warm_start.steps"] == {"value": 50, "from": "recipe tictactoe.toml"}
+
+
+def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Callable, model: Path) -> None:
+    risky = ["learner.learning_rate=7e-4", "warm_start.steps=5", "agent.thinking=true", "agent.max_turn_tokens=20"]
+    given = [part for setting in risky for part in ("--set", setting)]
+    told = earl("train", "tictactoe", "--model", model, "--dry-run", *given).out
+    assert "warning: learner.learning_rate = 0.0007 is for a new model, and ruins a pretrained one" in told
+    assert "warning: warm_start.steps = 5: imitation of 'expert' takes the place" in told
+    assert "warning: agent.max_turn_tokens = 20 cuts off what it thinks" in told
+
+
+def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable, model: Path, tmp_path: Path) -> None:
+    said = earl("train", "tictactoe", "--model", model, "--runs", tmp_path, "--name", "a", *SMALL)
+    assert said.code == 0, said.err
+    assert "step 1: not one reply was legal in tictactoe: the model does not know what an action looks like" in said.err
+    assert said.err.count("not one reply was legal") == 1
+    assert "step 2: no step played better than the weights that the run began with" in said.err
+    with Store(RunFolder(tmp_path / "a").database, read_only=True) as store:
+        assert [event.step for event in store.events() if event.kind == "idle"] == [1, 2]
+    assert "not one reply was legal" in (tmp_path / "a" / "report.html").read_text()
+
+
+GOOD = {
+    **{"reward": 0.25, "illegal_replies": 0.1, "zero_variance_groups": 0.5, "grad_norm": 0.1},
+    **{"stop/context_limit": 0.1, "stop/truncated_turn": 0.1},
+}
+
+
+def made(**sections: dict) -> Config:
+    return build({"env": {"name": "tictactoe", "opponents": {"random": 1}}, **sections})
+
+
+@pytest.mark.parametrize(
+    ("planted", "algorithm", "named"),
+    [
+        ({}, "grpo", ""),
+        ({"illegal_replies": 1.0, "zero_variance_groups": 1.0}, "grpo", "not one reply was legal in tictactoe"),
+        ({"stop/context_limit": 0.75, "stop/truncated_turn": 0.25}, "grpo", "every episode was cut off"),
+        ({"zero_variance_groups": 1.0}, "grpo", "within every group all episodes earned the same (0.25 on average)"),
+        ({"zero_variance_groups": 1.0}, "ppo", ""),  # it has a baseline of its own
+        ({"grad_norm": 0.0}, "grpo", "the gradient is 0 (learner.learning_rate = 0.001, reward 0.25)"),
+    ],
+)
+def test_each_way_to_learn_nothing_is_named(planted: dict, algorithm: str, named: str) -> None:
+    config = made(algorithm={"name": algorithm}, learner={"learning_rate": 1e-3})
+    told = idleness(config, {**GOOD, **planted})
+    assert told.startswith(named) and bool(told) == bool(named)
