@@ -52,7 +52,7 @@ def strength(run: RunNow, height: int) -> Drawn:
         opponent: Curve(chr(ord("a") + number % 26), "", points, PALETTE[number % len(PALETTE)])
         for number, (opponent, points) in enumerate(score_curves(run.numbers.matches).items())
     }
-    means = [mean_over_seats(seats) for seats in by_opponent(results)]
+    means = [mean_over_seats(seats) for seats in by_opponent(results)[: max(1, height - 4)]]
     names = {"win": "win", "draw": "draw", "loss": "loss"} if means[0].opponent else {"win": "solved"}
     names["illegal"] = "illegal"
     table = columns(0, *[-8] * len(names))
@@ -62,7 +62,7 @@ def strength(run: RunNow, height: int) -> Drawn:
         shares = [(percent(getattr(mean, name)), BAD if name == "illegal" and mean.illegal else "") for name in names]
         who = Text(f"{curve.mark} {safe(mean.opponent) or 'held-out tasks'}", curve.color)
         table.add_row(who, *(Text(*share) for share in shares))
-    drawn = [*curves.values()]
+    drawn = [curves[mean.opponent] for mean in means if mean.opponent in curves]
     return [Plot(drawn, height - table.row_count, (0.0, 1.0), run.step, "{:.0%}".format, legend=False), table]
 
 

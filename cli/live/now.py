@@ -18,7 +18,7 @@ from earl.runs.folder import RunFolder
 from earl.runs.storage import storage
 from earl.runs.store import Numbers, files_of
 from earl.runs.summary import FINAL, changed, last_evaluation, state_of
-from earl.runs.tables import Event, RecordedMatch
+from earl.runs.tables import RecordedMatch
 
 RECENT = 30
 WARNINGS = ("forecast", "limit", "idle")
@@ -131,10 +131,6 @@ def _score(results: Sequence[MatchResult]) -> float:
     seats = {result.seat: result for result in sorted(results, key=lambda result: result.exact)}
     mean = mean_over_seats([*seats.values()])
     return mean.win + mean.draw / 2
-
-
-def warnings(run: RunNow) -> list[Event]:
-    return [event for event in reversed(run.numbers.events) if event.kind in WARNINGS]
 
 
 MOST = 1e300

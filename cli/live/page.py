@@ -13,7 +13,7 @@ from rich.text import Text
 
 from earl.cli.live import growth
 from earl.cli.live.canvas import BAD, DIM, GOOD, WARN, bar, columns, duration, percent, safe
-from earl.cli.live.now import RunNow, pace, phase, seconds_left, silence, warnings
+from earl.cli.live.now import WARNINGS, RunNow, pace, phase, seconds_left, silence
 
 STYLES = {**dict.fromkeys(("training", "warm start", "last evaluation", "finished"), GOOD), "starting": ""}
 """By phase; others are warnings."""
@@ -49,7 +49,7 @@ def _alerts(run: RunNow, width: int) -> list[Text]:
     alerts = [Text(f"problem: {safe(problem)}", BAD) for problem in run.problems[:1]]
     if silence(run):
         alerts.insert(0, Text(f"nothing was written for {duration(silence(run))}: the run is slow or stuck", BAD))
-    for event in warnings(run)[:1]:
+    for event in [event for event in reversed(run.numbers.events) if event.kind in WARNINGS][:1]:
         told = f"{event.kind} at step {event.step}: {safe(event.message)}"
         alerts += [Text(part, WARN) for part in wrap(told, max(8, width))[:2]]
     return alerts

@@ -33,8 +33,7 @@ def write(*folders: RunFolder, out: Path | None = None) -> Path:
 
 def _run_around(path: Path, folders: Sequence[RunFolder]) -> Path | None:
     """The run folder that contains `path`, if any: within it no symbolic link is followed."""
-    around = [folder.path for folder in folders if path.absolute().is_relative_to(folder.path.absolute())]
-    return around[0] if around else None
+    return next((f.path for f in folders if path.absolute().is_relative_to(f.path.absolute())), None)
 
 
 def place_for(folders: Sequence[RunFolder]) -> Path:

@@ -58,12 +58,6 @@ def check(names: Sequence[str], port: int | None) -> None:
             )
 
 
-def make(name: str, run: TrackedRun) -> Tracker:
-    """Import and start a tracker that passed `check`. It may raise any exception."""
-    factory: Callable[[TrackedRun], Tracker] = resolve_name(TRACKERS[name][0])
-    return factory(run)
-
-
 # Secrets to hide: passwords in addresses, and environment variables with a secret's name.
 
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
@@ -120,7 +114,7 @@ class Tracking:
         known = self._known.get(name, {})
         run = replace(self._run, identity=str(known.get("identity", "")), port=self._config.prometheus_port or 0)
         with boundary() as fault, redirect_stdout(sys.stderr):
-            tracker = make(name, run)
+            tracker: Tracker = resolve_name(TRACKERS[name][0])(run)  # it was checked, and may raise any exception
         if fault.message is None:
             had = -1 if tracker.rewinds else int(known.get("step", -1))
             self._active.append(_Active(name, tracker, had))
