@@ -65,11 +65,9 @@ def seat_name(seat: int) -> str:
 
 
 def opponent_name(opponent: str, exact: bool = False) -> str:
-    return (
-        shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "")
-        if opponent
-        else "held-out tasks"
-    )
+    if not opponent:
+        return "held-out tasks"
+    return shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "")
 
 
 def pairings(data: RunData) -> list[Pairing]:
