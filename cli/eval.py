@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from earl.cli.options import json_option, print_json, recipe_options, runs_option
+from earl.errors import EarlError
 
 
 @click.command(name="eval")
@@ -62,6 +63,8 @@ def command(
     planned = evaluate.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
     results = [evaluate.evaluate(judge.world, judge.sampler, match, seed) for match in planned]
     for result in results:
+        if len(result.faults) == result.episodes:
+            raise EarlError(f"all {result.episodes} episodes ended by a fault: {result.faults[0]}")
         if result.faults:
             click.echo(
                 f"warning: {len(result.faults)} of {result.episodes} episodes against {result.opponent or 'the tasks'} "

@@ -117,8 +117,9 @@ def more_lines(plan: RunPlan) -> list[str]:
     context, first = plan.config.context, plan.first_prompt_tokens
     ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
     prompt = f"first prompt {first} of" if first else "first prompt not checked,"
+    long = "; tasks with a longer first prompt are not learned from" if first and first >= context.first_limit else ""
     return [
-        f"context: {prompt} at most {context.first_limit} tokens{ceiling}",
+        f"context: {prompt} at most {context.first_limit} tokens{ceiling}{long}",
         f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
         *in_lines(plan),
     ]
@@ -224,7 +225,7 @@ def _is_finished(job: TrainingJob) -> str:
 # Progress: a bar on a terminal, else a line per evaluation; lines are also written to log.txt.
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
-SAID = ("limit", "forecast", "profile", "skipped", "idle")
+SAID = ("limit", "forecast", "profile", "skipped", "idle", "fault")
 """Kinds of events that are printed at once; others are printed elsewhere, or are only in the report."""
 
 

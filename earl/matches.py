@@ -26,7 +26,8 @@ class MatchResult:
     illegal: float  # fraction of episodes with an invalid reply, whatever their outcome
     truncated: float  # fraction of episodes ended by a token limit
     faults: tuple[str, ...] = ()
-    """Errors of episodes ended by a server's invalid reply; they count as losses. Not kept in run.db."""
+    """Faults of the environment and invalid replies of a server, which end an episode; they count as losses. Not kept
+    in run.db."""
 
 
 def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:

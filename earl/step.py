@@ -40,8 +40,8 @@ class Progress:
     best: tuple[float, float] = NEVER
     finished: bool = False
     saved: int = -1  # step of the last scheduled checkpoint
-    idle: str = ""
-    """Why the last step could teach nothing; empty: it could."""
+    warned: tuple[str, ...] = ()
+    """Kinds of warnings that hold since an earlier step, and are not repeated."""
     skipped: int = 0
     """Consecutive steps, up to this one, without an update because loss or gradient were not finite."""
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
@@ -134,7 +134,7 @@ def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
             if stored:
                 run.journal.episodes(step, *stored)
     metrics = {**record.metrics, **stats}
-    _warn_of_idleness(run, progress, metrics)
+    _warn(run, progress, metrics)
     return StepRecord(metrics, record.contexts)
 
 
@@ -170,11 +170,17 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
     return ""
 
 
-def _warn_of_idleness(run: Run, progress: Progress, metrics: Mapping[str, float]) -> None:
-    """Log why a step taught nothing, once for as long as the reason stays."""
-    before, progress.idle = progress.idle, idleness(run.config, metrics)
-    if progress.idle and not before:
-        run.journal.event(progress.step, IDLE, progress.idle)
+def _warn(run: Run, progress: Progress, metrics: Mapping[str, float]) -> None:
+    """Log faults of the environment, and why a step taught nothing; each once for as long as it holds."""
+    told = {IDLE: idleness(run.config, metrics)}
+    if failed := round(metrics["stop/env_error"] * metrics["episodes"]):
+        told["fault"] = (
+            f"{failed} of {metrics['episodes']:.0f} episodes ended by a fault of {run.config.env.name}, and are not "
+            "learned from; `earl replay` shows what each was"
+        )
+    told = {kind: text for kind, text in told.items() if text}
+    tell(run.journal, progress.step, [(kind, text) for kind, text in told.items() if kind not in progress.warned])
+    progress.warned = (*told,)
 
 
 def _learn(placement: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:

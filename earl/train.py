@@ -103,7 +103,7 @@ def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) 
     better = False
     if step in (0, config.warm_start.steps) or due(step, config.evaluate.every, config.total_steps):
         with clock("evaluate"):
-            results = evaluate_matches(run.placement, config.evaluate.episodes)
+            results = _evaluated(run, step, config.evaluate.episodes)
         better = progress.better(results)
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
@@ -129,7 +129,7 @@ def _finish(run: Run, progress: Progress) -> None:
         placement.restore(best.path)
     placement.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
-    results = evaluate_matches(placement, run.config.evaluate.final_episodes)
+    results = _evaluated(run, progress.step, run.config.evaluate.final_episodes)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
     run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}")
     if step == 0:
@@ -142,6 +142,17 @@ def _finish(run: Run, progress: Progress) -> None:
     progress.finished = True
     if run.observer:
         run.observer.step(progress.step, {}, {}, results, FINAL)
+
+
+def _evaluated(run: Run, step: int, episodes: int) -> list[MatchResult]:
+    """The results of evaluation; what was lost by faults is logged."""
+    results = evaluate_matches(run.placement, episodes)
+    for result in results:
+        if result.faults:
+            met = result.opponent or "the tasks"
+            counted = f"{len(result.faults)} of {result.episodes} episodes of evaluation against {met}"
+            run.journal.event(step, "fault", f"{counted} ended by a fault, and count as lost: {result.faults[0]}")
+    return results
 
 
 def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:

@@ -87,7 +87,11 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (TASK, "agent.max_turn_tokens=8", "the longest action takes 9 tokens with its end"),  # <tool_call>198-99…
         (TASK, "env.options.num_operations=4097", "num_operations 4097 is not within 1 … 4096"),
         (TASK, "env.options.num_operations=1.5", "env.options {'num_operations': 1.5} of arithmetic: TypeError"),
-        (TASK, "context.limit=10", "the first prompt of arithmetic alone takes 11"),
+        (
+            TASK,
+            "context.limit=10",
+            "the first prompt of arithmetic takes 9 and its shortest action 2; set context.limit",
+        ),
     ],
 )
 def test_what_is_refused(recipe: dict[str, Any], assignment: str, message: str) -> None:

@@ -193,15 +193,15 @@ def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> in
                 "reply is an action; set agent.thinking to true, or where the template knows it "
                 "agent.chat_template_kwargs.enable_thinking to false"
             )
-        first = _longest_opening(config, world)
+        shortest, *_, first = _openings(config, world) * 2
         world.chat.reply("user", "?", True)
         if world.seats == 1:
             world.chat.reply("tool", "?", True)
-    shortest = _check_actions(config, world.chat)
-    if first + shortest > limit:
+    action = _check_actions(config, world.chat)
+    if shortest + action > limit:
         raise EarlError(
-            f"context.limit is {limit} tokens, but the first prompt of {world.env} takes {first} and its shortest "
-            f"action {shortest}; set context.limit to at least {first + config.agent.max_turn_tokens}"
+            f"context.limit is {limit} tokens, but the first prompt of {world.env} takes {shortest} and its shortest "
+            f"action {action}; set context.limit to at least {first + config.agent.max_turn_tokens}"
         )
     return first
 
@@ -220,21 +220,25 @@ def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
         )
 
 
-def _longest_opening(config: Config, world: EpisodeFactory) -> int:
-    """Begin episodes of every opponent and seat; a first prompt that does not fit raises."""
+def _openings(config: Config, world: EpisodeFactory) -> list[int]:
+    """Tokens of first prompts, of every opponent and seat, in ascending order. Raises EarlError for a fault of the
+    environment, and when not one prompt leaves room for a reply."""
     met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
-    longest = 0
+    lengths = []
     for opponent in sorted("random" if name == ANY else name for name in met):
         for seat in range(world.seats):
             for number in range(SEEDS if world.seats == 1 else 1):
                 seed = derive(EVALUATION, "preflight", number)
                 episode = world.episode(Task(world.env, seed, seat, opponent), seed, 0)
-                if episode.error:
+                lengths.append(len(episode.transcript))
+                if episode.error and lengths[-1] < world.rules.context_limit:
                     raise EarlError(
                         f"environment {world.env!r} fails: {episode.error}; check it with `earl envs check {world.env}`"
                     )
-                longest = max(longest, len(episode.transcript))
-    return longest
+    if min(lengths) >= world.rules.context_limit:
+        assert episode.error, "its first prompt is too long as well"
+        raise EarlError(episode.error)
+    return sorted(lengths)
 
 
 def _check_actions(config: Config, chat: Chat) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
-from earl.errors import EarlError, boundary
+from earl.errors import boundary
 from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy, PastTurn, Told
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
@@ -72,7 +72,7 @@ class Rules:
 
 class Episode:
     """The agent loop of one episode; needs neither torch nor the sampler. `delay_seconds` is the median of simulated
-    waits. Raises EarlError when the first prompt leaves no room for a reply within the context limit."""
+    waits. A first prompt that leaves no room for a reply is a fault, as one of the environment's reset is."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Episode:
         self._task, self._told = self.observation, Told("user", self.observation)
         self.transcript.give(self.chat.opening(self._instructions, self.observation))
         if len(self.transcript) >= self.rules.context_limit:
-            raise EarlError(
+            self.fail(
                 f"context.limit is {self.rules.context_limit} tokens, but the first prompt of "
                 f"{self.task.env} alone takes {len(self.transcript)} and a reply needs room; "
                 f"set context.limit to at least {len(self.transcript) + self.rules.max_turn_tokens}"

@@ -7,7 +7,7 @@ import numpy as np
 from earl.context.track import context_metrics
 from earl.group import PlayedGroups
 from earl.matches import MatchResult
-from earl.trajectory import StopReason, Trajectory
+from earl.trajectory import FAULTS, StopReason, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
@@ -56,7 +56,7 @@ def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, f
         shares["illegal"] += weight * (trajectory.illegal > 0)
         shares["truncated"] += weight * trajectory.truncated
     shares = {name: weight / total for name, weight in shares.items()}  # divided last: a full share is exactly 1
-    faults = tuple(str(t.error) for t, _ in members if t.stop is StopReason.SAMPLER_ERROR)
+    faults = tuple(str(t.error) for t, _ in members if t.stop in FAULTS)
     return MatchResult(env, opponent, seat, exact, len(members), **shares, faults=faults)
 
 

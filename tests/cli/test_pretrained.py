@@ -103,3 +103,19 @@ def test_each_way_to_learn_nothing_is_named(planted: dict, algorithm: str, named
     config = made(algorithm={"name": algorithm}, learner={"learning_rate": 1e-3})
     told = idleness(config, {**GOOD, **planted})
     assert told.startswith(named) and bool(told) == bool(named)
+
+
+def test_tasks_whose_first_prompt_is_too_long_are_counted_and_the_others_learned(
+    earl: Callable, tiny: Path, tmp_path: Path
+) -> None:
+    # First prompts take 8 tokens, such as "5+7-3" and three of the template, to 11, such as "37+48-19".
+    recipe = tmp_path / "chains.toml"
+    text = tiny.read_text().replace("tictactoe", "arithmetic").replace("limit = 120", "limit = 11")
+    text = text.replace("[env.opponents]\nrandom = 1\nperfect = 1", "[env.options]\nnum_operations = 2")
+    text = text.replace('opponents = ["random", "perfect"]\n', "").replace("steps = 1\n", "steps = 0\n", 1)
+    text = text.replace("max_turn_tokens = 2", "max_turn_tokens = 9")
+    recipe.write_text(text.replace("episodes = 8\ngroup_size", "episodes = 32\ngroup_size"))
+    said = earl("train", "arithmetic", "--config", recipe, "--runs", tmp_path, "--name", "a", "--steps", 2)
+    assert said.code == 0, said.err
+    assert "episodes ended by a fault of arithmetic, and are not learned from" in said.err
+    assert "of evaluation against the tasks ended by a fault, and count as lost: context.limit is 11 tokens" in said.err

@@ -89,7 +89,8 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
     if as_json:
         assert (said.json["prompts"], said.json["episodes"], said.json["steps"]) == (4, 8, 300)
     else:
-        *lines, learner, sampler, end = said.out.splitlines()
+        plan, _, settings = said.out.partition("settings, and where they come from\n")
+        *lines, learner, sampler = plan.splitlines()
         assert lines == [
             "tictactoe: 4 prompts x 2 = 8 episodes per step; 1 step of imitation, then 300 steps of grpo",
             "a new model of 5,248 parameters, 1 process; opponents: random 50%, perfect 50%",
@@ -105,6 +106,8 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
         )
         # 8 contexts of 120 tokens of 2 x 1 layer x 2 heads x 8 x 4 bytes
         assert sampler == "  rollout  weights 20.5 KiB + contexts 120.0 KiB; at once 140.5 KiB"
+        *settings, end = settings.splitlines()
+        assert "  run.steps                    300        the command line" in settings
         assert end == "nothing was written"
     assert everything(tmp_path) == before
 

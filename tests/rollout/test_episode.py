@@ -2,7 +2,6 @@
 
 import pytest
 
-from earl.errors import EarlError
 from earl.rollout.drivers import play
 from earl.rollout.prompt import Completion
 from earl.trajectory import Author, Outcome, StopReason
@@ -135,9 +134,11 @@ def test_a_reply_that_just_fits_counts(played):
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_a_limit_shorter_than_the_first_prompt_is_refused(episode, limit):
-    with pytest.raises(EarlError, match=r"context.limit is \d tokens, but the first prompt .* at least 12"):
-        episode(context_limit=limit)
+def test_a_first_prompt_without_room_for_a_reply_is_a_fault_of_its_episode(played, limit):
+    result = played("1", context_limit=limit)
+    assert (result.stop, len(result.turns)) == (StopReason.ENV_ERROR, 0)
+    assert f"context.limit is {limit} tokens, but the first prompt" in result.error
+    assert "at least 12" in result.error
 
 
 def test_instructions_are_given_once_when_asked_for(played, text):

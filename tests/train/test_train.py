@@ -73,7 +73,7 @@ def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, mo
     losses, asked = {0: 0.9, 1: 0.5, 2: 0.1, 3: 0.3, 4: 0.1, 5: 0.2, 6: 0.4}, []
 
     def measured(placement, episodes):
-        version = placement.players.fragment.sampler._version
+        version = placement.players.fragment.sampler.version
         asked.append((version, episodes))
         return [MatchResult("tictactoe", "random", 0, False, 9, 0.0, 1 - losses[version], losses[version], 0.0, 0.0)]
 
