@@ -18,13 +18,24 @@ def command(ctx: click.Context, as_json: bool) -> None:
             raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}.")
         return None
     from earl.envs import registry
+    from earl.errors import boundary
 
-    specs = [registry.spec(name) for name in registry.names()]
+    found: list[dict[str, Any]] = []
+    for name in registry.names():  # an installed package's environment may fail
+        with boundary() as fault:
+            found.append(asdict(registry.spec(name)))
+        if fault.message:
+            found.append({"name": name, "error": fault.message})
     if as_json:
-        return print_json([asdict(spec) for spec in specs])
+        return print_json(found)
     return _table(
         ("name", "seats", "turns at most", "options"),
-        [(spec.name, spec.seats, spec.max_turns, _options(spec.options)) for spec in specs],
+        [
+            (spec["name"], "-", "-", f"cannot be made: {spec['error']}")
+            if "error" in spec
+            else (spec["name"], spec["seats"], spec["max_turns"], _options(spec["options"]))
+            for spec in found
+        ],
     )
 
 

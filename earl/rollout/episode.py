@@ -305,4 +305,8 @@ class Episode:
         self._end(stop)
 
     def _end(self, stop: StopReason, outcome: Outcome = Outcome.LOSS, error: str | None = None) -> None:
+        with boundary() as fault:
+            self.env.close()
+        if fault.message and error is None:
+            error = f"close(): {fault.message}"
         self.stop, self.outcome, self.error = stop, outcome, error

@@ -55,3 +55,19 @@ def test_json_belongs_behind_the_subcommand(earl) -> None:
     said = earl("envs", "--json", "show", "tictactoe")
     assert (said.code, said.out) == (2, "")
     assert "Write --json after show" in said.err
+
+
+class Failing(ArithmeticEnv):
+    def reset(self, **_):
+        raise OSError("no licence found")
+
+
+def test_the_list_names_what_cannot_be_made(earl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_installed", lambda: {"gone": "no_such_module:Env"})
+    monkeypatch.setitem(registry._targets, "failing", Failing)
+    said = earl("envs")
+    assert said.code == 0
+    assert "tictactoe" in said.out
+    told = {spec["name"]: spec.get("error", "") for spec in earl("envs", "--json").json}
+    assert told["failing"].startswith("OSError: no licence found")
+    assert "cannot load 'no_such_module:Env' (ModuleNotFoundError" in told["gone"]

@@ -265,3 +265,20 @@ def test_a_fault_in_evaluation_is_named(chat, script, counting):
     result = evaluate(world, script(("1",)), Match("", 0, episodes=1))
     assert (result.loss, len(result.faults)) == (1.0, 1)
     assert result.faults[0].startswith("the reward is nan, not a finite number")
+
+
+def test_every_episodes_environment_is_closed_and_a_fault_in_it_is_recorded(chat, script, counting):
+    closed = []
+
+    def close():
+        closed.append(True)
+        raise ValueError("still open")
+
+    registry.register("unclosable", lambda: Answering(counting(), close=close))
+    world = EpisodeFactory("unclosable", {}, chat, Rules())
+    result = evaluate(world, script(("1", "2", "3"), ("1", "2", "3")), Match("", 0, episodes=2))
+    assert (result.win, result.faults, len(closed)) == (1.0, (), 2)
+    episode = world.episode(Task("unclosable", 0), 0, 0)
+    (played,) = play([episode], script(("1", "2", "3")))
+    assert (played.stop, played.outcome) == (StopReason.FINISHED, Outcome.WIN)
+    assert played.error.startswith("close(): ValueError: still open")
