@@ -1,6 +1,5 @@
 """Makes a command's recipe: the packaged one or a file, then what a pretrained model needs, then flags, then --set."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +9,7 @@ from earl.agents.scripted import registry as scripted
 from earl.config import Config
 from earl.envs import registry
 from earl.errors import EarlError
-from earl.recipe import build, load_toml, override
+from earl.recipe import build, load_toml, made_by_earl, override
 
 FOLDER = Path(str(files("earl") / "configs"))
 MOVABLE = ("placement", "sampler")
@@ -65,7 +64,7 @@ def _recipes(env: str, file: Path | None, flags: Mapping[str, object], assignmen
         found.append(("its random_action", {"warm_start": {"steps": 20, "teacher": "random", "noise": 0.0}}))
     model = override(_set({}, flags), assignments).get("model")
     given = model.get("path") if isinstance(model, dict) else None
-    if file is None and isinstance(given, str) and not _made_here(Path(given)):
+    if file is None and isinstance(given, str) and not made_by_earl(given):
         found.append(("for a pretrained model", load_toml(FOLDER / "_pretrained.toml")))
     return found
 
@@ -81,15 +80,6 @@ def origins(
         section, key = path.split(".")
         named = [source for source, tree in found if isinstance(tree.get(section), dict) and key in tree[section]]
         yield path, getattr(getattr(config, section), key), named[-1] if named else "earl's default"
-
-
-def _made_here(folder: Path) -> bool:
-    """Whether a folder holds a model with the tokenizer of earl's own new models."""
-    try:
-        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        return bool(named["eos_token"] == "<|end|>" and named["pad_token"] == "<|pad|>")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def names_address(flags: Mapping[str, object], assignments: Sequence[str]) -> bool:

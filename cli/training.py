@@ -179,22 +179,26 @@ def continued(
     where: Mapping[str, object],
     assignments: Sequence[str],
     dry: bool,
+    more: int,
 ) -> TrainingJob:
-    """Resume a run, here or elsewhere. `where` has settings of [placement] by path, None if not given.
+    """Resume a run, here or elsewhere. `where` has settings of [placement] by path, None if not given; `more` steps are
+    added to those of its recipe.
 
     Raises EarlError for `changes`: options that would change more of its recipe than where it runs.
     """
     folder = need_run(root, run)
     if changes:
+        more = "; --steps +100 adds 100 steps" if "--steps" in changes else ""
         raise EarlError(
             f"--resume continues {folder.name!r} with its own recipe; leave out {' '.join(changes)}, "
-            "or start a new run without --resume"
+            f"or start a new run without --resume{more}"
         )
     before, root = build(folder.recipe()), folder.path.parent
     same_env(folder, before, env)
-    if summarize(folder).state == "finished":
+    if summarize(folder).state == "finished" and not more:
         return TrainingJob(before, root, None, folder=folder)
     config = elsewhere(folder.recipe(), where, assignments)
+    config = config.changed(run={"steps": before.run.steps + more})
     preflight.check_address(config, names_address(where, assignments))
     whole, _ = checkpoint.newest_whole(folder.checkpoints)
     resumed = config.changed(model={"path": str(whole.path)}) if whole else config

@@ -1,6 +1,7 @@
 """Reading and writing recipes: TOML files, `a.b=value` assignments, and errors that name the nearest key."""
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -63,6 +64,15 @@ def build(tree: Mapping[str, Any]) -> Config:
         return Config.model_validate(dict(tree))
     except ValidationError as error:
         raise EarlError("; ".join(_explain(item) for item in error.errors())) from None
+
+
+def made_by_earl(model: str) -> bool:
+    """Whether a model's path leads to a folder with the tokenizer of earl's own new models."""
+    try:
+        named = json.loads((Path(model) / "tokenizer_config.json").read_text(encoding="utf-8"))
+        return bool(named["eos_token"] == "<|end|>" and named["pad_token"] == "<|pad|>")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def dump(config: Config) -> str:

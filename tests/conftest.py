@@ -29,6 +29,7 @@ if "RAY_AUTH_MODE" not in os.environ:
     TOKEN.write_text(secrets.token_hex(32))
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN)}
 
+os.environ |= {"RAY_worker_niceness": "0"}  # at Ray's 15 its workers starve beside another test
 os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = warm.setting(Path(tempfile.mkdtemp(prefix="earl-tests-")))
 
 DEFAULT_SYSTEM = "You are a helpful assistant."

@@ -113,7 +113,8 @@ def work(link: socket.socket) -> None:
     os.environ.update(wish["environment"])
     os.chdir(wish["folder"])
     script, *rest = [word for word in wish["arguments"] if word != "-u"]
-    sys.argv, sys.path[0] = [script, *rest], str(Path(script).parent)
+    sys.argv = [script, *rest]
+    sys.path[:1] = [str(Path(script).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     link.sendall(os.getpid().to_bytes(4, "little"))

@@ -19,6 +19,7 @@ from earl.errors import EarlError, boundary
 from earl.evaluate import ANY, matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import world_of
+from earl.recipe import made_by_earl
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -136,7 +137,7 @@ SCRATCH_RATE = 1e-4
 
 def risks(config: Config) -> Iterator[str]:
     """What is allowed, and hardly meant, for a pretrained model that trains all of its weights."""
-    if config.model.path is None:
+    if config.model.path is None or made_by_earl(config.model.path):
         return
     rate = config.learner.learning_rate
     if rate > SCRATCH_RATE and not config.learner.lora_rank:

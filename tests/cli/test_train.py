@@ -156,3 +156,24 @@ def test_runs_with_two_processes(earl, tiny: Path, tmp_path: Path) -> None:
     code = run(["train", "tictactoe", "--config", str(tiny), "--runs", str(tmp_path), "--set", "run.processes=2"])
     assert code == 0
     assert summarize(RunFolder(tmp_path / "tictactoe-1")).state == "finished"
+
+
+def test_a_finished_run_is_given_more_steps(earl, tiny: Path, tmp_path: Path) -> None:
+    assert earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a").code == 0
+    said = earl("train", "--resume", "a", "--runs", tmp_path, "--steps", "5")
+    assert (said.code, "--steps +100 adds 100 steps" in said.err) == (2, True)
+    said = earl("train", "--resume", "a", "--runs", tmp_path, "--steps", "+3")
+    assert said.code == 0, said.err
+    assert "then 5 steps of grpo" in said.err
+    assert "warning:" not in said.err
+    assert earl("runs", "--runs", tmp_path, "--json").json[0]["step"] == 6  # one of imitation, two and three more
+    assert earl("audit", "a", "--runs", tmp_path).code == 0
+    assert earl("train", "--resume", "a", "--runs", tmp_path).err.startswith("run 'a' is finished: all its 6 steps")
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"), [("+3", "--steps +N adds to a run"), ("x", "is not a whole"), ("-1", "is not a whole")]
+)
+def test_steps_are_a_number_and_a_plus_belongs_to_a_run(earl, steps: str, said: str) -> None:
+    refused = earl("train", "tictactoe", "--steps", steps)
+    assert (refused.code, said in refused.err) == (2, True)

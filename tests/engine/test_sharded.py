@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def measured():
-    return layouts.run()
+    return layouts.run(updates=8)
 
 
 def test_every_layout_has_the_losses_of_one_process(measured):

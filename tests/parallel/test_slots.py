@@ -14,8 +14,8 @@ def test_room_doubles() -> None:
 def test_replies_fill_slots() -> None:
     held = slot_bytes(SMALL, Sampling(contexts=60, prompt_tokens=2, tokens=250, on_host=False))
     assert (held.moment, held.weights, held.residue) == ("reply", 4 * 186_240, 0)
-    # 60 contexts have 64 slots, 250 tokens 256 positions; keys of one layer also as they were, with 128 positions.
-    assert held.slots == 64 * 256 * TOKEN + 64 * 128 * TOKEN // 6
+    # 60 contexts have 64 slots, 250 tokens 256 positions; keys and values of one layer also as they were, with 128.
+    assert held.slots == 64 * 256 * TOKEN + 64 * 128 * TOKEN // 3
     # A layer's queries at 60 x (4 x 64 + 3 x 128), its keys and values of 60 x 250 positions, and the mask.
     assert held.activations == 60 * 640 * 4 + 60 * 250 * TOKEN // 3 + 60 * 250 * 4
     assert held.logits == 2 * 60 * 40 * 4
