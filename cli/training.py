@@ -188,10 +188,10 @@ def continued(
     """
     folder = need_run(root, run)
     if changes:
-        more = "; --steps +100 adds 100 steps" if "--steps" in changes else ""
+        cure = "; --steps +100 adds 100 steps" if "--steps" in changes else ""
         raise EarlError(
             f"--resume continues {folder.name!r} with its own recipe; leave out {' '.join(changes)}, "
-            f"or start a new run without --resume{more}"
+            f"or start a new run without --resume{cure}"
         )
     before, root = build(folder.recipe()), folder.path.parent
     same_env(folder, before, env)
