@@ -1,6 +1,7 @@
 """`earl envs`: list, show and check environments."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,6 +64,30 @@ def show(name: str, as_json: bool) -> None:
         ("first observation", f"\n{spec.observation}"),
     ]
     return click.echo("\n".join(f"{fact}: {clean(value)}" for fact, value in facts))
+
+
+@command.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Write an environment of your own here: NAME.py, test_NAME.py and the recipe NAME.toml, which work as they are.
+
+    NAME is a module's name, such as guess. Files that are there are never written over.
+    """
+    from string import Template
+
+    from earl.cli.recipes import FOLDER
+    from earl.errors import EarlError
+
+    if not name.isidentifier() or not name.islower():
+        raise EarlError(f"{name!r} cannot name a module; write a word of small letters, digits and _, such as guess")
+    files = {f"{name}.py": "environment", f"test_{name}.py": "test", f"{name}.toml": "recipe"}
+    if there := [file for file in files if Path(file).exists()]:
+        raise EarlError(f"{there[0]} is here already; move it away, or choose another name")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    for file, kind in files.items():
+        text = Template((FOLDER / "new" / f"{kind}.txt").read_text(encoding="utf-8"))
+        Path(file).write_text(text.substitute(name=name, title=title), encoding="utf-8")
+    click.echo(f"{', '.join(files)}; then: earl train {name}:{title} --config {name}.toml")
 
 
 @command.command()

@@ -1,5 +1,9 @@
 """`earl envs`: list, show, check."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from earl.envs import registry
@@ -71,3 +75,45 @@ def test_the_list_names_what_cannot_be_made(earl, monkeypatch: pytest.MonkeyPatc
     told = {spec["name"]: spec.get("error", "") for spec in earl("envs", "--json").json}
     assert told["failing"].startswith("OSError: no licence found")
     assert "cannot load 'no_such_module:Env' (ModuleNotFoundError" in told["gone"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_new_environment_keeps_the_contract_and_trains(earl, here: Path) -> None:
+    said = earl("envs", "new", "lucky_one")
+    assert (said.code, sorted(path.name for path in here.iterdir())) == (
+        0,
+        ["lucky_one.py", "lucky_one.toml", "test_lucky_one.py"],
+    )
+    assert "earl train lucky_one:LuckyOne --config lucky_one.toml" in said.out
+    assert "BROKEN" not in earl("envs", "check", "lucky_one:LuckyOne").out
+    few = ["--set", "run.processes=1", "--set", "warm_start.steps=1", "--set", "rollout.episodes=8", "--steps", "1"]
+    said = earl("train", "lucky_one:LuckyOne", "--config", "lucky_one.toml", *few)
+    assert said.code == 0, said.err
+
+
+@pytest.mark.slow
+def test_the_test_of_a_new_environment_passes(earl, here: Path) -> None:
+    assert earl("envs", "new", "guess").code == 0
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_guess.py"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True)
+    assert "2 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("name", ["Guess", "a-b", "3x", ""])
+def test_a_name_that_no_module_has_is_refused(earl, here: Path, name: str) -> None:
+    said = earl("envs", "new", name)
+    assert (said.code, [*here.iterdir()]) == (2, [])
+    assert "cannot name a module" in said.err
+
+
+def test_what_is_there_is_not_written_over(earl, here: Path) -> None:
+    (here / "test_guess.py").write_text("mine")
+    said = earl("envs", "new", "guess")
+    assert (said.code, [path.read_text() for path in here.iterdir()]) == (2, ["mine"])
+    assert "test_guess.py is here already" in said.err
