@@ -71,8 +71,16 @@ class ActionParser:
         return next(iter(found))
 
     def written(self, action: str) -> str:
-        """A reply with this action, such as a teacher's."""
+        """A reply with this action."""
         return self.format.format(action)
+
+    def phrased(self, reply: str, *, thinking: bool) -> str:
+        """A scripted agent's reply with its action in this form; what it thinks stays as it is."""
+        action = parse(reply, thinking=thinking).action
+        if not action:
+            return reply
+        before, _, after = reply.rpartition(action)
+        return before + self.written(action) + after
 
 
 def _lines(text: str) -> Iterator[str]:

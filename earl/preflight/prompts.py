@@ -249,13 +249,12 @@ def _check_actions(config: Config, chat: Chat) -> int:
         actions = sorted(set(_actions(config)))
     form = parser(config.agent.parser)
     for action in actions:
-        said = parse(action, thinking=config.agent.thinking)
-        reply = said.thinking + form.written(said.action)
+        reply = form.phrased(action, thinking=config.agent.thinking)
         with outside(f"the model's tokenizer fails at the action {action!r}", "choose another model"):
             tokens = chat.written(reply)
             if chat.decode(tuple(tokens)) != reply:
                 raise EarlError(f"the model's tokenizer cannot write the action {action!r}; choose another model")
-        _check_read(config, form, reply, said.action)
+        _check_read(config, form, reply, parse(action, thinking=config.agent.thinking).action)
         lengths.append(len(tokens))
     if max(lengths, default=0) > limit:
         raise EarlError(

@@ -165,8 +165,7 @@ class Episode:
 
     def phrased(self, reply: str) -> str:
         """What a scripted agent says, in the form that the parser reads."""
-        said = parse(reply, thinking=self.rules.thinking)
-        return said.thinking + parser(self.rules.parser).written(said.action) if said.action else reply
+        return parser(self.rules.parser).phrased(reply, thinking=self.rules.thinking)
 
     def fail(self, fault: str) -> None:
         """End the episode by a fault of foreign code."""

@@ -130,3 +130,10 @@ WORDS = st.text(string.ascii_letters + string.digits + " ", min_size=1).map(str.
 @given(action=WORDS)
 def test_what_is_written_in_a_form_is_read_back(name, action):
     assert parser(name).action(parser(name).written(action)) == action
+
+
+def test_a_scripted_agents_reply_keeps_what_it_thinks():
+    reply = "<think>\nthe centre\n</think>\n\n5\n"
+    assert parser("exact").phrased(reply, thinking=True) == reply
+    assert parser("boxed").phrased(reply, thinking=True) == "<think>\nthe centre\n</think>\n\n\\boxed{5}\n"
+    assert parser("boxed").phrased("", thinking=True) == ""
