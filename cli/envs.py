@@ -5,14 +5,12 @@ from typing import Any
 
 import click
 
-from earl.cli.options import json_option, print_json
+from earl.cli.options import declared, print_json
 
 
-@click.group(invoke_without_command=True)
-@json_option
+@click.group(invoke_without_command=True, **declared("envs"))
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List, check or show environments."""
     if ctx.invoked_subcommand is not None:
         if as_json:
             raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}.")
@@ -28,11 +26,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )
 
 
-@command.command()
-@click.argument("name")
-@json_option
+@command.command(**declared("envs show"))
 def show(name: str, as_json: bool) -> None:
-    """Show the rules, options, opponents and a first observation of an environment."""
     from earl.agents.scripted.registry import names
     from earl.cli.text import clean
     from earl.envs import registry
@@ -54,15 +49,9 @@ def show(name: str, as_json: bool) -> None:
     return click.echo("\n".join(f"{fact}: {clean(value)}" for fact, value in facts))
 
 
-@command.command()
-@click.argument("name", required=False)
-@json_option
+@command.command(**declared("envs check"))
 @click.pass_context
 def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """Play environments at random and judge them by every rule; exit code 1 when one is broken.
-
-    Without NAME every registered environment is checked.
-    """
     from earl.envs import check as contract
     from earl.envs import registry
 

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.options import declared, print_json
 from earl.cli.text import clean, console, one_line, table
 from earl.envs import registry
 from earl.errors import boundary
@@ -185,20 +185,8 @@ def _result(scene: Scene) -> str:
     return f"{kind}   reward {scene.reward:g}{advantage}"
 
 
-@click.command()
-@click.argument("run")
-@click.argument("episode", metavar="EPISODE")
-@click.option("--step", type=click.IntRange(min=0), help="The step; the last one that is stored unless given.")
-@click.option("--logprobs", is_flag=True, help="Show the log-prob of every token; `l` does so while stepping.")
-@runs_option
-@json_option
+@click.command(**declared("replay"))
 def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path, as_json: bool) -> None:
-    """Step through a stored episode.
-
-    RUN is a name in --runs or a path, EPISODE a number within the step's file, from 0, or STEP/NUMBER. Every turn shows
-    what the model was given, its reply, both coloured by who wrote them, the board, the reward and the advantage. In a
-    terminal n or Enter goes on, p goes back, l shows log-probs and q leaves; elsewhere all turns are printed.
-    """
     from earl.cli.players import need_run
     from earl.recipe import build
     from earl.report.data import Decoder, model_facts

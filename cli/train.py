@@ -4,22 +4,10 @@ from pathlib import Path
 
 import click
 
-from earl.cli.options import SETTINGS, json_option, placement_options, recipe_options, runs_option, settings
+from earl.cli.options import SETTINGS, declared, settings
 
 
-@click.command()
-@click.argument("env", required=False)
-@placement_options("auto", "embedded", "colocated", "disaggregated")
-@recipe_options
-@click.option("--steps", type=int, help="Steps of reinforcement learning.")
-@click.option("--seed", type=int, help="Seed of the whole run.")
-@click.option("--name", help="Name of the run; without it ENV-1, ENV-2 and so on.")
-@runs_option
-@click.option("--resume", metavar="RUN", help="Continue a run, named in --runs or by its path, with its own recipe.")
-@click.option(
-    "--dry-run", is_flag=True, help="Check everything, say what would be done; write nothing, contact nobody."
-)
-@json_option
+@click.command(**declared("train"))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -34,12 +22,6 @@ def command(
     as_json: bool,
     **flags: str | int | None,
 ) -> None:
-    """Train an agent in an environment.
-
-    The recipe that earl brings for ENV says how; options change it, and --set changes any key of it. Ctrl-C stops
-    after the step; --resume goes on from there, elsewhere too: --placement, --address, --gpus and --set of [placement]
-    and [sampler] may differ then. The results come at the end, with a report to open in a browser.
-    """
     from earl.cli.recipes import names_address, resolve
 
     paths = settings(flags)
