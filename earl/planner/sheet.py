@@ -36,11 +36,11 @@ def significant(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with a unit: '1.73 ms', '41.8 s', '10.3 h'."""
-    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
+    """Seconds with a unit: '17.3 µs', '1.73 ms', '41.8 s', '10.3 h'."""
+    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{significant(seconds / size)} {unit}"
-    return "< 1 ms"
+    return "< 1 µs" if seconds else "0"
 
 
 def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
@@ -65,7 +65,7 @@ def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
     for entry in (each.dispatch for each in steps if each.dispatch):
         sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
         took = [duration(seconds) for seconds in (entry.times[-1].centralised_s, entry.times[-1].direct_s)]
-        between = f"{_layout(entry.prepared)} → {_layout(entry.learned)}"
+        between = f"{layout_text(entry.prepared)} → {layout_text(entry.learned)}"
         rows.append((f"{entry.context:,}", f"{entry.tokens:,}", between, *sizes, *took))
     names = ("context", "tokens", "dp x TP", "MiB", "leave hosts", "busiest link", "controller", "direct")
     return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, tuple(rows))
@@ -94,7 +94,7 @@ def _cost_names(price: float | None) -> list[str]:
     return ["GPU-h", *([] if price is None else ["cost"])]
 
 
-def _layout(layout: Layout) -> str:
+def layout_text(layout: Layout) -> str:
     return f"{layout.dp}x{layout.tp}"
 
 
