@@ -6,6 +6,8 @@ from typing import Any
 import click
 
 from earl.cli.options import declared, print_json
+from earl.cli.text import clean, console, one_line, table
+from earl.envs import registry
 
 
 @click.group(invoke_without_command=True, **declared("envs"))
@@ -15,8 +17,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
         if as_json:
             raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}.")
         return None
-    from earl.envs import registry
-
     specs = [registry.spec(name) for name in registry.names()]
     if as_json:
         return print_json([asdict(spec) for spec in specs])
@@ -29,8 +29,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @command.command(**declared("envs show"))
 def show(name: str, as_json: bool) -> None:
     from earl.agents.scripted.registry import names
-    from earl.cli.text import clean
-    from earl.envs import registry
 
     registry.remember(name)
     spec = registry.spec(name)
@@ -53,7 +51,6 @@ def show(name: str, as_json: bool) -> None:
 @click.pass_context
 def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
     from earl.envs import check as contract
-    from earl.envs import registry
 
     if name:
         registry.remember(name)
@@ -73,6 +70,4 @@ def _options(options: dict[str, object]) -> str:
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    from earl.cli.text import console, one_line, table
-
     console().print(table(columns, (map(one_line, row) for row in rows)))

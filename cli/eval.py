@@ -28,7 +28,17 @@ def command(
     from earl.cli.match_tables import as_objects, match_table
     from earl.cli.text import console, one_line
 
-    _refuse(opponents, exact and episodes is not None, server, model, checkpoint)
+    for broken, message in (
+        (len(set(opponents)) < len(opponents), "--opponent names somebody twice; name each opponent once."),
+        (exact and episodes is not None, "--exact plays every game there is; leave out --episodes."),
+        (server is None and model is not None, "--model names what a server serves; add --server."),
+        (
+            server is not None and checkpoint is not None,
+            "--checkpoint is of a run, and a server has none; leave it out.",
+        ),
+    ):
+        if broken:
+            raise click.UsageError(message)
     rules = None if config is None and not assignments else (config, assignments)
     if server is None:
         config_, judge = contestant(root, player, env, checkpoint, rules)
@@ -48,16 +58,3 @@ def command(
         print_json(objects[0] if len(objects) == 1 else objects)
     else:
         console().print(match_table(results))
-
-
-def _refuse(
-    opponents: tuple[str, ...], counted: bool, server: str | None, model: str | None, checkpoint: str | None
-) -> None:
-    if len(set(opponents)) < len(opponents):
-        raise click.UsageError("--opponent names somebody twice; name each opponent once.")
-    if counted:
-        raise click.UsageError("--exact plays every game there is; leave out --episodes.")
-    if server is None and model is not None:
-        raise click.UsageError("--model names what a server serves; add --server.")
-    if server is not None and checkpoint is not None:
-        raise click.UsageError("--checkpoint is of a run, and a server has none; leave it out.")
