@@ -11,13 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from earl.errors import EarlError
 from earl.rehearsal import plan
-from earl.rehearsal.owner import SHORT, owner_of
+from earl.rehearsal.owner import SHORT, owner_of, state_of
 from earl.rehearsal.plan import (
     NETWORK,
     Command,
@@ -80,9 +80,7 @@ def kill(namespace: Path) -> None:
 
 
 def stopped(process: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text(errors="renamespace").rpartition(")")[2].split()[0] == "T"
-    return False
+    return state_of(process)[:1] == ["T"]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -226,54 +224,51 @@ def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callab
 
     Raises EarlError if the machine does not allow it, and if the name is taken.
     """
-    with ExitStack() as undo:
-        cluster = _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
+    with rehearsed(name, hosts, rate, cpus, memory_mib, say) as cluster:
         plan.disown(cluster)
-        undo.pop_all()
     return cluster
 
 
 @contextmanager
-def rehearsed(name: str, hosts: int, rate: str, cpus: int, memory_mib: int) -> Iterator[RehearsedCluster]:
-    with ExitStack() as undo:
-        yield _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, lambda _: None)
-
-
-@contextmanager
-def laid(name: str, hosts: int, rate: str) -> Iterator[RehearsedCluster]:
-    """Hosts and links without Ray, until the context ends. Raises EarlError as `up` does."""
-    with ExitStack() as undo:
-        yield _lay(RehearsedCluster(name, hosts, rate, 0, 0, 0, 0, ""), undo)
-
-
-def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) -> RehearsedCluster:
+def rehearsed(
+    name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None] = lambda _: None
+) -> Iterator[RehearsedCluster]:
     check()
-    say(f"network: {plan.hosts} hosts at {plan.rate}")
-    cluster = _lay(plan, undo)
-    say("Ray: head")
-    head = namespace_path(cluster, 0)
-    head.touch()
-    call(("unshare", f"--uts={head}", "true"))
-    start(cluster, [0])
-    say(f"Ray: {cluster.hosts} hosts")
-    start(cluster, cluster.workers)
-    return cluster
+    say(f"network: {hosts} hosts at {rate}")
+    with laid(name, hosts, rate, cpus, memory_mib, _port()) as cluster:
+        say("Ray: head")
+        head = namespace_path(cluster, 0)
+        head.touch()
+        call(("unshare", f"--uts={head}", "true"))
+        start(cluster, [0])
+        say(f"Ray: {hosts} hosts")
+        start(cluster, cluster.workers)
+        yield cluster
 
 
-def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
-    checked_name(plan.name)
-    bits_per_second(plan.rate)
+@contextmanager
+def laid(
+    name: str, hosts: int, rate: str, cpus: int = 0, memory_mib: int = 0, port: int = 0
+) -> Iterator[RehearsedCluster]:
+    """Hosts and links without Ray, until the context ends, or for longer if they were disowned in it. Raises EarlError
+    as `up` does."""
+    checked_name(name)
+    bits_per_second(rate)
     check_network()
     sweep()
-    _free(plan.name, plan.hosts)
-    folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
-    cluster = replace(plan, subnet=free_subnet(), folder=str(folder))
+    _free(name, hosts)
+    folder = SHORT / f"{name}-{secrets.token_hex(4)}"
+    cluster = RehearsedCluster(name, hosts, rate, cpus, memory_mib, free_subnet(), port, str(folder))
     remember(cluster)  # first of all: from here on the leftovers of a kill can be found
-    undo.callback(_remove, cluster)
-    folder.mkdir(mode=0o700)
-    for command in build(cluster):
-        call(command)
-    return cluster
+    try:
+        folder.mkdir(mode=0o700)
+        for command in build(cluster):
+            call(command)
+        yield cluster
+    finally:
+        owner = owner_of(plan.folder(name))
+        if owner is None or owner.process:
+            _remove(cluster)
 
 
 def sweep() -> list[str]:
