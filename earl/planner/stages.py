@@ -332,16 +332,8 @@ def _ways(asked: Question, stage: Stage, context: int, layout: Layout) -> Iterat
     recompute = [learner.recompute] if "recompute" in named or stage == "experience" else [False, True]
     offload = [learner.offload] if "offload" in named else [False, True]
     for away, again, count in product(offload, recompute, tokens):
-        yield Training(
-            dp=layout.dp,
-            tp=layout.tp,
-            tokens=count,
-            float_bytes=FLOAT_BYTES,
-            recompute=again,
-            offload=away,
-            lora_rank=learner.lora_rank,
-            reference=asked.config.algorithm.kl > 0,
-        )
+        more = {"tokens": count, "float_bytes": FLOAT_BYTES, "recompute": again, "offload": away}
+        yield Training.of(asked.config, layout.dp, layout.tp, **more)
 
 
 def learner_speed(asked: Question, stage: Stage, way: Training, context: int) -> Estimate:
