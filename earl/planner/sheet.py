@@ -153,9 +153,7 @@ def training_grid(plan: Plan) -> Grid:
 
 def map_grid(plan: Plan, before: int, after: int) -> Grid:
     """Contexts down, loads across: the gain of the larger split."""
-    found: dict[tuple[int, int], Speedup] = {
-        (entry.context, entry.responses): entry for entry in plan.map if (entry.tp_from, entry.tp_to) == (before, after)
-    }
+    found = {(e.context, e.responses): e for e in plan.map if (e.tp_from, e.tp_to) == (before, after)}
     rows = [
         (f"{context:,}", *(_gain(found[context, load]) for load in plan.asked.responses))
         for context in plan.asked.contexts
@@ -178,10 +176,8 @@ def _speed(cell: PlanCell, chosen: bool) -> str:
 
 
 def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:
-    fast = cell.throughput
     how = f"{cell.micro_batch_tokens:,}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
-    speed = f"{significant(fast.value)}{' *' if chosen else '  '}" if fast else f"{NO_ROOM}  "
-    return f"{cell.memory_bytes / GIB:.1f}", how, speed
+    return f"{cell.memory_bytes / GIB:.1f}", how, _speed(cell, chosen)
 
 
 def _spread(cells: Sequence[PlanCell]) -> str:
@@ -216,8 +212,13 @@ def head(plan: Plan) -> list[str]:
 
 def switch_lines(plan: Plan) -> list[str]:
     """Where the choice changes as contexts grow, a line for each stage and load."""
-    groups = dict.fromkeys((run.stage, run.responses) for run in plan.switches)
-    return [_line([run for run in plan.switches if (run.stage, run.responses) == key]) for key in groups]
+    lines = []
+    for (stage, load), runs in groupby(plan.switches, attrgetter("stage", "responses")):
+        first, *others = runs
+        until = f"up to {first.last:,} tokens" if others else "at every context"
+        parts = [f"{_split(first)} {until}", *(f"{_split(run)} from {run.first:,}" for run in others)]
+        lines.append(f"{stage}{f', {load} responses' if load else ''}: {', '.join(parts)}")
+    return lines
 
 
 def without_room(plan: Plan) -> list[str]:
@@ -231,19 +232,6 @@ def uncertain(plan: Plan) -> str:
     picks = [choice for choice in plan.choices if choice.tp is not None]
     count = sum(not choice.certain for choice in picks)
     return f"{count} of {len(picks)} choices lie within 80 % of the next best: measure these before relying on them"
-
-
-def _line(runs: list[Switch]) -> str:
-    stage, load = runs[0].stage, runs[0].responses
-    if len(runs) == 1:
-        parts = [f"{_split(runs[0])} at every context"]
-    else:
-        first, *others = runs
-        parts = [
-            f"{_split(first)} up to {first.last:,} tokens",
-            *(f"{_split(run)} from {run.first:,}" for run in others),
-        ]
-    return f"{stage}{f', {load} responses' if load else ''}: {', '.join(parts)}"
 
 
 def _split(run: Switch) -> str:
