@@ -17,7 +17,7 @@ FOUND = 1
 """Exit code if there are findings."""
 
 
-@click.command(**declared("audit"))
+@declared("audit")
 def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
     from earl.audit import audit
     from earl.cli.players import need_run

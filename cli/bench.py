@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from earl.cli.options import SHARED, declarations, declared, keywords, print_json
+from earl.cli.options import SHARED, declarations, declared_group, keywords, print_json
 from earl.cli.text import console, one_line, table
 
 SPREAD = {"median", "min", "max"}
 
 
-@click.group(**declared("bench"))
+@declared_group("bench")
 def command() -> None:
     pass
 

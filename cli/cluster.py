@@ -4,18 +4,18 @@ from dataclasses import asdict
 
 import click
 
-from earl.cli.options import declared, print_json
+from earl.cli.options import declared, declared_group, print_json
 from earl.cli.text import console, table
 from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal.plan import load
 
 
-@click.group(**declared("cluster"))
+@declared_group("cluster")
 def command() -> None:
     pass
 
 
-@command.command(**declared("cluster up"))
+@declared("up", command)
 def up(hosts: int, rate: str, cpus: int, memory_mib: int, name: str, as_json: bool) -> None:
     cluster = rehearsal.up(name, hosts, rate, cpus, memory_mib, say=lambda text: click.echo(text, err=True))
     if as_json:
@@ -26,7 +26,7 @@ def up(hosts: int, rate: str, cpus: int, memory_mib: int, name: str, as_json: bo
     )
 
 
-@command.command(**declared("cluster status"))
+@declared("status", command)
 def status(name: str, as_json: bool) -> None:
     cluster = load(name)
     hosts = [asdict(host) for host in rehearsal.status(cluster)]
@@ -37,16 +37,16 @@ def status(name: str, as_json: bool) -> None:
     return console().print(table(("host", "address", "link", "processes", "in Ray"), rows))
 
 
-@command.command(**declared("cluster down"))
+@declared("down", command)
 def down(name: str) -> None:
     click.echo(f"cluster {rehearsal.down(name).name!r} is down", err=True)
 
 
-@command.command(**declared("cluster fail"))
+@declared("fail", command)
 def fail(host: int, how: str, name: str) -> None:
     rehearsal.fail(load(name), host, how)
 
 
-@command.command(**declared("cluster heal"))
+@declared("heal", command)
 def heal(host: int, name: str) -> None:
     rehearsal.heal(load(name), host)

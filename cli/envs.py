@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from earl.cli.options import declared, print_json
+from earl.cli.options import declared, declared_group, print_json
 from earl.cli.text import clean, console, one_line, table
 from earl.envs import registry
 
 
-@click.group(invoke_without_command=True, **declared("envs"))
+@declared_group("envs", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
@@ -26,7 +26,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )
 
 
-@command.command(**declared("envs show"))
+@declared("show", command)
 def show(name: str, as_json: bool) -> None:
     from earl.agents.scripted.registry import names
 
@@ -47,7 +47,7 @@ def show(name: str, as_json: bool) -> None:
     return click.echo("\n".join(f"{fact}: {clean(value)}" for fact, value in facts))
 
 
-@command.command(**declared("envs check"))
+@declared("check", command)
 @click.pass_context
 def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
     from earl.envs import check as contract

@@ -7,7 +7,7 @@ import click
 from earl.cli.options import declared, print_json
 
 
-@click.command(**declared("eval"))
+@declared("eval")
 def command(
     player: str,
     env: str | None,

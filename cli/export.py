@@ -7,7 +7,7 @@ import click
 from earl.cli.options import declared, print_json
 
 
-@click.command(**declared("export"))
+@declared("export")
 def command(run: str, folder: Path, checkpoint: str, dtype: str, root: Path, as_json: bool) -> None:
     from earl.cli.players import need_run
     from earl.engine.export import export

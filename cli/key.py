@@ -9,7 +9,7 @@ from earl.cli.options import declared
 from earl.cli.text import one_line
 
 
-@click.command(**declared("key"))
+@declared("key")
 def command(name: str | None) -> None:
     from earl.runs import signing
 

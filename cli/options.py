@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,26 @@ def settings(flags: Mapping[str, object]) -> dict[str, object]:
     return {SETTINGS[name]: value for name, value in flags.items()}
 
 
-def declared(path: str) -> dict[str, Any]:
-    """What click.command takes for a command of commands.toml, such as "train" or "cluster up"."""
-    return keywords(path, _DECLARED["commands"][path], SHARED)
+def declared(path: str, within: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """The decorator of a command of commands.toml: `declared("train")`, `declared("up", cluster)`."""
+    path = f"{within.name} {path}" if within else path
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        command = click.Command(callback=function, **keywords(path, _DECLARED["commands"][path], SHARED))
+        if within:
+            within.add_command(command)
+        return command
+
+    return made
+
+
+def declared_group(name: str, **more: Any) -> Callable[[Callable[..., Any]], click.Group]:
+    told = keywords(name, _DECLARED["commands"][name], SHARED)
+    return lambda function: click.Group(callback=function, **told, **more)
 
 
 def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The same for a declared command; `shared` has what it leaves out of the options of these names."""
+    """What click takes for a declared command; `shared` has what it leaves out of the options of these names."""
     arguments = [click.Argument([name], **_typed(rest)) for name, rest in own.get("arguments", {}).items()]
     options = [_option(flag, {**shared.get(flag, {}), **rest}) for flag, rest in own.get("options", {}).items()]
     return {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}

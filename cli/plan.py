@@ -291,7 +291,7 @@ def show_replayed(result: dict[str, Any], as_json: bool) -> None:
     return None
 
 
-@click.command(**declared("plan"))
+@declared("plan")
 def command(
     env: str | None,
     dispatch: bool,

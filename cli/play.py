@@ -9,7 +9,7 @@ from earl.cli.options import declared
 SEATS = ("first", "second")
 
 
-@click.command(**declared("play"))
+@declared("play")
 def command(env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.cli import contestants, duel

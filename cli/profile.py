@@ -28,7 +28,7 @@ def _numbers(option: str, text: str | None) -> list[int]:
         raise EarlError(f"{option} {text!r} are not whole numbers; write them with commas, such as 128,256") from error
 
 
-@click.command(**declared("profile"))
+@declared("profile")
 @click.pass_context
 def command(
     ctx: click.Context,

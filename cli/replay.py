@@ -186,7 +186,7 @@ def _result(scene: Scene) -> str:
     return f"{kind}   reward {scene.reward:g}{advantage}"
 
 
-@click.command(**declared("replay"))
+@declared("replay")
 def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path, as_json: bool) -> None:
     folder = need_run(root, run)
     step, number = _place(episode, step)

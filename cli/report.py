@@ -8,7 +8,7 @@ from earl.cli.options import declared, print_json
 from earl.cli.text import clean
 
 
-@click.command(**declared("report"))
+@declared("report")
 def command(
     run: tuple[str, ...], out: Path | None, folder: Path | None, formats: tuple[str, ...], root: Path, as_json: bool
 ) -> None:

@@ -9,7 +9,7 @@ import click
 from earl.cli.options import declared, print_json
 
 
-@click.command(**declared("runs"))
+@declared("runs")
 def command(root: Path, as_json: bool) -> None:
     from earl.runs.folder import RunFolder, listing
     from earl.runs.storage import storage

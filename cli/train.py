@@ -7,7 +7,7 @@ import click
 from earl.cli.options import SETTINGS, declared, settings
 
 
-@click.command(**declared("train"))
+@declared("train")
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -3,12 +3,10 @@
 import sys
 from pathlib import Path
 
-import click
-
 from earl.cli.options import declared, print_json
 
 
-@click.command(**declared("watch"))
+@declared("watch")
 def command(run: str, root: Path, once: bool, as_json: bool) -> None:
     from earl.cli.live import screen
     from earl.cli.live.context import as_object
