@@ -203,7 +203,7 @@ def head(plan: Plan) -> list[str]:
         f"{asked.model} on {hosts} {asked.device.kind} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
         f"rollout: {asked.software.name}, weights in {asked.precision.weights}{kv}; {read}",
-        f"learner: bf16, FSDP2 x TP; {asked.network_gbps:g} Gbit/s between hosts",
+        f"learner: bf16, FSDP2 x TP; {asked.wish.network_gbps:g} Gbit/s between hosts",
         f"{config.rollout.episodes:,} episodes a step, log-normal around half of the context, cut at the context",
         "context: the longest episode, for which there must be room; 80 %: holds the true value in four of five cases",
         "*: the choice; ×2: in two waves, as not all fit at once; OOM: out of memory; fit: tokens that one copy holds",
@@ -250,7 +250,7 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
     """The sheet of a plan. `price` is per GPU-hour; None: without cost."""
     maps = [map_grid(plan, before, after) for before, after in pairwise(plan.fitting)]
     moved = any(each.dispatch for each in plan.steps)
-    dispatched = [dispatch_grid(plan.steps, plan.asked.network_gbps)] if moved else []
+    dispatched = [dispatch_grid(plan.steps, plan.asked.wish.network_gbps)] if moved else []
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),

@@ -157,7 +157,7 @@ def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int
     assert first.layout and last.layout, "both have one"
     learned = Layout(last.layout.dp, last.layout.tp)
     planned = DispatchJob(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
-    moved = entry(planned, named(MOVED), (*RATES, asked.network_gbps))
+    moved = entry(planned, named(MOVED), (*RATES, asked.wish.network_gbps))
     algorithm = asked.config.algorithm  # passes: of the reference, of values, of the learner for the correction
     passes = (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
     forwards = [
