@@ -9,6 +9,7 @@ from earl.cli.main import INTERRUPTED
 from earl.cli.options import declared, print_json, settings
 from earl.cli.text import clean, console, one_line, table
 from earl.errors import EarlError
+from earl.planner.question import numbers
 
 if TYPE_CHECKING:
     from earl.config import Config
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
 STAGES = {"rollout": "rollout", "update": "experience, update"}
 """Experience and update are measured together, since the learner's ranks run both."""
 COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "expected before, or why it was not tried")
-
-
-def _numbers(option: str, text: str | None) -> list[int]:
-    """Parse integers separated by commas; none if the option is absent. Raises EarlError for anything else."""
-    try:
-        return [int(part) for part in text.split(",")] if text is not None else []
-    except ValueError as error:
-        raise EarlError(f"{option} {text!r} are not whole numbers; write them with commas, such as 128,256") from error
 
 
 @declared("profile")
@@ -45,7 +38,9 @@ def command(
 ) -> None:
     from earl.cli.recipes import names_address, resolve
 
-    tokens, episodes, paths = _numbers("--contexts", contexts), _numbers("--loads", loads), settings(flags)
+    paths = settings(flags)
+    tokens = numbers("--contexts", contexts) if contexts is not None else ()
+    episodes = numbers("--loads", loads) if loads is not None else ()
     recipe = resolve(env, config, paths, assignments)
 
     from earl import preflight  # imports torch, which --help and errors in a recipe do not need

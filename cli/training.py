@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -225,12 +225,12 @@ SAID = ("limit", "forecast", "profile", "skipped")
 
 
 class Watch:
-    """The observer that prints progress; a context manager, so that the terminal is always restored."""
+    """The observer that prints progress. Its bar is a context manager, so that the terminal is always restored."""
 
     def __init__(self, folder: RunFolder, total_steps: int, begun: int = 0) -> None:
         self._folder, self._total, self._numbers = folder, total_steps, ""
         self._console = console(stderr=True)
-        self._bar = Progress(
+        self.bar = Progress(
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("steps, left:", markup=False),
@@ -240,7 +240,7 @@ class Watch:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("training", total=total_steps, completed=begun, numbers="")
+        self._task = self.bar.add_task("training", total=total_steps, completed=begun, numbers="")
 
     def say(self, text: str) -> None:
         line = one_line(text)
@@ -263,7 +263,7 @@ class Watch:
         if matches:
             when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
             self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
-        self._bar.update(self._task, completed=step, numbers=self._numbers)
+        self.bar.update(self._task, completed=step, numbers=self._numbers)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind in SAID:
@@ -271,13 +271,6 @@ class Watch:
 
     def stopping(self) -> None:
         self.say("stopping after this step; Ctrl-C again stops at once")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
 
 def carry_out(job: TrainingJob, as_json: bool) -> int:
@@ -299,7 +292,8 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
             with Store(folder.database) as store:
                 for kind, message in happened:
                     store.event(max(begun, 0), kind, message)
-        with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
+        watch = Watch(folder, job.config.total_steps, max(begun, 0))
+        with watch.bar:
             again = f", continued after step {begun}" if begun > 0 else ""
             for line in [f"run {folder.path}{again}", *plan_lines(job.plan), *aside]:
                 watch.say(line)

@@ -31,11 +31,11 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
             )
     found = tuple(sorted({int(item) for item in items}))
     if len(found) > MOST_VALUES:
-        raise EarlError(f"{option} names {len(found)} values, a plan shows {MOST_VALUES} at most; name fewer")
+        raise EarlError(f"{option} names {len(found)} values; name {MOST_VALUES} at most")
     return found
 
 
-_SUCH_AS = {"--contexts": "1024,2048", "--responses": "8,32,128", "--tp": "4,8"}
+_SUCH_AS = {"--contexts": "1024,2048", "--responses": "8,32,128", "--tp": "4,8", "--loads": "96,384"}
 
 
 @dataclass(frozen=True, slots=True)
