@@ -39,23 +39,27 @@ from earl.trackers import Tracking
 from earl.trackers.base import NOWHERE, TrackedRun
 
 
-def in_lines(plan: RunPlan) -> list[str]:
-    """The fragments of a placement, and the memory of one device, such as:
+def more_lines(plan: RunPlan) -> list[str]:
+    """Contexts, disk, the fragments of a placement, and the memory of one device, such as:
 
     placement: colocated on --gpus 16x8xH100, sampler vllm, bfloat16
       learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
     """
-    config, placed = plan.config, plan.placed
-    kind = config.placement.kind
+    config, placed, context, first = plan.config, plan.placed, plan.config.context, plan.first_prompt_tokens
+    ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
+    prompt = f"first prompt {first} of" if first else "first prompt not checked,"
     where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
-    unit = "each GPU" if placed.gpus else "each process"
-    width = max((len(fragment.name) for fragment in placed.fragments), default=0)
-    parts = [_line(plan, fragment, max(width, 8)) for fragment in placed.fragments]
+    width = max([8, *(len(fragment.name) for fragment in placed.fragments)])
+    parts = [_line(plan, fragment, width) for fragment in placed.fragments]
     parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(plan) if idle > 0]
+    own = f"sampler {config.sampler.engine}, {config.learner.dtype}"
     return [
-        f"placement: {kind} on {placed.where}{where}; sampler {config.sampler.engine}, {config.learner.dtype}",
+        f"context: {prompt} at most {context.first_limit} tokens{ceiling}",
+        f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
+        f"placement: {config.placement.kind} on {placed.where}{where}; {own}",
         *(parts or [f"  {config.run.processes} x learner and sampler, in turns"]),
-        f"memory of {unit}, at least" + (f", of {size(placed.device_bytes)}" if placed.device_bytes else ""),
+        f"memory of each {'GPU' if placed.gpus else 'process'}, at least"
+        + (f", of {size(placed.device_bytes)}" if placed.device_bytes else ""),
         f"  update   {_sum(placed.update)}",
         f"  rollout  {_sum(placed.rollout)}",
     ]
@@ -111,17 +115,6 @@ def _shares(config: Config) -> dict[str, float]:
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
-
-
-def more_lines(plan: RunPlan) -> list[str]:
-    context, first = plan.config.context, plan.first_prompt_tokens
-    ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
-    prompt = f"first prompt {first} of" if first else "first prompt not checked,"
-    return [
-        f"context: {prompt} at most {context.first_limit} tokens{ceiling}",
-        f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
-        *in_lines(plan),
-    ]
 
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
