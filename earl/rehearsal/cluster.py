@@ -18,20 +18,7 @@ from pathlib import Path
 from earl.errors import EarlError
 from earl.rehearsal import plan
 from earl.rehearsal.owner import SHORT, owner_of, state_of
-from earl.rehearsal.plan import (
-    NETWORK,
-    Command,
-    RehearsedCluster,
-    bits_per_second,
-    build,
-    call,
-    check,
-    check_network,
-    checked_name,
-    environment,
-    link,
-    remember,
-)
+from earl.rehearsal.plan import Command, RehearsedCluster, call, check, check_network
 
 
 def namespaces() -> set[str]:
@@ -41,9 +28,9 @@ def namespaces() -> set[str]:
 def free_subnet() -> int:
     """The third number of the first subnet in which this machine has no address."""
     addresses = call(("ip", "-4", "-o", "address"))
-    free = [number for number in range(256) if f" {NETWORK}.{number}." not in addresses]
+    free = [number for number in range(256) if f" {plan.NETWORK}.{number}." not in addresses]
     if not free:
-        raise EarlError(f"this machine has addresses in all of {NETWORK}.0.0/16; take a cluster down first")
+        raise EarlError(f"this machine has addresses in all of {plan.NETWORK}.0.0/16; take a cluster down first")
     return free[0]
 
 
@@ -136,7 +123,7 @@ def stop(cluster: RehearsedCluster, host: int) -> None:
 
 def joined_hosts(cluster: RehearsedCluster) -> set[int]:
     """The hosts that Ray's head considers alive now. Empty if the head does not answer."""
-    variables = {**os.environ, **environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
+    variables = {**os.environ, **plan.environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
     done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
     alive = done.stdout.split()
     return {host for host in cluster.workers if cluster.ip(host) in alive}
@@ -145,7 +132,7 @@ def joined_hosts(cluster: RehearsedCluster) -> set[int]:
 def _begin_node(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
     """Start a node's program in its own session: Ctrl-C is for the driver, not for the nodes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    variables = {**inherited, **HEALTH, **environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {**inherited, **HEALTH, **plan.environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
     with Path(cluster.folder, f"start-{host}.txt").open("wb") as log:
         return subprocess.Popen(
             command(cluster, host),
@@ -195,8 +182,8 @@ def heal(cluster: RehearsedCluster, host: int) -> None:
 
 FAULTS: Mapping[str, Callable[[RehearsedCluster, int], object]] = {
     "kill": lambda cluster, host: kill(namespace_path(cluster, host)),
-    "link-down": lambda cluster, host: call(link(cluster, host, up=False)),
-    "link-up": lambda cluster, host: call(link(cluster, host, up=True)),
+    "link-down": lambda cluster, host: call(plan.link(cluster, host, up=False)),
+    "link-up": lambda cluster, host: call(plan.link(cluster, host, up=True)),
     "freeze": lambda cluster, host: send(namespace_path(cluster, host), signal.SIGSTOP),
     "thaw": lambda cluster, host: send(namespace_path(cluster, host), signal.SIGCONT),
 }
@@ -252,17 +239,17 @@ def laid(
 ) -> Iterator[RehearsedCluster]:
     """Hosts and links without Ray, until the context ends, or for longer if they were disowned in it. Raises EarlError
     as `up` does."""
-    checked_name(name)
-    bits_per_second(rate)
+    plan.checked_name(name)
+    plan.bits_per_second(rate)
     check_network()
     sweep()
     _free(name, hosts)
     folder = SHORT / f"{name}-{secrets.token_hex(4)}"
     cluster = RehearsedCluster(name, hosts, rate, cpus, memory_mib, free_subnet(), port, str(folder))
-    remember(cluster)  # first of all: from here on the leftovers of a kill can be found
+    plan.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
     try:
         folder.mkdir(mode=0o700)
-        for command in build(cluster):
+        for command in plan.build(cluster):
             call(command)
         yield cluster
     finally:
