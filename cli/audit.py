@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.options import declared, print_json
 from earl.cli.text import clean, console, one_line, table
 
 if TYPE_CHECKING:
@@ -17,19 +17,8 @@ FOUND = 1
 """Exit code if there are findings."""
 
 
-@click.command()
-@click.argument("run")
-@click.option("--step", type=click.IntRange(min=0), help="Only the episodes of this step.")
-@runs_option
-@json_option
+@declared("audit")
 def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
-    """Check what a run stored of its episodes.
-
-    RUN is a name in --runs or a path. Every stored episode is replayed in its environment, token by token, and what
-    was learned from it is checked: masks, log-probs against the stored weights, advantages, seeds, truncation. Each
-    finding names the fault, the step, the episode and the token. Exit code 0 when nothing is wrong, 1 when something
-    is. Reads only; a run that is still going on is not disturbed.
-    """
     from earl.audit import audit
     from earl.cli.players import need_run
 

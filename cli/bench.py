@@ -1,35 +1,21 @@
 """`earl bench`: runs the benchmarks on this machine and prints their results. bench.toml lists them."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
 
-from earl.cli.options import json_option, print_json
+from earl.cli.options import SHARED, declarations, declared_group, keywords, print_json
 from earl.cli.text import console, one_line, table
 
 SPREAD = {"median", "min", "max"}
 
 
-@click.group()
+@declared_group("bench")
 def command() -> None:
-    """Measure rollouts, samplers, steps, learners, placements, transfers, forecasts, and contexts' limits.
-
-    Repeats take turns, so that whatever else the machine does falls on both sides alike. Wherever a number is repeated,
-    its median, min and max are told.
-    """
-
-
-def _option(flag: str, declared: Mapping[str, Any]) -> click.Option:
-    rest = dict(declared)
-    name, least, most = rest.pop("name", flag.replace("-", "_")), rest.pop("min", 1), rest.pop("max", None)
-    kind = rest.pop("type", type(rest.get("default", "")).__name__)
-    types = {"int": click.IntRange(least, most), "path": click.Path(path_type=Path), "bool": click.BOOL}
-    return click.Option([f"--{flag}", name], type=types.get(kind), is_flag=kind == "bool", show_default=True, **rest)
+    pass
 
 
 def _run(call: str, columns: Sequence[str], *, as_json: bool, **arguments: Any) -> None:
@@ -68,16 +54,8 @@ def _shown(value: Any) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _commands() -> Iterator[click.Command]:
-    declared = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    for name, own in declared["commands"].items():
-        shared = declared["options"]
-        options: list[click.Parameter] = [
-            _option(flag, shared.get(flag, {}) | option) for flag, option in own["options"].items()
-        ]
-        run = partial(_run, own.get("call", f"{name}:run"), own.get("columns", ()))
-        yield json_option(click.Command(name, callback=run, params=options, help=own["help"]))
-
-
-for benchmark in _commands():
-    command.add_command(benchmark)
+_DECLARED = declarations("bench.toml")
+for benchmark, own in _DECLARED["commands"].items():
+    own["options"]["json"] = SHARED["json"]
+    run = partial(_run, own.get("call", f"{benchmark}:run"), own.get("columns", ()))
+    command.add_command(click.Command(callback=run, **keywords(benchmark, own, _DECLARED["options"])))

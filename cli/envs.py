@@ -2,25 +2,24 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import click
 
-from earl.cli.options import json_option, print_json
+from earl.cli.options import declared, declared_group, print_json
+from earl.cli.text import clean, console, one_line, table
+from earl.envs import registry
+from earl.errors import EarlError, boundary
 
 
-@click.group(invoke_without_command=True)
-@json_option
+@declared_group("envs", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List, check or show environments."""
     if ctx.invoked_subcommand is not None:
         if as_json:
             raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}.")
         return None
-    from earl.envs import registry
-    from earl.errors import boundary
-
     found: list[dict[str, Any]] = []
     for name in registry.names():  # an installed package's environment may fail
         with boundary() as fault:
@@ -40,14 +39,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )
 
 
-@command.command()
-@click.argument("name")
-@json_option
+@declared("show", command)
 def show(name: str, as_json: bool) -> None:
-    """Show the rules, options, opponents and a first observation of an environment."""
     from earl.agents.scripted.registry import names
-    from earl.cli.text import clean
-    from earl.envs import registry
 
     registry.remember(name)
     spec = registry.spec(name)
@@ -66,17 +60,9 @@ def show(name: str, as_json: bool) -> None:
     return click.echo("\n".join(f"{fact}: {clean(value)}" for fact, value in facts))
 
 
-@command.command()
-@click.argument("name")
+@declared("new", command)
 def new(name: str) -> None:
-    """Write an environment of your own here: NAME.py, test_NAME.py and the recipe NAME.toml, which work as they are.
-
-    NAME is a module's name, such as guess. Files that are there are never written over.
-    """
-    from string import Template
-
     from earl.cli.recipes import FOLDER
-    from earl.errors import EarlError
 
     if not name.isidentifier() or not name.islower():
         raise EarlError(f"{name!r} cannot name a module; write a word of small letters, digits and _, such as guess")
@@ -90,17 +76,10 @@ def new(name: str) -> None:
     click.echo(f"{', '.join(files)}; then: earl train {name}:{title} --config {name}.toml")
 
 
-@command.command()
-@click.argument("name", required=False)
-@json_option
+@declared("check", command)
 @click.pass_context
 def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """Play environments at random and judge them by every rule; exit code 1 when one is broken.
-
-    Without NAME every registered environment is checked.
-    """
     from earl.envs import check as contract
-    from earl.envs import registry
 
     if name:
         registry.remember(name)
@@ -120,6 +99,4 @@ def _options(options: dict[str, object]) -> str:
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    from earl.cli.text import console, one_line, table
-
     console().print(table(columns, (map(one_line, row) for row in rows)))

@@ -4,23 +4,11 @@ from pathlib import Path
 
 import click
 
-from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.options import declared, print_json
 
 
-@click.command()
-@click.argument("run")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--checkpoint", default="best", show_default=True, metavar="best|last|STEP")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-@runs_option
-@json_option
+@declared("export")
 def command(run: str, folder: Path, checkpoint: str, dtype: str, root: Path, as_json: bool) -> None:
-    """Write a run's model as a plain Hugging Face folder.
-
-    RUN is a name in --runs or a path. FOLDER is made; transformers, vLLM and others load it without earl: weights,
-    tokenizer with its chat template, configuration. Adapters are merged into the weights. The learner's state stays in
-    the checkpoint.
-    """
     from earl.cli.players import need_run
     from earl.engine.export import export
     from earl.runs.storage import storage

@@ -15,27 +15,10 @@ from importlib import import_module
 import click
 
 from earl import __version__
+from earl.cli.options import COMMANDS
 from earl.cli.text import one_line
 from earl.errors import EarlError, unknown
 from earl.stopping import interrupt
-
-COMMANDS = {
-    "train": "Train an agent in an environment.",
-    "eval": "Measure how strong a run or a model plays.",
-    "play": "Play against a run or a scripted opponent.",
-    "report": "Write a run's report anew, or that of several runs side by side.",
-    "watch": "Watch a run in the terminal.",
-    "audit": "Check what a run stored of its episodes.",
-    "replay": "Step through a stored episode.",
-    "runs": "List the runs.",
-    "key": "Make the key that signs your runs, and print its public line.",
-    "export": "Write a run's model as a plain Hugging Face folder.",
-    "profile": "Measure what the layouts of a recipe take here, for the runs to come.",
-    "plan": "Say what a job would take on a cluster, without it.",
-    "envs": "List, check or show environments.",
-    "cluster": "Rehearse a Ray cluster of several hosts on this machine.",
-    "bench": "Measure rollouts, samplers, steps, learners, placements, transfers, forecasts, and contexts' limits.",
-}
 
 INTERRUPTED = 130
 PATIENCE_SECONDS = 2.0

@@ -29,25 +29,19 @@ def as_objects(results: Iterable[MatchResult]) -> list[dict[str, Any]]:
 
 def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
     mean = mean_over_seats(seats)
-    return {
-        "env": mean.env,
-        "opponent": mean.opponent or None,
-        "exact": mean.exact,
-        **_numbers(mean),
-        "by_seat": {SEATS[result.seat]: _numbers(result) | _interval(result) for result in seats},
-    }
+    by_seat = {SEATS[result.seat]: _numbers(result) for result in seats}
+    for result in seats:
+        if not result.exact:
+            interval = wilson(result.win * result.episodes, result.episodes)
+            by_seat[SEATS[result.seat]]["win_interval"] = list(interval)
+    facts = {"env": mean.env, "opponent": mean.opponent or None, "exact": mean.exact}
+    return {**facts, **_numbers(mean), "by_seat": by_seat}
 
 
 def _numbers(result: MatchResult) -> dict[str, Any]:
     fractions = {name: getattr(result, name) for name in FRACTIONS}
     faults = {"faults": len(result.faults)} if result.faults else {}
     return {"episodes_or_leaves": result.episodes, **fractions, **faults}
-
-
-def _interval(result: MatchResult) -> dict[str, Any]:
-    if result.exact:
-        return {}
-    return {"win_interval": list(wilson(result.win * result.episodes, result.episodes))}
 
 
 def match_table(results: Sequence[MatchResult]) -> "Table":

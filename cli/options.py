@@ -1,53 +1,32 @@
-"""Options that several commands share."""
+"""Commands as data: commands.toml and bench.toml declare the help, the arguments and the options of each."""
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+TYPES = {
+    **{"bool": click.BOOL, "float": click.FLOAT, "integer": click.INT, "str": click.STRING},
+    "path": click.Path(path_type=Path),
+    "file": click.Path(path_type=Path, dir_okay=False),
+    "folder": click.Path(path_type=Path, file_okay=False),
+}
+BOUNDS = ("min", "max", "min_open", "max_open")
 
 
-def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """One decorator of several options, listed in their order."""
-
-    def declare(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return declare
+def declarations(file: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
 
 
-runs_option = click.option(
-    "--runs",
-    "root",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder that the runs lie in.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
-
-
-recipe_options = together(
-    click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A recipe in TOML in place of the one that earl brings for ENV.",
-    ),
-    click.option(
-        "--set",
-        "assignments",
-        metavar="SECTION.KEY=VALUE",
-        multiple=True,
-        help="Set one key of the recipe; may be repeated, and comes after every other option.",
-    ),
-)
-"""--config and --set, passed as `config` and `assignments`."""
+_DECLARED = declarations("commands.toml")
+SHARED = _DECLARED["options"]
+COMMANDS = {
+    name: own["help"].strip().partition("\n")[0] for name, own in _DECLARED["commands"].items() if " " not in name
+}
+"""The commands of `earl`, each with the first line of its help."""
 SETTINGS = {
     "model": "model.path",
     "placement": "placement.kind",
@@ -63,25 +42,49 @@ def settings(flags: Mapping[str, object]) -> dict[str, object]:
     return {SETTINGS[name]: value for name, value in flags.items()}
 
 
-def placement_options(*kinds: str) -> Callable[[F], F]:
-    """--model, --placement, --address and --gpus, passed by these names."""
-    return together(
-        click.option(
-            "--model",
-            metavar="FOLDER_OR_NAME",
-            help="This model instead of a new small one: a folder, a hub id, or a name such as Qwen2.5-7B.",
-        ),
-        click.option(
-            "--placement",
-            type=click.Choice(kinds),
-            help="Where the fragments of a step run: embedded, here in a few processes; on Ray in turns on the same "
-            "devices, or apart.",
-        ),
-        click.option(
-            "--address", metavar="HOST:PORT", help="Run on this Ray cluster; auto: on the one this machine is part of."
-        ),
-        click.option("--gpus", metavar="16x8xH100", help="Hosts x GPUs x kind that may be used; 8xH100 is one host."),
-    )
+def declared(path: str, within: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """The decorator of a command of commands.toml: `declared("train")`, `declared("up", cluster)`."""
+    path = f"{within.name} {path}" if within else path
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        command = click.Command(callback=function, **keywords(path, _DECLARED["commands"][path], SHARED))
+        if within:
+            within.add_command(command)
+        return command
+
+    return made
+
+
+def declared_group(name: str, **more: Any) -> Callable[[Callable[..., Any]], click.Group]:
+    told = keywords(name, _DECLARED["commands"][name], SHARED)
+    return lambda function: click.Group(callback=function, **told, **more)
+
+
+def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What click takes for a declared command; `shared` has what it leaves out of the options of these names."""
+    arguments = [click.Argument([name], **_typed(rest)) for name, rest in own.get("arguments", {}).items()]
+    options = [_option(flag, {**shared.get(flag, {}), **rest}) for flag, rest in own.get("options", {}).items()]
+    return {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}
+
+
+def _option(flag: str, told: dict[str, Any]) -> click.Option:
+    return click.Option([f"--{flag}", told.pop("name", flag.replace("-", "_"))], show_default=True, **_typed(told))
+
+
+def _typed(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What click takes for a parameter, its type among it."""
+    rest = {key: value for key, value in told.items() if key not in (*BOUNDS, "choices")}
+    bounds = {key: told[key] for key in BOUNDS if key in told}
+    kind = rest.pop("type", type(rest.get("default", "")).__name__)
+    if "choices" in told:
+        rest["type"] = click.Choice(told["choices"])
+    elif kind == "int":
+        rest["type"] = click.IntRange(**{"min": 1, **bounds})
+    elif kind == "float" and bounds:
+        rest["type"] = click.FloatRange(**bounds)
+    else:
+        rest["type"] = TYPES[kind]
+    return {**rest, "is_flag": True} if kind == "bool" else rest
 
 
 def print_json(value: object) -> None:

@@ -4,27 +4,13 @@ from pathlib import Path
 
 import click
 
-from earl.cli.options import runs_option
+from earl.cli.options import declared
 
 SEATS = ("first", "second")
 
 
-@click.command()
-@click.argument("env")
-@click.option(
-    "--against", metavar="RUN|OPPONENT", help="A run, which plays its best checkpoint, or a scripted opponent."
-)
-@click.option("--seat", type=click.Choice(SEATS), help="Whether you move first.  [default: first]")
-@click.option("--checkpoint", metavar="best|last|STEP", help="Of a run; the best unless given.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the opponent's choices.")
-@runs_option
+@declared("play")
 def command(env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path) -> None:
-    """Play against a run or a scripted opponent.
-
-    Opponents are those of `earl envs show ENV`; a name that a run has too means the run. In a task such as arithmetic
-    nobody is met: without --against you solve the task of --seed yourself, with --against RUN you watch how the run's
-    model solves one. Ctrl-D or Ctrl-C leaves.
-    """
     from earl.agents.scripted import registry as scripted
     from earl.cli import contestants, duel
     from earl.cli.players import find_run, nobody

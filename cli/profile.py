@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 from earl.cli.main import INTERRUPTED
-from earl.cli.options import json_option, placement_options, print_json, recipe_options, settings
+from earl.cli.options import declared, print_json, settings
 from earl.cli.text import clean, console, one_line, table
 from earl.errors import EarlError
+from earl.planner.question import numbers
 
 if TYPE_CHECKING:
     from earl.config import Config
@@ -20,39 +21,7 @@ STAGES = {"rollout": "rollout", "update": "experience, update"}
 COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "expected before, or why it was not tried")
 
 
-def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> list[int]:
-    """Parse integers separated by commas; none if the option is absent. Raises EarlError for anything else."""
-    if text is None:
-        return []
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise EarlError(
-            f"{option.opts[0]} {text!r} are not whole numbers; write them with commas, such as 128,256"
-        ) from error
-
-
-@click.command()
-@click.argument("env")
-@placement_options("auto", "colocated", "disaggregated")
-@recipe_options
-@click.option(
-    "--contexts",
-    metavar="N,N,…",
-    callback=_numbers,
-    help="Tokens of contexts to try; without it the longest, a half, a quarter …",
-)
-@click.option(
-    "--loads",
-    metavar="N,N,…",
-    callback=_numbers,
-    help="Episodes of a step to try; without it those of the recipe, a quarter.",
-)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True, help="Of each at least."
-)
-@click.option("--again", is_flag=True, help="Measure anew what is known already.")
-@json_option
+@declared("profile")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -60,26 +29,18 @@ def command(
     env: str,
     config: Path | None,
     assignments: tuple[str, ...],
-    contexts: list[int],
-    loads: list[int],
+    contexts: str | None,
+    loads: str | None,
     seconds: float,
     again: bool,
     as_json: bool,
     **flags: str | None,
 ) -> None:
-    """Measure what the layouts of a recipe take here, for the runs to come.
-
-    Every layout that the recipe's processes can take, of rollout and of what follows it, does its part of a step with
-    made-up episodes, at several contexts and loads. Left out is what does not fit, and of layouts that were tried once
-    where they are expected to take more than twice as long as the best that was measured. The numbers are kept in the
-    user's cache folder, for this model, these machines, these versions and this placement; `earl train` reads them
-    where selector.kind is auto. What an environment needs to answer is not in them: it is the same under every layout.
-
-    Ctrl-C keeps what was measured, and the next call goes on from there.
-    """
     from earl.cli.recipes import names_address, resolve
 
     paths = settings(flags)
+    tokens = numbers("--contexts", contexts) if contexts is not None else ()
+    episodes = numbers("--loads", loads) if loads is not None else ()
     recipe = resolve(env, config, paths, assignments)
 
     from earl import preflight  # imports torch, which --help and errors in a recipe do not need
@@ -93,7 +54,7 @@ def command(
     recipe = preflight.preflight(recipe, Path()).config
     _check_layouts(recipe)  # again, since automatic values are decided now
     profile = read(key_of(recipe, shape(recipe.model)))
-    grid = grid_of(recipe, contexts, loads, seconds, again)
+    grid = grid_of(recipe, tokens, episodes, seconds, again)
     with stopping_on_signals(None) as stop:
         outcome = campaign(recipe, grid, profile, stop, lambda one: click.echo(one_line(line(one)), err=True))
     path = str(path_of(profile.key))

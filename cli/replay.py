@@ -1,28 +1,30 @@
 """`earl replay`: shows a stored episode turn by turn."""
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.options import declared, print_json
+from earl.cli.players import need_run
 from earl.cli.text import clean, console, one_line, table
 from earl.envs import registry
-from earl.errors import boundary
-from earl.report.data import Decoder
+from earl.errors import EarlError, boundary
+from earl.recipe import build
+from earl.report.data import Decoder, model_facts
+from earl.runs import trajectories
+from earl.runs.folder import RunFolder
+from earl.runs.storage import step_of
 from earl.trajectory import Author, TrainingRecord, Trajectory, Turn
-
-if TYPE_CHECKING:
-    from earl.runs.folder import RunFolder
-    from earl.trajectory import TrainingRecord, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,6 @@ STYLES = {
     "thinking": "yellow",
     "action": "bold green",
 }
-LEGEND = "template environment tool thinking action"
 NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
 KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
 
@@ -145,7 +146,7 @@ def step_through(head: str, played: Sequence[Scene], console: Console, logprobs:
 
 
 def _legend(text: str) -> Text:
-    legend = Text.assemble(*((f"{author} ", STYLES[author]) for author in LEGEND.split()))
+    legend = Text.assemble(*((f"{author} ", style) for author, style in STYLES.items()))
     return Text(clean(text), "bold").append("\n").append_text(legend)
 
 
@@ -185,24 +186,8 @@ def _result(scene: Scene) -> str:
     return f"{kind}   reward {scene.reward:g}{advantage}"
 
 
-@click.command()
-@click.argument("run")
-@click.argument("episode", metavar="EPISODE")
-@click.option("--step", type=click.IntRange(min=0), help="The step; the last one that is stored unless given.")
-@click.option("--logprobs", is_flag=True, help="Show the log-prob of every token; `l` does so while stepping.")
-@runs_option
-@json_option
+@declared("replay")
 def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path, as_json: bool) -> None:
-    """Step through a stored episode.
-
-    RUN is a name in --runs or a path, EPISODE a number within the step's file, from 0, or STEP/NUMBER. Every turn shows
-    what the model was given, its reply, both coloured by who wrote them, the board, the reward and the advantage. In a
-    terminal n or Enter goes on, p goes back, l shows log-probs and q leaves; elsewhere all turns are printed.
-    """
-    from earl.cli.players import need_run
-    from earl.recipe import build
-    from earl.report.data import Decoder, model_facts
-
     folder = need_run(root, run)
     step, number = _place(episode, step)
     step, trajectory, experience = _stored(folder, step, number)
@@ -212,30 +197,25 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     if as_json:
         print_json(_object(folder.name, step, number, trajectory, played))
         return
-    from earl.cli import replay
-
     out = console()
     if sys.stdin.isatty() and sys.stdout.isatty() and not out.is_dumb_terminal:
-        replay.step_through(head, played, out, logprobs, click.getchar)
+        step_through(head, played, out, logprobs, click.getchar)
     else:
-        replay.print_all(head, played, out, logprobs)
+        print_all(head, played, out, logprobs)
 
 
 def _place(episode: str, step: int | None) -> tuple[int | None, int]:
-    before, slash, number = episode.rpartition("/")
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in ([before] if slash else []) + [number]):
+    found = re.fullmatch("(?:([0-9]{1,9})/)?([0-9]{1,9})", episode)
+    if not found:
         raise click.UsageError(f"EPISODE {episode!r} is neither a number nor STEP/NUMBER, such as 3 or 60/3.")
-    if slash and step is not None and step != int(before):
+    given = int(found[1]) if found[1] else step
+    if step not in (None, given):
         raise click.UsageError(f"EPISODE {episode!r} and --step {step} name two steps; give one.")
-    return (int(before) if slash else step), int(number)
+    return given, int(found[2])
 
 
-def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, Trajectory, TrainingRecord | None]":
+def _stored(folder: RunFolder, step: int | None, number: int) -> tuple[int, Trajectory, TrainingRecord | None]:
     """Read an episode. Raises EarlError if it is not stored."""
-    from earl.errors import EarlError
-    from earl.runs import trajectories
-    from earl.runs.storage import step_of
-
     kept = [found for path in trajectories.files(folder.trajectories) if (found := step_of(path)) is not None]
     if not kept:
         raise EarlError(f"run {folder.name!r} has no stored episodes yet; wait for its first step of learning")
@@ -251,7 +231,7 @@ def _stored(folder: "RunFolder", step: int | None, number: int) -> "tuple[int, T
     return step, stored[number], learned[number] if learned else None
 
 
-def _head(run: str, step: int, number: int, trajectory: "Trajectory") -> str:
+def _head(run: str, step: int, number: int, trajectory: Trajectory) -> str:
     task = trajectory.task
     met = f" against {task.opponent}, seat {task.seat}" if task.opponent else ""
     error = f": {trajectory.error}" if trajectory.error else ""
@@ -259,7 +239,7 @@ def _head(run: str, step: int, number: int, trajectory: "Trajectory") -> str:
     return one_line(f"{run}, step {step}, episode {number}: {task.env}{met}: {ended}")
 
 
-def _object(run: str, step: int, number: int, trajectory: "Trajectory", played: "list[Scene]") -> dict[str, Any]:
+def _object(run: str, step: int, number: int, trajectory: Trajectory, played: Sequence[Scene]) -> dict[str, Any]:
     return {
         "run": run,
         "step": step,

@@ -6,18 +6,11 @@ from typing import Any
 
 import click
 
-from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.options import declared, print_json
 
 
-@click.command()
-@runs_option
-@json_option
+@declared("runs")
 def command(root: Path, as_json: bool) -> None:
-    """List the runs.
-
-    Oldest first: name, environment, steps done, state, the last evaluation (per opponent percent won, drawn and lost)
-    and when the run last wrote something.
-    """
     from earl.runs.folder import RunFolder, listing
     from earl.runs.storage import storage
 

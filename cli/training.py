@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -39,23 +39,28 @@ from earl.trackers import Tracking
 from earl.trackers.base import NOWHERE, TrackedRun
 
 
-def in_lines(plan: RunPlan) -> list[str]:
-    """The fragments of a placement, and the memory of one device, such as:
+def more_lines(plan: RunPlan) -> list[str]:
+    """Contexts, disk, the fragments of a placement, and the memory of one device, such as:
 
     placement: colocated on --gpus 16x8xH100, sampler vllm, bfloat16
       learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives, in turns on the same devices
     """
-    config, placed = plan.config, plan.placed
-    kind = config.placement.kind
+    config, placed, context, first = plan.config, plan.placed, plan.config.context, plan.first_prompt_tokens
+    ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
+    prompt = f"first prompt {first} of" if first else "first prompt not checked,"
+    long = "; tasks with a longer first prompt are not learned from" if first and first >= context.first_limit else ""
     where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
-    unit = "each GPU" if placed.gpus else "each process"
-    width = max((len(fragment.name) for fragment in placed.fragments), default=0)
-    parts = [_line(plan, fragment, max(width, 8)) for fragment in placed.fragments]
+    width = max([8, *(len(fragment.name) for fragment in placed.fragments)])
+    parts = [_line(plan, fragment, width) for fragment in placed.fragments]
     parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(plan) if idle > 0]
+    own = f"sampler {config.sampler.engine}, {config.learner.dtype}"
     return [
-        f"placement: {kind} on {placed.where}{where}; sampler {config.sampler.engine}, {config.learner.dtype}",
+        f"context: {prompt} at most {context.first_limit} tokens{ceiling}{long}",
+        f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
+        f"placement: {config.placement.kind} on {placed.where}{where}; {own}",
         *(parts or [f"  {config.run.processes} x learner and sampler, in turns"]),
-        f"memory of {unit}, at least" + (f", of {size(placed.device_bytes)}" if placed.device_bytes else ""),
+        f"memory of each {'GPU' if placed.gpus else 'process'}, at least"
+        + (f", of {size(placed.device_bytes)}" if placed.device_bytes else ""),
         f"  update   {_sum(placed.update)}",
         f"  rollout  {_sum(placed.rollout)}",
     ]
@@ -111,18 +116,6 @@ def _shares(config: Config) -> dict[str, float]:
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
-
-
-def more_lines(plan: RunPlan) -> list[str]:
-    context, first = plan.config.context, plan.first_prompt_tokens
-    ceiling = f", raised with growth up to {context.ceiling}" if context.ceiling else ""
-    prompt = f"first prompt {first} of" if first else "first prompt not checked,"
-    long = "; tasks with a longer first prompt are not learned from" if first and first >= context.first_limit else ""
-    return [
-        f"context: {prompt} at most {context.first_limit} tokens{ceiling}{long}",
-        f"disk: {size(plan.checkpoint_bytes)} for each checkpoint",
-        *in_lines(plan),
-    ]
 
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
@@ -234,12 +227,12 @@ SAID = ("limit", "forecast", "profile", "skipped", "idle", "fault")
 
 
 class Watch:
-    """The observer that prints progress; a context manager, so that the terminal is always restored."""
+    """The observer that prints progress. Its bar is a context manager, so that the terminal is always restored."""
 
     def __init__(self, folder: RunFolder, total_steps: int, begun: int = 0) -> None:
         self._folder, self._total, self._numbers = folder, total_steps, ""
         self._console = console(stderr=True)
-        self._bar = Progress(
+        self.bar = Progress(
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("steps, left:", markup=False),
@@ -249,7 +242,7 @@ class Watch:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("training", total=total_steps, completed=begun, numbers="")
+        self._task = self.bar.add_task("training", total=total_steps, completed=begun, numbers="")
 
     def say(self, text: str) -> None:
         line = one_line(text)
@@ -272,7 +265,7 @@ class Watch:
         if matches:
             when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
             self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
-        self._bar.update(self._task, completed=step, numbers=self._numbers)
+        self.bar.update(self._task, completed=step, numbers=self._numbers)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind in SAID:
@@ -280,13 +273,6 @@ class Watch:
 
     def stopping(self) -> None:
         self.say("stopping after this step; Ctrl-C again stops at once")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
 
 def carry_out(job: TrainingJob, as_json: bool) -> int:
@@ -308,7 +294,8 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
             with Store(folder.database) as store:
                 for kind, message in happened:
                     store.event(max(begun, 0), kind, message)
-        with Watch(folder, job.config.total_steps, max(begun, 0)) as watch:
+        watch = Watch(folder, job.config.total_steps, max(begun, 0))
+        with watch.bar:
             again = f", continued after step {begun}" if begun > 0 else ""
             for line in [f"run {folder.path}{again}", *plan_lines(job.plan), *aside]:
                 watch.say(line)

@@ -5,23 +5,11 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-import click
-
-from earl.cli.options import json_option, print_json, runs_option
+from earl.cli.options import declared, print_json
 
 
-@click.command()
-@click.argument("run")
-@runs_option
-@click.option("--once", is_flag=True, help="Print what there is and end, as is done where stdout is no terminal.")
-@json_option
+@declared("watch")
 def command(run: str, root: Path, once: bool, as_json: bool) -> None:
-    """Watch a run in the terminal.
-
-    RUN is a name in --runs or a path: strength by opponent, reward, the growth of contexts with its limit and
-    forecast, tokens by author, stage times, events. q or Ctrl-C leaves; the training goes on. Of a run that has ended
-    the last state is shown.
-    """
     from earl.cli.live import screen
     from earl.cli.live.context import as_object
     from earl.cli.live.now import Reader

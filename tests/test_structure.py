@@ -16,7 +16,6 @@ PLUG_INS = (
 )
 """Folders of things that are found by name: a registry imports each, or nothing does."""
 ALONE = {
-    "cli/replayed.py": "loaded only with `earl plan --replay`, which need not load the planner",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
     "earl/engine/vllm/cpu_worker.py": "vLLM loads it by its name",
     "earl/rollout/history.py": "history policies are added here",

@@ -121,17 +121,9 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
 
     def learns(tp: int) -> bool:
         """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
-        training = Training(
-            dp=learning // tp,
-            tp=tp,
-            tokens=max(context, config.learner.micro_batch_tokens),
-            float_bytes=FLOAT_BYTES,
-            recompute=True,
-            offload=config.learner.offload,
-            lora_rank=config.learner.lora_rank,
-            reference=config.algorithm.kl > 0,
-        )
-        return fits(learner_bytes(shape, training).peak, room)
+        tokens = max(context, config.learner.micro_batch_tokens)
+        more = {"tokens": tokens, "float_bytes": FLOAT_BYTES, "recompute": True}
+        return fits(learner_bytes(shape, Training.of(config, learning // tp, tp, **more)).peak, room)
 
     given = smallest([tp for tp in splits(shape, min(host, sampling), True) if host % tp == 0], prepares)
     wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)

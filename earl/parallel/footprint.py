@@ -8,7 +8,9 @@ rollout   weights, shared by the devices of one copy + keys and values of the co
 
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
+from earl.config import Config
 from earl.parallel.memory import (
     KERNEL_BYTES,
     PRODUCT_AT_ONCE,
@@ -19,6 +21,8 @@ from earl.parallel.memory import (
     layer,
     logit_bytes,
 )
+
+FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,13 @@ class Training:
     ragged: bool = True
     """Whether rows of several lengths share a micro-batch: GPUs have a kernel for that, hosts join their attention."""
     cp: int = 1  # ranks that share the tokens of a micro-batch
+
+    @classmethod
+    def of(cls, config: Config, dp: int, tp: int, **other: Any) -> "Training":
+        """A recipe's, on dp x tp ranks; `other` takes precedence over the recipe."""
+        own, reference = config.learner, config.algorithm.kl > 0
+        kept = (own.micro_batch_tokens, FLOAT_BYTES[own.dtype], own.recompute, own.offload, own.lora_rank, reference)
+        return replace(cls(dp, tp, *kept), **other)
 
     @property
     def shards(self) -> int:

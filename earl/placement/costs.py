@@ -62,7 +62,6 @@ STAGE_SECONDS = 0.3
 seconds over tokens is 0.3 for update, 0.4 for rollout."""
 MARGIN = 1.15  # factor on predicted memory, for rows, Python and the allocator
 MEASURED_MARGIN = 1.05  # the factor once the prediction has been compared with a measurement
-FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +144,14 @@ class PlacedCosts:
     def _learner_bytes(self, choice: Choice, load: Load) -> int:
         learner, layout = self.config.learner, choice.layout
         share = ceil(load.sequences * load.mean_tokens / layout.dp / learner.minibatches)
-        training = Training(
-            dp=layout.dp,
-            tp=layout.tp,
+        training = Training.of(
+            self.config,
+            layout.dp,
+            layout.tp,
             cp=layout.cp,
             tokens=max(load.longest_tokens, min(choice.micro_batch_tokens or share, share)),
-            float_bytes=FLOAT_BYTES[learner.dtype],
             recompute=choice.recompute,
             offload=choice.offload,
-            lora_rank=learner.lora_rank,
-            reference=self.config.algorithm.kl > 0,
             on_host=self.config.placement.memory_bytes is not None,
         )
         return learner_bytes(self.shape, training).peak

@@ -141,7 +141,7 @@ class Plan:
             "engine": asked.software.name,
             "weights": asked.precision.weights,
             "kv_cache": asked.precision.kv,
-            "network_gbps": asked.network_gbps,
+            "network_gbps": asked.wish.network_gbps,
             "placement": "disaggregated" if config.placement.kind == "disaggregated" else "colocated",
             "sampling_gpus": self.sampling,
             "learning_gpus": self.learning,

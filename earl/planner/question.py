@@ -31,11 +31,11 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
             )
     found = tuple(sorted({int(item) for item in items}))
     if len(found) > MOST_VALUES:
-        raise EarlError(f"{option} names {len(found)} values, a plan shows {MOST_VALUES} at most; name fewer")
+        raise EarlError(f"{option} names {len(found)} values; name {MOST_VALUES} at most")
     return found
 
 
-_SUCH_AS = {"--contexts": "1024,2048", "--responses": "8,32,128", "--tp": "4,8"}
+_SUCH_AS = {"--contexts": "1024,2048", "--responses": "8,32,128", "--tp": "4,8", "--loads": "96,384"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +116,24 @@ class Question:
     model: str
     shape: ModelShape
     cluster: ClusterSpec
+    precision: Precision  # of the engine
+    software: Software
+    wish: Wish
     contexts: tuple[int, ...]
     responses: tuple[int, ...]
     tps: tuple[int, ...]
-    prompt_tokens: int | None  # of a context, read; None: the rest
-    reply_tokens: int | None  # of a context, written; None: the rest
-    precision: Precision  # of the engine
-    software: Software
-    network_gbps: float
 
     def split(self, context: int) -> tuple[int, int]:
         """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
-        if self.reply_tokens is not None:
-            return context - self.reply_tokens, self.reply_tokens
-        prompt = self.prompt_tokens or 0
+        if self.wish.reply_tokens is not None:
+            return context - self.wish.reply_tokens, self.wish.reply_tokens
+        prompt = self.wish.prompt_tokens or 0
         return prompt, context - prompt
 
     @property
     def network_bandwidth(self) -> float:
         """Bytes per second of a host's link to the others."""
-        return self.network_gbps * GIGABIT
+        return self.wish.network_gbps * GIGABIT
 
     @property
     def device(self) -> Device:
@@ -169,17 +167,5 @@ def question(
                 f"{option} {count} leaves no room in a context of {lengths[0]} tokens; "
                 f"give at most {lengths[0] - least}, or longer --contexts"
             )
-    return Question(
-        config=config,
-        model=model,
-        shape=shape,
-        cluster=cluster,
-        contexts=lengths,
-        responses=responses(wish.responses),
-        tps=tps(wish.tps, shape, cluster, model),
-        prompt_tokens=wish.prompt_tokens,
-        reply_tokens=wish.reply_tokens,
-        precision=precision,
-        software=software,
-        network_gbps=wish.network_gbps,
-    )
+    loads, layouts = responses(wish.responses), tps(wish.tps, shape, cluster, model)
+    return Question(config, model, shape, cluster, precision, software, wish, lengths, loads, layouts)

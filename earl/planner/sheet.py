@@ -36,11 +36,11 @@ def significant(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with a unit: '1.73 ms', '41.8 s', '10.3 h'."""
-    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
+    """Seconds with a unit: '17.3 µs', '1.73 ms', '41.8 s', '10.3 h'."""
+    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{significant(seconds / size)} {unit}"
-    return "< 1 ms"
+    return "< 1 µs" if seconds else "0"
 
 
 def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
@@ -65,7 +65,7 @@ def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
     for entry in (each.dispatch for each in steps if each.dispatch):
         sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
         took = [duration(seconds) for seconds in (entry.times[-1].centralised_s, entry.times[-1].direct_s)]
-        between = f"{_layout(entry.prepared)} → {_layout(entry.learned)}"
+        between = f"{layout_text(entry.prepared)} → {layout_text(entry.learned)}"
         rows.append((f"{entry.context:,}", f"{entry.tokens:,}", between, *sizes, *took))
     names = ("context", "tokens", "dp x TP", "MiB", "leave hosts", "busiest link", "controller", "direct")
     return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, tuple(rows))
@@ -94,7 +94,7 @@ def _cost_names(price: float | None) -> list[str]:
     return ["GPU-h", *([] if price is None else ["cost"])]
 
 
-def _layout(layout: Layout) -> str:
+def layout_text(layout: Layout) -> str:
     return f"{layout.dp}x{layout.tp}"
 
 
@@ -153,9 +153,7 @@ def training_grid(plan: Plan) -> Grid:
 
 def map_grid(plan: Plan, before: int, after: int) -> Grid:
     """Contexts down, loads across: the gain of the larger split."""
-    found: dict[tuple[int, int], Speedup] = {
-        (entry.context, entry.responses): entry for entry in plan.map if (entry.tp_from, entry.tp_to) == (before, after)
-    }
+    found = {(e.context, e.responses): e for e in plan.map if (e.tp_from, e.tp_to) == (before, after)}
     rows = [
         (f"{context:,}", *(_gain(found[context, load]) for load in plan.asked.responses))
         for context in plan.asked.contexts
@@ -178,10 +176,8 @@ def _speed(cell: PlanCell, chosen: bool) -> str:
 
 
 def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:
-    fast = cell.throughput
     how = f"{cell.micro_batch_tokens:,}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
-    speed = f"{significant(fast.value)}{' *' if chosen else '  '}" if fast else f"{NO_ROOM}  "
-    return f"{cell.memory_bytes / GIB:.1f}", how, speed
+    return f"{cell.memory_bytes / GIB:.1f}", how, _speed(cell, chosen)
 
 
 def _spread(cells: Sequence[PlanCell]) -> str:
@@ -207,7 +203,7 @@ def head(plan: Plan) -> list[str]:
         f"{asked.model} on {hosts} {asked.device.kind} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
         f"rollout: {asked.software.name}, weights in {asked.precision.weights}{kv}; {read}",
-        f"learner: bf16, FSDP2 x TP; {asked.network_gbps:g} Gbit/s between hosts",
+        f"learner: bf16, FSDP2 x TP; {asked.wish.network_gbps:g} Gbit/s between hosts",
         f"{config.rollout.episodes:,} episodes a step, log-normal around half of the context, cut at the context",
         "context: the longest episode, for which there must be room; 80 %: holds the true value in four of five cases",
         "*: the choice; ×2: in two waves, as not all fit at once; OOM: out of memory; fit: tokens that one copy holds",
@@ -216,8 +212,13 @@ def head(plan: Plan) -> list[str]:
 
 def switch_lines(plan: Plan) -> list[str]:
     """Where the choice changes as contexts grow, a line for each stage and load."""
-    groups = dict.fromkeys((run.stage, run.responses) for run in plan.switches)
-    return [_line([run for run in plan.switches if (run.stage, run.responses) == key]) for key in groups]
+    lines = []
+    for (stage, load), runs in groupby(plan.switches, attrgetter("stage", "responses")):
+        first, *others = runs
+        until = f"up to {first.last:,} tokens" if others else "at every context"
+        parts = [f"{_split(first)} {until}", *(f"{_split(run)} from {run.first:,}" for run in others)]
+        lines.append(f"{stage}{f', {load} responses' if load else ''}: {', '.join(parts)}")
+    return lines
 
 
 def without_room(plan: Plan) -> list[str]:
@@ -231,19 +232,6 @@ def uncertain(plan: Plan) -> str:
     picks = [choice for choice in plan.choices if choice.tp is not None]
     count = sum(not choice.certain for choice in picks)
     return f"{count} of {len(picks)} choices lie within 80 % of the next best: measure these before relying on them"
-
-
-def _line(runs: list[Switch]) -> str:
-    stage, load = runs[0].stage, runs[0].responses
-    if len(runs) == 1:
-        parts = [f"{_split(runs[0])} at every context"]
-    else:
-        first, *others = runs
-        parts = [
-            f"{_split(first)} up to {first.last:,} tokens",
-            *(f"{_split(run)} from {run.first:,}" for run in others),
-        ]
-    return f"{stage}{f', {load} responses' if load else ''}: {', '.join(parts)}"
 
 
 def _split(run: Switch) -> str:
@@ -262,7 +250,7 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
     """The sheet of a plan. `price` is per GPU-hour; None: without cost."""
     maps = [map_grid(plan, before, after) for before, after in pairwise(plan.fitting)]
     moved = any(each.dispatch for each in plan.steps)
-    dispatched = [dispatch_grid(plan.steps, plan.asked.network_gbps)] if moved else []
+    dispatched = [dispatch_grid(plan.steps, plan.asked.wish.network_gbps)] if moved else []
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),

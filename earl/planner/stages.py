@@ -157,7 +157,7 @@ def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int
     assert first.layout and last.layout, "both have one"
     learned = Layout(last.layout.dp, last.layout.tp)
     planned = DispatchJob(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
-    moved = entry(planned, named(MOVED), (*RATES, asked.network_gbps))
+    moved = entry(planned, named(MOVED), (*RATES, asked.wish.network_gbps))
     algorithm = asked.config.algorithm  # passes: of the reference, of values, of the learner for the correction
     passes = (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
     forwards = [
@@ -332,16 +332,8 @@ def _ways(asked: Question, stage: Stage, context: int, layout: Layout) -> Iterat
     recompute = [learner.recompute] if "recompute" in named or stage == "experience" else [False, True]
     offload = [learner.offload] if "offload" in named else [False, True]
     for away, again, count in product(offload, recompute, tokens):
-        yield Training(
-            dp=layout.dp,
-            tp=layout.tp,
-            tokens=count,
-            float_bytes=FLOAT_BYTES,
-            recompute=again,
-            offload=away,
-            lora_rank=learner.lora_rank,
-            reference=asked.config.algorithm.kl > 0,
-        )
+        more = {"tokens": count, "float_bytes": FLOAT_BYTES, "recompute": again, "offload": away}
+        yield Training.of(asked.config, layout.dp, layout.tp, **more)
 
 
 def learner_speed(asked: Question, stage: Stage, way: Training, context: int) -> Estimate:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from earl.config import Config
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
-from earl.parallel.footprint import LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
+from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
 from earl.parallel.hardware import GIB, Device
 from earl.parallel.layout import check_split, fits, shares, smallest, splits
 from earl.parallel.memory import ModelShape, kv_bytes
@@ -16,7 +16,6 @@ from earl.preflight.cluster import Site, memory_bytes, size
 # The arrangement: the recipe's settings, and on GPUs a simple choice of what is left open: the smallest split of one
 # copy that fits, for learner and sampler each, then as many copies as there are GPUs.
 
-FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 UNKNOWN_BYTES = 1 << 62
 """Memory of a GPU of an unlisted kind: nothing is refused."""
 PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
@@ -56,21 +55,8 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
 
 
 def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> LearnerBytes:
-    learner = config.learner
-    training = Training(
-        dp=dp,
-        tp=tp,
-        cp=config.placement.cp,
-        tokens=learner.micro_batch_tokens,
-        float_bytes=FLOAT_BYTES[learner.dtype],
-        recompute=learner.recompute,
-        offload=learner.offload,
-        lora_rank=learner.lora_rank,
-        reference=config.algorithm.kl > 0,
-        whole=site.kind == "embedded",
-        on_host=not site.gpus,
-    )
-    return learner_bytes(shape, training)
+    where = {"cp": config.placement.cp, "whole": site.kind == "embedded", "on_host": not site.gpus}
+    return learner_bytes(shape, Training.of(config, dp, tp, **where))
 
 
 def of_sampler(config: Config, shape: ModelShape, tp: int, samplers: int) -> SamplerBytes:

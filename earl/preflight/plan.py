@@ -80,27 +80,23 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
     first rule that the recipe breaks.
     """
     with fetching(not dry):
-        return _checked(config, root, dry)
-
-
-def _checked(config: Config, root: Path, dry: bool) -> RunPlan:
-    check_world(config)
-    site = survey(config, dry)
-    check_batches(config, site.kind == "embedded")
-    with setting("track"):
-        trackers.check(config.track.to, config.track.prometheus_port)
-    check_options(config, site)
-    shape = model.shape(config.model)
-    config = decided(config, shape, site)
-    placed = check_placement(config, shape, site)
-    if site.kind == "embedded":
-        check_memory(config, shape)
-    size = checkpoint_bytes(config, shape)
-    if not site.on_paper:
-        check_disk(root, size)
-    if config.context.automatic:
-        config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, placed))})
-    first = check_speech(config, _speaker(config, site, dry), shape)
+        check_world(config)
+        site = survey(config, dry)
+        check_batches(config, site.kind == "embedded")
+        with setting("track"):
+            trackers.check(config.track.to, config.track.prometheus_port)
+        check_options(config, site)
+        shape = model.shape(config.model)
+        config = decided(config, shape, site)
+        placed = check_placement(config, shape, site)
+        if site.kind == "embedded":
+            check_memory(config, shape)
+        size = checkpoint_bytes(config, shape)
+        if not site.on_paper:
+            check_disk(root, size)
+        if config.context.automatic:
+            config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, placed))})
+        first = check_speech(config, _speaker(config, site, dry), shape)
     return RunPlan(config, shape.parameters, first, size, placed)
 
 

@@ -132,32 +132,8 @@ def grid_of(
     return ProfileGrid(own, sorted({*loads}) or loads_of(config.rollout.episodes), seconds, again)
 
 
-class Points:
-    """The unknown points of a recipe. `expectation` is updated with each measurement."""
-
-    def __init__(self, config: Config, grid: ProfileGrid, profile: Profile) -> None:
-        own = shape(config.model)
-        self._grid, self._costs = grid, PlacedCosts(config, own)
-        self._offered = candidates(config, own)
-        self._known = {} if grid.again else dict(profile.timings)
-        self.first = {stage: choices[0] for stage, choices in self._offered.items()}
-        self.expectation = Expectation(self._costs)
-        for timing in self._known.values():
-            self.expectation.learn(timing)
-
-    def __iter__(self) -> Iterator[Point]:
-        """Points grouped by layout: first the recipe's layout, then by predicted time."""
-        tokens, load = self._grid.contexts[-1], self._grid.loads[-1]
-        for choices in self._offered.values():
-            for choice in [choices[0], *sorted(choices[1:], key=lambda one: self._costs.seconds(one, tokens, load))]:
-                points = (Point(choice, own, load) for load in self._grid.loads for own in self._grid.contexts)
-                yield from (point for point in points if point not in self._known)
-
-
 LONG = 5
 """If the first time exceeds the requested time by this factor, it is not repeated: warm-up is a small part of it."""
-
-
 Told = Callable[[Timing | Skipped], None]
 
 
@@ -171,14 +147,14 @@ class CampaignResult:
 
 def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequest, told: Told) -> CampaignResult:
     """Measure the unknown points of the grid; the profile is written after each. `told` is called for every point."""
-    outcome, points = CampaignResult(profile), Points(config, grid, profile)
+    outcome = CampaignResult(profile)
     with ExitStack() as opened:
-        trials = _Trials(config, grid.seconds, points, outcome, opened)
-        for point in points:
+        trials = _Trials(config, grid, outcome, opened)
+        for point in trials.points():
             if stop.raised:
                 outcome.stopped = True
                 break
-            why = points.expectation.obstacle(point) or trials.failure(point)
+            why = trials.expectation.obstacle(point) or trials.failure(point)
             if why:
                 outcome.skipped.append(Skipped(point, why))
             told(outcome.skipped[-1] if why else profile.timings[point])
@@ -189,11 +165,23 @@ class _Trials:
     """Measures points by the calls that a step makes, on synthetic episodes of any length. The weights that they
     produce are useless, so the stages are discarded afterwards. The processes start with the first point."""
 
-    def __init__(
-        self, config: Config, seconds: float, points: Points, outcome: CampaignResult, opened: ExitStack
-    ) -> None:
-        self._config, self._seconds, self._opened = config, seconds, opened
-        self._expectation, self._outcome, self._laid = points.expectation, outcome, points.first
+    def __init__(self, config: Config, grid: ProfileGrid, outcome: CampaignResult, opened: ExitStack) -> None:
+        own = shape(config.model)
+        self._config, self._grid, self._outcome, self._opened = config, grid, outcome, opened
+        self._costs, self._offered = PlacedCosts(config, own), candidates(config, own)
+        self._laid = {stage: choices[0] for stage, choices in self._offered.items()}
+        self._known = {} if grid.again else dict(outcome.profile.timings)
+        self.expectation = Expectation(self._costs)  # updated with each measurement
+        for timing in self._known.values():
+            self.expectation.learn(timing)
+
+    def points(self) -> Iterator[Point]:
+        """The unknown points, grouped by layout: first the recipe's layout, then by predicted time."""
+        tokens, load = self._grid.contexts[-1], self._grid.loads[-1]
+        for choices in self._offered.values():
+            for choice in [choices[0], *sorted(choices[1:], key=lambda one: self._costs.seconds(one, tokens, load))]:
+                points = (Point(choice, own, load) for load in self._grid.loads for own in self._grid.contexts)
+                yield from (point for point in points if point not in self._known)
 
     @cached_property
     def _place(self) -> Backend:
@@ -213,13 +201,14 @@ class _Trials:
         try:
             self._lay(choice)
             self._measure(point)
-        except OutOfMemory as error:
+        except (OutOfMemory, WorkerLost) as error:
             self._laid[choice.stage] = choice
-            self._recover(choice, error)
-            return str(error)
-        except WorkerLost as error:
-            self._laid[choice.stage] = choice
-            self._place.mend(error)
+            try:
+                if isinstance(error, WorkerLost):
+                    raise
+                stages.lay_out(choice, error)  # anew: the process that ran out of memory has left the others
+            except WorkerLost as lost:
+                self._place.mend(lost)
             stages.sync(0)
             return str(error)
         except EarlError as error:  # a layout that these machines refuse; the stages are unchanged
@@ -233,28 +222,20 @@ class _Trials:
             self._laid[choice.stage] = choice
             self._outcome.profile.switches[choice] = time.perf_counter() - began
 
-    def _recover(self, choice: Choice, error: OutOfMemory) -> None:
-        """Rebuild the stage under the same layout, since the process that ran out of memory has left the others."""
-        try:
-            self._stages.lay_out(choice, error)
-        except WorkerLost as lost:
-            self._place.mend(lost)
-        self._stages.sync(0)
-
     def _measure(self, point: Point) -> None:
-        profile, expected = self._outcome.profile, self._expectation.of(point)
+        profile, expected = self._outcome.profile, self.expectation.of(point)
         taken = self._times(point)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         profile.timings[point] = timing = Timing(point, *spread_of(taken), len(taken), now, expected)
         write(profile)
-        self._expectation.learn(timing)
+        self.expectation.learn(timing)
         self._outcome.measured += 1
 
     def _times(self, point: Point) -> list[float]:
         """Times of the stage, repeated until the requested seconds have passed.
         The first time includes warm-up: it counts only if it is so long that it is not repeated."""
         work, taken = self._work(point), list[float]()
-        while not taken or (sum(taken[1:]) < self._seconds and taken[0] < LONG * self._seconds):
+        while not taken or (sum(taken[1:]) < self._grid.seconds and taken[0] < LONG * self._grid.seconds):
             began = time.perf_counter()
             work()
             taken.append(time.perf_counter() - began)
@@ -269,13 +250,9 @@ class _Trials:
 
     def _learn(self, rows: StoredTrajectories) -> None:
         """Dispatch, experience preparation and update of rows, as in a step."""
-        stages, learner, config, seed = (
-            self._stages,
-            self._config.learner,
-            self._config.algorithm,
-            self._config.run.seed,
-        )
-        update = Update(0.0, config.entropy, config.kl, learner.minibatches, learner.epochs, seed)
+        stages, config, seed = self._stages, self._config.algorithm, self._config.run.seed
+        own = self._config.learner
+        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed)
         taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
         if stages.algorithm.needs_values:
             stages.learner.turn_values(taken)

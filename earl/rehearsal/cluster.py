@@ -11,27 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from earl.errors import EarlError
 from earl.rehearsal import plan
-from earl.rehearsal.owner import SHORT, owner_of
-from earl.rehearsal.plan import (
-    NETWORK,
-    Command,
-    RehearsedCluster,
-    bits_per_second,
-    build,
-    call,
-    check,
-    check_network,
-    checked_name,
-    environment,
-    link,
-    remember,
-)
+from earl.rehearsal.owner import SHORT, owner_of, state_of
+from earl.rehearsal.plan import Command, RehearsedCluster, call, check, check_network
 
 
 def namespaces() -> set[str]:
@@ -41,9 +28,9 @@ def namespaces() -> set[str]:
 def free_subnet() -> int:
     """The third number of the first subnet in which this machine has no address."""
     addresses = call(("ip", "-4", "-o", "address"))
-    free = [number for number in range(256) if f" {NETWORK}.{number}." not in addresses]
+    free = [number for number in range(256) if f" {plan.NETWORK}.{number}." not in addresses]
     if not free:
-        raise EarlError(f"this machine has addresses in all of {NETWORK}.0.0/16; take a cluster down first")
+        raise EarlError(f"this machine has addresses in all of {plan.NETWORK}.0.0/16; take a cluster down first")
     return free[0]
 
 
@@ -80,9 +67,7 @@ def kill(namespace: Path) -> None:
 
 
 def stopped(process: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text(errors="renamespace").rpartition(")")[2].split()[0] == "T"
-    return False
+    return state_of(process)[:1] == ["T"]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -138,7 +123,7 @@ def stop(cluster: RehearsedCluster, host: int) -> None:
 
 def joined_hosts(cluster: RehearsedCluster) -> set[int]:
     """The hosts that Ray's head considers alive now. Empty if the head does not answer."""
-    variables = {**os.environ, **environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
+    variables = {**os.environ, **plan.environment(cluster, 0), "RAY_ADDRESS": cluster.address, **IMPATIENT}
     done = subprocess.run((sys.executable, "-c", _WHO_IS_ALIVE), capture_output=True, text=True, env=variables)
     alive = done.stdout.split()
     return {host for host in cluster.workers if cluster.ip(host) in alive}
@@ -147,7 +132,7 @@ def joined_hosts(cluster: RehearsedCluster) -> set[int]:
 def _begin_node(cluster: RehearsedCluster, host: int) -> subprocess.Popen[bytes]:
     """Start a node's program in its own session: Ctrl-C is for the driver, not for the nodes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    variables = {**inherited, **HEALTH, **environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {**inherited, **HEALTH, **plan.environment(cluster, host), "RAY_USAGE_STATS_ENABLED": "0"}
     with Path(cluster.folder, f"start-{host}.txt").open("wb") as log:
         return subprocess.Popen(
             command(cluster, host),
@@ -197,8 +182,8 @@ def heal(cluster: RehearsedCluster, host: int) -> None:
 
 FAULTS: Mapping[str, Callable[[RehearsedCluster, int], object]] = {
     "kill": lambda cluster, host: kill(namespace_path(cluster, host)),
-    "link-down": lambda cluster, host: call(link(cluster, host, up=False)),
-    "link-up": lambda cluster, host: call(link(cluster, host, up=True)),
+    "link-down": lambda cluster, host: call(plan.link(cluster, host, up=False)),
+    "link-up": lambda cluster, host: call(plan.link(cluster, host, up=True)),
     "freeze": lambda cluster, host: send(namespace_path(cluster, host), signal.SIGSTOP),
     "thaw": lambda cluster, host: send(namespace_path(cluster, host), signal.SIGCONT),
 }
@@ -226,54 +211,51 @@ def up(name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callab
 
     Raises EarlError if the machine does not allow it, and if the name is taken.
     """
-    with ExitStack() as undo:
-        cluster = _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, say)
+    with rehearsed(name, hosts, rate, cpus, memory_mib, say) as cluster:
         plan.disown(cluster)
-        undo.pop_all()
     return cluster
 
 
 @contextmanager
-def rehearsed(name: str, hosts: int, rate: str, cpus: int, memory_mib: int) -> Iterator[RehearsedCluster]:
-    with ExitStack() as undo:
-        yield _begin(RehearsedCluster(name, hosts, rate, cpus, memory_mib, 0, _port(), ""), undo, lambda _: None)
-
-
-@contextmanager
-def laid(name: str, hosts: int, rate: str) -> Iterator[RehearsedCluster]:
-    """Hosts and links without Ray, until the context ends. Raises EarlError as `up` does."""
-    with ExitStack() as undo:
-        yield _lay(RehearsedCluster(name, hosts, rate, 0, 0, 0, 0, ""), undo)
-
-
-def _begin(plan: RehearsedCluster, undo: ExitStack, say: Callable[[str], None]) -> RehearsedCluster:
+def rehearsed(
+    name: str, hosts: int, rate: str, cpus: int, memory_mib: int, say: Callable[[str], None] = lambda _: None
+) -> Iterator[RehearsedCluster]:
     check()
-    say(f"network: {plan.hosts} hosts at {plan.rate}")
-    cluster = _lay(plan, undo)
-    say("Ray: head")
-    head = namespace_path(cluster, 0)
-    head.touch()
-    call(("unshare", f"--uts={head}", "true"))
-    start(cluster, [0])
-    say(f"Ray: {cluster.hosts} hosts")
-    start(cluster, cluster.workers)
-    return cluster
+    say(f"network: {hosts} hosts at {rate}")
+    with laid(name, hosts, rate, cpus, memory_mib, _port()) as cluster:
+        say("Ray: head")
+        head = namespace_path(cluster, 0)
+        head.touch()
+        call(("unshare", f"--uts={head}", "true"))
+        start(cluster, [0])
+        say(f"Ray: {hosts} hosts")
+        start(cluster, cluster.workers)
+        yield cluster
 
 
-def _lay(plan: RehearsedCluster, undo: ExitStack) -> RehearsedCluster:
-    checked_name(plan.name)
-    bits_per_second(plan.rate)
+@contextmanager
+def laid(
+    name: str, hosts: int, rate: str, cpus: int = 0, memory_mib: int = 0, port: int = 0
+) -> Iterator[RehearsedCluster]:
+    """Hosts and links without Ray, until the context ends, or for longer if they were disowned in it. Raises EarlError
+    as `up` does."""
+    plan.checked_name(name)
+    plan.bits_per_second(rate)
     check_network()
     sweep()
-    _free(plan.name, plan.hosts)
-    folder = SHORT / f"{plan.name}-{secrets.token_hex(4)}"
-    cluster = replace(plan, subnet=free_subnet(), folder=str(folder))
-    remember(cluster)  # first of all: from here on the leftovers of a kill can be found
-    undo.callback(_remove, cluster)
-    folder.mkdir(mode=0o700)
-    for command in build(cluster):
-        call(command)
-    return cluster
+    _free(name, hosts)
+    folder = SHORT / f"{name}-{secrets.token_hex(4)}"
+    cluster = RehearsedCluster(name, hosts, rate, cpus, memory_mib, free_subnet(), port, str(folder))
+    plan.remember(cluster)  # first of all: from here on the leftovers of a kill can be found
+    try:
+        folder.mkdir(mode=0o700)
+        for command in plan.build(cluster):
+            call(command)
+        yield cluster
+    finally:
+        owner = owner_of(plan.folder(name))
+        if owner is None or owner.process:
+            _remove(cluster)
 
 
 def sweep() -> list[str]:

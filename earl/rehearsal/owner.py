@@ -114,13 +114,16 @@ def _writers(folder: Path) -> set[int]:
     return found
 
 
+def state_of(process: int) -> list[str]:
+    """What /proc tells of a process after its name: its state, such as R, and more; empty if there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
 def _started(process: int) -> int:
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    except OSError:
-        return -1
-    fields = stat.rpartition(")")[2].split()
-    return -1 if fields[0] in "ZX" else int(fields[19])
+    fields = state_of(process)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else -1
 
 
 if __name__ == "__main__":

@@ -88,8 +88,9 @@ def test_what_was_measured_is_taken_up_and_known_to_a_run(earl, recipe, tmp_path
         (["--set", "placement.kind=embedded", "--set", "selector.kind=off"], "'embedded' has one layout"),
         (["--set", "placement.environments=1", "--set", "selector.kind=off"], "placement.environments = 1"),
         (["--contexts", "60,121"], "a context of 121 tokens cannot come in this recipe"),
-        (["--contexts", "60,many"], "--contexts '60,many' are not whole numbers"),
-        (["--loads", "0"], "a load of 0 episodes cannot be measured"),
+        (["--contexts", "60,many"], "--contexts '60,many': 'many' is not a whole number from 1"),
+        (["--loads", "0"], "--loads '0': '0' is not a whole number from 1"),
+        (["--loads", "9999999"], "a load of 9999999 episodes cannot be measured"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(earl, recipe, tmp_path, options, said):

@@ -32,7 +32,7 @@ def test_lists_are_sorted_and_hold_each_number_once() -> None:
         ("8.5", "'8.5' is not"),
         ("٣", "'٣' is not"),
         ("9999999999", "is not a whole number"),
-        (",".join(map(str, range(1, 34))), "names 33 values, a plan shows 32 at most"),
+        (",".join(map(str, range(1, 34))), "names 33 values; name 32 at most"),
     ],
 )
 def test_what_is_no_list_of_numbers(text: str, words: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from earl.cli.training import in_lines
+from earl.cli.training import more_lines
 from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
@@ -152,7 +152,7 @@ def test_environments_apart_are_a_fragment_of_processors() -> None:
             ("sampler", *_size(without, "rollout"), False),
             ("environments", 12, "environments", True),
         ]
-        assert "  environments 12 x 1 CPU, joined by objects, on any node" in in_lines(
+        assert "  environments 12 x 1 CPU, joined by objects, on any node" in more_lines(
             RunPlan(written, 1, None, 1, placed)
         )
 
