@@ -9,7 +9,7 @@ from earl.cli.options import SETTINGS, declared, settings
 
 
 def _number(steps: str) -> int:
-    if not re.fullmatch(r"\+?[0-9]{1,9}", steps):
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", steps):
         raise click.BadParameter(f"{steps!r} is not a whole number; with --resume, +100 means 100 more.")
     return int(steps)
 

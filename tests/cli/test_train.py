@@ -172,7 +172,8 @@ def test_a_finished_run_is_given_more_steps(earl, tiny: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"), [("+3", "--steps +N adds to a run"), ("x", "is not a whole"), ("-1", "is not a whole")]
+    ("steps", "said"),
+    [("+3", "--steps +N adds to a run"), ("x", "is not a whole"), ("-1", "run.steps = -1: input should be greater")],
 )
 def test_steps_are_a_number_and_a_plus_belongs_to_a_run(earl, steps: str, said: str) -> None:
     refused = earl("train", "tictactoe", "--steps", steps)

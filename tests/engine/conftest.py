@@ -39,6 +39,13 @@ def spread_out(model, seed=0):
     return model.eval()
 
 
+def with_characters(model, seed):
+    """A policy that writes characters, of which its settings name the last of a reply."""
+    tokenizer = character_tokenizer()
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    return Policy(spread_out(model, seed), tokenizer)
+
+
 def qwen3(seed=0):
     policy = make(ModelConfig(hidden=16, layers=2, heads=2, head_dim=8, intermediate=24), seed)
     return Policy(spread_out(policy.model, seed), policy.tokenizer)
@@ -46,7 +53,7 @@ def qwen3(seed=0):
 
 def llama(seed=0):
     config = LlamaConfig(vocab_size=106, num_attention_heads=4, num_key_value_heads=4, **SHAPE)
-    return Policy(spread_out(LlamaForCausalLM(config), seed), character_tokenizer())
+    return with_characters(LlamaForCausalLM(config), seed)
 
 
 def qwen2(seed=0):
@@ -54,19 +61,19 @@ def qwen2(seed=0):
     config = Qwen2Config(
         vocab_size=106, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, **SHAPE
     )
-    return Policy(spread_out(Qwen2ForCausalLM(config), seed), character_tokenizer())
+    return with_characters(Qwen2ForCausalLM(config), seed)
 
 
 def gpt2(seed=0):
     """Learned positions: there is none behind the 512th."""
     config = GPT2Config(vocab_size=106, n_embd=32, n_layer=2, n_head=4, n_positions=512)
-    return Policy(spread_out(GPT2LMHeadModel(config), seed), character_tokenizer())
+    return with_characters(GPT2LMHeadModel(config), seed)
 
 
 def gemma(seed=0):
     """Embeddings are scaled by a buffer."""
     config = GemmaConfig(vocab_size=106, num_attention_heads=4, num_key_value_heads=2, head_dim=8, **SHAPE)
-    return Policy(spread_out(GemmaForCausalLM(config), seed), character_tokenizer())
+    return with_characters(GemmaForCausalLM(config), seed)
 
 
 ARCHITECTURES = {"qwen3": qwen3, "llama": llama, "qwen2": qwen2, "gpt2": gpt2, "gemma": gemma}
