@@ -21,7 +21,7 @@ from earl.runs.summary import FINAL, changed, last_evaluation, state_of
 from earl.runs.tables import RecordedMatch
 
 RECENT = 30
-WARNINGS = ("forecast", "limit", "idle", "fault")
+WARNINGS = ("forecast", "limit")
 Points = list[tuple[int, float]]
 
 
