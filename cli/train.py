@@ -31,7 +31,7 @@ def command(
 ) -> None:
     from earl.cli.recipes import names_address, origins, resolve
 
-    steps, more = flags.pop("steps"), 0
+    steps, more = flags["steps"], 0
     if resume is None and env is None:
         raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
     if resume is None and str(steps).startswith("+"):
