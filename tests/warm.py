@@ -7,7 +7,9 @@ A worker in another network namespace than the server's is started as Ray would.
 """
 
 import array
+import contextlib
 import fcntl
+import importlib
 import json
 import os
 import signal
@@ -115,6 +117,9 @@ def work(link: socket.socket) -> None:
     script, *rest = [word for word in wish["arguments"] if word != "-u"]
     sys.argv = [script, *rest]
     sys.path[:1] = [str(Path(script).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("sitecustomize")  # of this PYTHONPATH, not of the server's
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     link.sendall(os.getpid().to_bytes(4, "little"))
