@@ -68,7 +68,7 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
         {
             **shared,
             "z": [finite(float(f"{value:.4g}") for value in row) for row in cells],
-            "zmax": float(np.nanmax(cells)),
+            "zmax": float(np.nan_to_num(cells).max()),
             "meta": {"choice": place},
             "visible": place == 0,
         }
