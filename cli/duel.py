@@ -7,10 +7,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import ScriptedPlayer
 from earl.cli.text import clean
 from earl.envs import registry
-from earl.envs.base import Info, TextEnv
+from earl.envs.adapters.base import Adapted
+from earl.envs.base import Info, Plain, TextEnv
 from earl.envs.games.base import Game, State
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
@@ -58,6 +60,11 @@ class Person:
         self._left = game.play(state, move)
         return move
 
+    def act(self, env: Adapted, rng: Random) -> str:
+        del rng
+        click.echo(clean(env.observation()))
+        return ask(env.rule)
+
     def show(self, game: Game, state: State) -> None:
         before = self._left or State()
         for move in (move for move in game.legal(before) if game.play(before, move) == state):
@@ -71,8 +78,10 @@ def solve(env: TextEnv, seed: int) -> None:
     click.echo(clean(f"{env.instructions}\n\n{observation}"))
     terminated = truncated = False
     while not (terminated or truncated):
-        observation, _, terminated, truncated, _ = env.step(ask(env.rule))
+        observation, _, terminated, truncated, info = env.step(ask(env.rule))
         click.echo(clean(observation))
+    if terminated and isinstance(env, Plain):  # whose last words may not tell
+        click.echo(clean(info["outcome"]))
     if truncated:
         click.echo(f"no more turns: {env.max_turns} were allowed")
 
@@ -87,9 +96,12 @@ RESULTS = {Outcome.WIN: "you lose", Outcome.DRAW: "draw", Outcome.LOSS: "you win
 SHOWN = (Author.ENVIRONMENT, Author.TOOL)
 
 
-def play_scripted(player: ScriptedPlayer, name: str, game: str, seat: int, seed: int) -> None:
+def play_scripted(name: str, game: str, seat: int, seed: int) -> None:
     """Play against a scripted player at `seat`."""
-    person = Person(name)
+    player, person = scripted.player(name, game), Person(name)
+    if not isinstance(player, ScriptedPlayer):  # a game without a board of earl: the person has the environment's seat
+        solve(registry.make(game, seat=1 - seat, opponent=player), seed)
+        return
     env = registry.make(game, seat=seat, opponent=person)
     env.reset(seed=seed)
     rng, terminated, info = Random(f"opponent {seed}"), False, Info()
@@ -105,8 +117,10 @@ def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
     person = Person(name)
     task = Task(judge.world.env, derive(EVALUATION, seed), seat, "person")
     episode, played = _played(judge, task, person)
-    assert isinstance(episode.env, BoardGameEnv)
-    person.show(episode.env.game, episode.env.state)
+    if isinstance(episode.env, BoardGameEnv):
+        person.show(episode.env.game, episode.env.state)
+    else:
+        click.echo(clean(episode.observation))
     if played.stop is not StopReason.FINISHED:
         last = played.turns[-1]
         reply = _text(judge, played.tokens[last.action_start : last.end])

@@ -15,11 +15,14 @@ from earl.errors import EarlError, boundary
 
 @declared_group("envs", invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
+def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
     if ctx.invoked_subcommand is not None:
-        if as_json:
-            raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}.")
+        if as_json or library:
+            raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}, and --library alone.")
         return None
+    if library:
+        offered = registry.offered(library)
+        return print_json(offered) if as_json else click.echo("\n".join(map(one_line, offered)))
     found: list[dict[str, Any]] = []
     for name in registry.names():  # an installed package's environment may fail
         with boundary() as fault:
@@ -28,7 +31,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
             found.append({"name": name, "error": fault.message})
     if as_json:
         return print_json(found)
-    return _table(
+    _table(
         ("name", "seats", "turns at most", "options"),
         [
             (spec["name"], "-", "-", f"cannot be made: {spec['error']}")
@@ -37,6 +40,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
             for spec in found
         ],
     )
+    return click.echo(f"earl envs --library NAME lists those of another library: {', '.join(registry.ADAPTERS[:-1])}")
 
 
 @declared("show", command)

@@ -37,9 +37,9 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
         elif against is None:
             some = ", ".join(scripted.names(env))
             raise EarlError(f"{env} is played against somebody; name a run or an opponent with --against, of: {some}")
-        elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, "minimax"}:
+        elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, *scripted.names(env)}:
             raise nobody(root, against, env)
         else:
-            duel.play_scripted(scripted.player(against, env), against, env, other, seed)
+            duel.play_scripted(against, env, other, seed)
     except KeyboardInterrupt:
         click.echo("\nleft before the end")

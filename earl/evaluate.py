@@ -96,6 +96,8 @@ class Script:
 def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple[list[Trajectory], list[float]]:
     """Every leaf of the tree of the opponent's replies, with its probability; for ANY, all leaves weigh the same."""
     player = scripted_player("random" if match.opponent == ANY else match.opponent, world.env)
+    if not isinstance(player, Player):
+        raise EarlError(f"the replies of an opponent in {world.env} cannot be listed; leave out --exact to sample")
     task = Task(world.env, 0, match.seat, match.opponent)
     played: list[Trajectory] = []
     weights: list[float] = []

@@ -1,8 +1,9 @@
 """Environments by name. A name maps to an import string, so that an environment is imported only when it is made.
 
-Names are those of earl, entry points of the group `earl.environments` that installed packages declare, and import
-strings such as "my_package.envs:Guess". An import string is code, and a run's folder that names one may come from
-anywhere: it is imported only when this user has named it on a command line before, or this process was told to.
+Names are those of earl, entry points of the group `earl.environments` that installed packages declare, those of other
+libraries such as "textarena:Wordle-v0", and import strings such as "my_package.envs:Guess". An import string is code,
+and a run's folder that names one may come from anywhere: it is imported only when this user has named it on a command
+line before, or this process was told to.
 
 Importing this file also registers the environments of earl with gymnasium. Gymnasium 1.0 no longer loads plugins by
 itself, so its users import this file or name it in the id:
@@ -35,6 +36,8 @@ _targets: dict[str, str | Factory] = {
     "connect4": "earl.envs.games.env:connect4",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
 }
+ADAPTERS = ("gymnasium", "openspiel", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
+"""Libraries whose environments are named LIBRARY:NAME, each with a module of that name in `earl.envs.adapters`."""
 ENTRY_POINTS = "earl.environments"
 PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 _allowed: set[str] = set()
@@ -79,7 +82,7 @@ def make(name: str, **options: object) -> TextEnv:
     import string that nobody allowed."""
     factory, parameters = _load(name)
     for option in options:
-        if option not in parameters:
+        if option not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             raise unknown(f"option of environment {name}", option, parameters)
     env = factory(**options)
     made = env if isinstance(env, TextEnv) else Plain(env)
@@ -93,7 +96,7 @@ def seats(name: str) -> int:
 
 def offers(name: str, method: str) -> bool:
     """Whether the class of an environment has a method; of a function that makes one it is not known."""
-    return hasattr(_load(name)[0], method)
+    return hasattr(_load(name)[0], method) or adapter(name) is not None
 
 
 def spec(name: str) -> Spec:
@@ -103,7 +106,7 @@ def spec(name: str) -> Spec:
     return Spec(
         name=name,
         target=f"{factory.__module__}:{getattr(factory, '__qualname__', factory)}",
-        options={option: parameter.default for option, parameter in parameters.items()},
+        options={name: one.default for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD},
         seats=seats(name),
         max_turns=env.max_turns,
         instructions=env.instructions,
@@ -114,20 +117,57 @@ def spec(name: str) -> Spec:
 def _load(name: str) -> tuple[Factory, Mapping[str, inspect.Parameter]]:
     if name not in _loaded:
         known = {**_installed(), **_targets}
-        target = known[name] if name in known else _named(name)
-        factory = _import(name, target) if isinstance(target, str) else target
+        library = adapter(name)
+        if library:
+            factory = _adapted(library, name)
+        else:
+            target = known[name] if name in known else _named(name)
+            factory = _import(name, target) if isinstance(target, str) else target
         _loaded[name] = factory, inspect.signature(factory).parameters
     return _loaded[name]
 
 
+def adapter(name: str) -> str | None:
+    """The library that an environment comes from, if it is named LIBRARY:NAME."""
+    library, colon, _ = name.partition(":")
+    return library if colon and library in ADAPTERS and name not in _targets else None
+
+
+def offered(library: str) -> list[str]:
+    """The names of a library's environments. Raises EarlError if it is not installed."""
+    if library not in ADAPTERS:
+        raise unknown("library", library, ADAPTERS)
+    return [f"{library}:{name}" for name in sorted(_adapter_module(library).names())]
+
+
+def _adapted(library: str, name: str) -> Factory:
+    if library == "verifiers":
+        _check_allowed(name)  # it imports the package of that name
+    factory: Any = None
+    module = _adapter_module(library)
+    with boundary() as fault:
+        factory = module.load(name.partition(":")[2])
+    if fault.message:
+        raise EarlError(f"environment {name!r}: {fault.message}")
+    made: Factory = factory
+    return made
+
+
+def _adapter_module(library: str) -> Any:
+    try:
+        return import_module(f"earl.envs.adapters.{library}")
+    except ImportError as error:
+        raise EarlError(f"{library} cannot be imported ({error}); pip install 'earl[{library}]'") from error
+
+
 def is_path(name: str) -> bool:
-    """Whether a name is an import string, "module:attribute"."""
-    return PATH.fullmatch(name) is not None and name not in _targets
+    """Whether a name is an import string, "module:attribute", or else names code to be imported."""
+    return PATH.fullmatch(name) is not None and name not in _targets and adapter(name) in (None, "verifiers")
 
 
 def is_foreign(name: str) -> bool:
     """Whether an environment comes from an installed package or by its import string."""
-    return name in _installed() or is_path(name)
+    return name in _installed() or is_path(name) or adapter(name) is not None
 
 
 def allow(name: str) -> None:
@@ -171,14 +211,18 @@ def _named(name: str) -> str:
     """The import string that a name is. Raises EarlError if it is none, or is not allowed."""
     if not is_path(name):
         raise unknown("environment", name, names())
+    _check_allowed(name)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # as with `python -m`; last, so that nothing installed is hidden
+    return name
+
+
+def _check_allowed(name: str) -> None:
     if name not in _allowed and name not in _written():
         raise EarlError(
             f"environment {name!r} is code that a recipe names, and you never named it yourself; look at it, and where "
             f"you trust it: earl envs check {name}"
         )
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # as with `python -m`; last, so that nothing installed is hidden
-    return name
 
 
 def _import(name: str, target: str) -> Factory:

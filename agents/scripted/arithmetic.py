@@ -44,7 +44,7 @@ POLICIES: dict[str, Policy] = {"random": anything, "solver": solver, "thinker": 
 
 
 @dataclass(frozen=True, slots=True)
-class ArithmeticAgent:
+class ScriptedAgent:
     """An `Agent` that follows a policy, and with probability `epsilon` takes a random well-formed action instead."""
 
     policy: Policy

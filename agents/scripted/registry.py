@@ -29,8 +29,8 @@ GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*
 
 
 @cache
-def player(name: str, env: str) -> ScriptedPlayer:
-    """Make an opponent for a board game, by NAME[:DEPTH][@EPSILON].
+def player(name: str, env: str) -> ScriptedPlayer | arithmetic.ScriptedAgent:
+    """Make an opponent, by NAME[:DEPTH][@EPSILON]: a board player, or in the game of another library one that acts.
 
     The depth (for minimax only, 4 by default) is in plies; with probability epsilon the player makes a random legal
     move. Raises EarlError for an unknown name or environment, a depth or epsilon out of range, a game that is too large
@@ -38,6 +38,8 @@ def player(name: str, env: str) -> ScriptedPlayer:
     """
     if environments.seats(env) == 1:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
+    if _without_board(env):
+        return _acting("opponent", name, env)
     base, depth, epsilon = _parse(name)
     if base == "minimax":
         plies = DEFAULT_DEPTH if depth is None else _depth(name, depth)
@@ -56,17 +58,26 @@ def agent(name: str, env: str) -> Agent:
     """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
     if environments.seats(env) == 2:
         return player(name, env)
+    return _acting("teacher", name, env)
+
+
+def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
     base, depth, epsilon = _parse(name)
     if base not in names(env):
-        raise unknown("teacher", base, names(env))
+        raise unknown(kind, base, names(env))
     if depth is not None:
-        raise EarlError(f"teacher {name!r}: nobody takes a depth in {env}; write {base!r}")
-    return arithmetic.ArithmeticAgent(_teachers(env)[base], epsilon)
+        raise EarlError(f"{kind} {name!r}: nobody takes a depth in {env}; write {base!r}")
+    return arithmetic.ScriptedAgent(_teachers(env)[base], epsilon)
+
+
+def _without_board(env: str) -> bool:
+    """Whether a game for two is played by its own random actions, not on a board of earl."""
+    return environments.offers(env, "random_action")
 
 
 def names(env: str) -> tuple[str, ...]:
     """The names that `agent` accepts for an environment, without depth and epsilon."""
-    if environments.seats(env) == 1:
+    if environments.seats(env) == 1 or _without_board(env):
         return tuple(sorted(_teachers(env)))
     small = STRATEGIES.keys() - (frozenset() if env in SMALL_ENOUGH else WHOLE_TREE)
     return tuple(sorted({*small, "minimax"}))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from random import Random
 
 from earl.agents.chat import Chat
@@ -165,6 +166,8 @@ def setting(key: str) -> Iterator[None]:
 
 SEEDS = 64
 """Episodes sampled per opponent and seat."""
+MOST_STEPS = 400
+"""Steps of random play in which actions are looked at, per seat."""
 
 
 def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> int | None:
@@ -290,9 +293,10 @@ def _actions(config: Config) -> Iterator[str]:
             if agents:
                 own = agents[seed % len(agents)]
                 yield from _played(registry.make(env, **options, **seat), own, seed, config.agent.thinking)
-            if playable(made := registry.make(env, **options, **seat)):
-                for step in play(made, seed):
-                    yield from step.info.get("legal_actions", ())
+        if playable(made := registry.make(env, **options, **seat)):
+            steps = (step for seed in range(SEEDS) for step in play(made, seed))
+            for step in islice(steps, MOST_STEPS):
+                yield from step.info.get("legal_actions", ())
 
 
 def _played(env: TextEnv, agent: Agent, seed: int, thinking: bool) -> Iterator[str]:

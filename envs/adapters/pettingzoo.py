@@ -1,22 +1,104 @@
-"""The board games as PettingZoo AEC environments: both seats are agents, moves are numbers.
+"""PettingZoo, both ways: its games for two as text environments, such as `pettingzoo:chess_v6`, and the board games of
+earl as PettingZoo AEC environments: both seats are agents, moves are numbers.
 
 from earl.envs.adapters.pettingzoo import env
 game = env("connect4")
 """
 
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pettingzoo
 from gymnasium import logger, spaces
 from numpy.typing import NDArray
 from pettingzoo import AECEnv
 from pettingzoo.utils import wrappers
 
+from earl.envs.adapters.base import Adapted, factory
+from earl.envs.adapters.gymnasium import text_of
 from earl.envs.games import GAMES
 from earl.envs.games.base import Game, State
 from earl.errors import unknown
 
+FAMILIES = ("classic", "butterfly", "atari", "sisl")
 AGENTS = ("player_0", "player_1")
+
+
+class PettingZoo(Adapted):
+    """An observation is the board as the game draws it in text, else its planes as letters; moves are numbers."""
+
+    instructions = "Answer with the number of your move; the numbers that are possible are listed."
+
+    def __init__(self, name: str, seat: int = 0, opponent: Any = None, **options: Any) -> None:
+        super().__init__(seat, opponent)
+        module = _module(name)
+        self._drawn = "ansi" in module.env(**options).metadata.get("render_modes", ())
+        self._env = module.env(**options, render_mode="ansi" if self._drawn else None)
+        self._names = list(self._env.possible_agents)
+
+    def begin(self, seed: int) -> None:
+        self._env.reset(seed=seed)
+        self._total = 0.0
+        self._look()
+
+    def apply(self, action: str) -> None:
+        self._env.step(int(action))
+        self._total += float(self._env.rewards.get(self._names[self.seat], 0.0))
+        self.truncated = all(self._env.truncations.values()) and not any(self._env.terminations.values())
+        self._look()
+
+    def observation(self) -> str:
+        shown = self._env.render() if self._drawn else text_of(self._planes)
+        return str(shown) if self.over() else f"{shown}\nmoves: {' '.join(self._moves)}"
+
+    def total(self) -> float:
+        return self._total
+
+    def over(self) -> bool:
+        ended = self._env.terminations, self._env.truncations
+        return any(any(flags.values()) for flags in ended) or not self._env.agents
+
+    def player(self) -> int:
+        return self._names.index(self._env.agent_selection)
+
+    def actions(self) -> tuple[str, ...]:
+        return self._moves
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _look(self) -> None:
+        """Observe once a turn: it is most of what a large game costs."""
+        over = self.over()
+        agent = self._names[self.seat] if over else self._env.agent_selection
+        seen = self._env.observe(agent)
+        masked = isinstance(seen, dict) and "action_mask" in seen
+        self._planes = seen["observation"] if masked else seen
+        possible = np.flatnonzero(seen["action_mask"]) if masked else range(self._env.action_space(agent).n)
+        self._moves = () if over else tuple(map(str, possible))
+
+
+def _modules() -> dict[str, str]:
+    """The games by the modules that hold them, whether or not what they need is installed."""
+    folders = [Path(pettingzoo.__path__[0], family) for family in FAMILIES]
+    return {path.stem: path.parent.name for folder in folders for path in folder.glob("*_v[0-9]*.py")}
+
+
+def _module(name: str) -> ModuleType:
+    if name not in _modules():
+        raise unknown("game of pettingzoo", name, _modules())
+    return import_module(f"pettingzoo.{_modules()[name]}.{name}")
+
+
+def names() -> list[str]:
+    return list(_modules())
+
+
+def load(name: str) -> Any:
+    return factory(PettingZoo, name, len(_module(name).env().possible_agents))
 
 
 def env(name: str, render_mode: str | None = None) -> AECEnv:

@@ -7,7 +7,7 @@ The environment and the scripted players depend on this file only.
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class State(NamedTuple):
@@ -74,6 +74,7 @@ class Game:
         return tuple([self.actions[move] for move in self.legal(state)])
 
 
+@runtime_checkable
 class Player(Protocol):
     """A player on a board: scripted opponents and teachers."""
 

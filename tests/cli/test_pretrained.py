@@ -119,3 +119,46 @@ def test_tasks_whose_first_prompt_is_too_long_are_counted_and_the_others_learned
     assert said.code == 0, said.err
     assert "episodes ended by a fault of arithmetic, and are not learned from" in said.err
     assert "of evaluation against the tasks ended by a fault, and count as lost: context.limit is 11 tokens" in said.err
+
+
+FOREIGN = [
+    *("openspiel:kuhn_poker", "openspiel:tic_tac_toe", "textarena:GuessTheNumber-v0", "textarena:TicTacToe-v0"),
+    *("reasoning_gym:chain_sum", "reasoning_gym:leg_counting", "pettingzoo:connect_four_v3", "pettingzoo:chess_v6"),
+    *("gymnasium:FrozenLake-v1", "gymnasium:Blackjack-v1", "gymnasium:CartPole-v1", "verifiers:sums_of_verifiers"),
+]
+SUMS = """
+import verifiers.v1 as vf
+
+class Data(vf.TaskData):
+    answer: str
+
+class Sum(vf.Task[Data, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def right(self, trace) -> float:
+        return float(trace.last_reply == self.data.answer)
+
+class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
+    def load(self):
+        yield from (Sum(Data(prompt=f"{n}+1=", answer=str(n + 1)), self.config.task) for n in range(20))
+
+__all__ = ["Sums"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", FOREIGN)
+def test_an_environment_of_another_library_is_trained_on_by_its_name(
+    earl: Callable, model: Path, tmp_path: Path, env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspiel" if env.startswith("openspiel") else env.partition(":")[0])
+    (tmp_path / "sums_of_verifiers.py").write_text(SUMS)
+    monkeypatch.syspath_prepend(tmp_path)
+    small = ["rollout.episodes=8", "rollout.group_size=4", "evaluate.episodes=2", "evaluate.final_episodes=2"]
+    small += ["run.processes=1", "agent.max_turn_tokens=8", "agent.max_turns=6", "context.limit=1900"]
+    settings = [part for setting in small for part in ("--set", setting)]
+    said = earl("train", env, "--model", model, "--steps", "3", *settings, "--runs", tmp_path, "--name", "a")
+    assert said.code == 0, said.err
+    assert "step 3/3" in said.err
+    with Store(RunFolder(tmp_path / "a").database, read_only=True) as store:
+        assert store.metrics()["stop/env_error"] == [(1, 0.0), (2, 0.0), (3, 0.0)]
+    assert earl("audit", "a", "--runs", tmp_path).code == 0

@@ -1,0 +1,68 @@
+"""OpenSpiel's games for one or two players, such as `openspiel:kuhn_poker`; players of one move are taken in turns."""
+
+from random import Random
+from typing import Any
+
+import pyspiel
+
+from earl.envs.adapters.base import Adapted, factory
+from earl.errors import unknown
+
+
+class OpenSpiel(Adapted):
+    """Actions are OpenSpiel's own words for them, which every observation lists."""
+
+    def __init__(self, name: str, seat: int = 0, opponent: Any = None, **parameters: Any) -> None:
+        super().__init__(seat, opponent)
+        self._game = pyspiel.load_game_as_turn_based(name, parameters)
+        kind = self._game.get_type()
+        self._board, self._known = kind.provides_observation_string, kind.provides_information_state_string
+        self.max_turns = self._game.max_game_length()
+        self.instructions = f"The game {kind.long_name}. Answer with one of the listed actions, exactly as written."
+
+    def begin(self, seed: int) -> None:
+        self._nature = Random(seed)
+        self._state = self._game.new_initial_state()
+        self._settle()
+
+    def apply(self, action: str) -> None:
+        self._state.apply_action(self._legal[action])
+        self._settle()
+
+    def observation(self) -> str:
+        seat = self.seat if self.over() else self.player()
+        shown = str(self._state)
+        if self._board or self._known:
+            shown = (self._state.observation_string if self._board else self._state.information_state_string)(seat)
+        return shown if self.over() else f"{shown}\nactions: {', '.join(self._legal)}"
+
+    def total(self) -> float:
+        return float(self._state.returns()[self.seat])
+
+    def over(self) -> bool:
+        return bool(self._state.is_terminal())
+
+    def player(self) -> int:
+        return int(self._state.current_player())
+
+    def actions(self) -> tuple[str, ...]:
+        return tuple(self._legal)
+
+    def _settle(self) -> None:
+        """Draw what chance decides, and name the actions of the player who then moves."""
+        while self._state.is_chance_node():
+            outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
+            self._state.apply_action(self._nature.choices(outcomes, chances)[0])
+        player, state = self._state.current_player(), self._state
+        self._legal = {} if self.over() else {state.action_to_string(player, a): a for a in state.legal_actions()}
+
+
+def names() -> list[str]:
+    kinds = pyspiel.registered_games()
+    return [kind.short_name for kind in kinds if kind.default_loadable and kind.min_num_players <= 2]
+
+
+def load(name: str) -> Any:
+    if name not in names():
+        raise unknown("game of openspiel", name, names())
+    return factory(OpenSpiel, name, pyspiel.load_game(name).num_players())
