@@ -9,16 +9,20 @@
     regex:PATTERN   what the pattern's first group matches, or all of it where it has none
     json:FIELD      a text or number in that field of a JSON object
     tool_call       a <tool_call>…</tool_call> with its tags; in a reply without one, the reply, stripped
+    MODULE:NAME     what this function of yours returns for the reply, None where it has no action. What it raises ends
+                    the episode as a fault. Its attribute `format`, such as "answer: {}", shows where the action stands.
 
 Two places with the same action are one; with different ones the reply is refused.
 """
 
 import json
 import re
+import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from earl.envs import registry
 from earl.errors import EarlError
 
 THINK_OPEN = "<think>"
@@ -89,16 +93,16 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _boxes(text: str) -> Iterator[str]:
-    start = 0
-    while (start := text.find("\\boxed{", start)) >= 0:
-        start += len("\\boxed{")
-        depth = 1
-        for end in range(start, len(text)):
-            depth += (text[end] == "{") - (text[end] == "}")
-            if not depth:
-                yield text[start:end].strip()
-                start = end
-                break
+    opened: list[int] = []
+    found: list[tuple[int, int]] = []
+    for brace in re.finditer("[{}]", text):
+        if brace[0] == "{":
+            opened.append(brace.end())
+        elif opened and text.endswith("\\boxed{", 0, start := opened.pop()):
+            while found and found[-1][0] > start:  # boxes in this box
+                found.pop()
+            found.append((start, brace.start()))
+    yield from (text[start:end].strip() for start, end in found)
 
 
 def _calls(text: str) -> Iterator[str]:
@@ -132,13 +136,25 @@ def _fields(field: str) -> Callable[[str], Iterator[str]]:
     return places
 
 
+def _own(name: str) -> ActionParser:
+    function = registry.plugin("agent.parser", name)
+
+    def places(text: str) -> Iterator[str]:
+        found = function(text)
+        if not isinstance(found, str | None):
+            raise EarlError(f"agent.parser {name} returned {reprlib.repr(found)}; return the action as a str, or None")
+        yield from () if found is None else (found,)
+
+    return ActionParser(places, str(getattr(function, "format", "{}")))
+
+
 PLAIN = {
     "exact": ActionParser(lambda text: iter([text]), "{}"),
     "last_line": ActionParser(_lines, "{}"),
     "boxed": ActionParser(_boxes, "\\boxed{{{}}}"),
     "tool_call": ActionParser(_calls, "{}"),
 }
-KINDS = (*PLAIN, "tag:NAME", "regex:PATTERN", "json:FIELD")
+KINDS = (*PLAIN, "tag:NAME", "regex:PATTERN", "json:FIELD", "MODULE:NAME")
 
 
 @cache
@@ -156,4 +172,6 @@ def parser(name: str) -> ActionParser:
             raise EarlError(f"{rest!r} is no regular expression: {error}") from None
     if kind == "json" and re.fullmatch(r"\w+", rest):
         return ActionParser(_fields(rest), f'{{{{"{rest}": "{{}}"}}}}')
+    if kind not in ("tag", "regex", "json") and registry.is_path(name):
+        return _own(name)
     raise EarlError(f"{name!r} is none of {', '.join(KINDS)}")

@@ -28,6 +28,7 @@ def command(
     from earl.cli.contestants import behind, contestant
     from earl.cli.match_tables import as_objects, match_table
     from earl.cli.text import console, one_line
+    from earl.envs import registry
 
     for broken, message in (
         (len(set(opponents)) < len(opponents), "--opponent names somebody twice; name each opponent once."),
@@ -40,6 +41,8 @@ def command(
     ):
         if broken:
             raise click.UsageError(message)
+    for name in opponents:
+        registry.remember(name)
     rules = None if config is None and not assignments else (config, assignments)
     if server is None:
         config_, judge = contestant(root, player, env, checkpoint, rules)

@@ -42,6 +42,9 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
             under = tree.get(section)
             tree[section] = {**under, **own} if isinstance(under, dict) and isinstance(own, dict) else own
     config = build(override(_set(tree, flags), assignments))
+    for name in config.code:
+        if any(name in assignment for assignment in assignments):
+            registry.remember(name)
     if config.env.name != env:
         raise EarlError(
             f"the recipe is for the environment {config.env.name!r}, not for {env!r}; "

@@ -349,7 +349,8 @@ class AgentConfig(Section):
     """Whether a reply may begin with a <think>…</think> span."""
     parser: str = "exact"
     """Where in a reply the action stands: `exact`: the reply is the action. `last_line`, `boxed`, `tag:NAME`,
-    `regex:PATTERN`, `json:FIELD`, `tool_call`: there; none, or two that differ, breaks the rule."""
+    `regex:PATTERN`, `json:FIELD`, `tool_call`: there; none, or two that differ, breaks the rule.
+    `MODULE:NAME` is a function of yours."""
     instructions: bool = False
     """Whether the conversation begins with the environment's rules in words."""
     system_prompt: str = ""
@@ -465,6 +466,12 @@ class Config(Section):
     track: TrackConfig = TrackConfig()
     placement: PlacementConfig = PlacementConfig()
     selector: SelectorConfig = SelectorConfig()
+
+    @property
+    def code(self) -> list[str]:
+        """Names that may be import strings: of the environment, the parser, teachers and opponents."""
+        met = (self.env.opponents, self.warm_start.opponents, self.evaluate.opponents)
+        return [self.env.name, self.agent.parser, self.warm_start.teacher, *(name for own in met for name in own)]
 
     @property
     def total_steps(self) -> int:

@@ -207,7 +207,7 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     try:
         with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
             config = build(folder.recipe())
-            registry.allow(config.env.name)  # the first process may
+            registry.allow(*config.code)  # the first process may
             train(folder, config, EmbeddedBackend(config, peers), peers, StopRequest(), None)
     except WorkerLost:
         sys.exit(1)  # the lost worker or the first process reports the reason

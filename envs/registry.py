@@ -170,14 +170,14 @@ def is_foreign(name: str) -> bool:
     return name in _installed() or is_path(name) or adapter(name) is not None
 
 
-def allow(name: str) -> None:
-    """Let this process import the environment of an import string."""
-    _allowed.add(name)
+def allow(*names: str) -> None:
+    """Let this process import what these import strings name."""
+    _allowed.update(names)
 
 
 def remember(name: str) -> None:
-    """Let this user's processes import the environment of an import string, which the user has just named, from the
-    first time on that it could be made."""
+    """Let this user's processes import what an import string names, which the user has just named, from the first time
+    on that it could be imported."""
     if is_path(name):
         allow(name)
         _remembered.add(name)
@@ -207,6 +207,14 @@ def _installed() -> Mapping[str, str]:
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
+@cache
+def plugin(kind: str, name: str) -> Any:
+    """What an import string names: a parser, a teacher, an opponent. Raises EarlError where it is not allowed."""
+    found = _import(name, _named(name), kind)
+    _write_down(name)
+    return found
+
+
 def _named(name: str) -> str:
     """The import string that a name is. Raises EarlError if it is none, or is not allowed."""
     if not is_path(name):
@@ -220,12 +228,12 @@ def _named(name: str) -> str:
 def _check_allowed(name: str) -> None:
     if name not in _allowed and name not in _written():
         raise EarlError(
-            f"environment {name!r} is code that a recipe names, and you never named it yourself; look at it, and where "
-            f"you trust it: earl envs check {name}"
+            f"{name!r} is code that a recipe names, and you never named it yourself; look at it, and where you trust "
+            f"it: earl envs check {name}, or for another part of a recipe name it with --set"
         )
 
 
-def _import(name: str, target: str) -> Factory:
+def _import(name: str, target: str, kind: str = "environment") -> Factory:
     module, _, attribute = target.partition(":")
     factory: Any = None
     with boundary() as fault:
@@ -233,7 +241,7 @@ def _import(name: str, target: str) -> Factory:
         inspect.signature(factory)
     if fault.message:
         rule = 'write the target as "module:attribute" of a class or function that can be imported here'
-        raise EarlError(f"environment {name!r}: cannot load {target!r} ({fault.message}); {rule}")
+        raise EarlError(f"{kind} {name!r}: cannot load {target!r} ({fault.message}); {rule}")
     made: Factory = factory
     return made
 

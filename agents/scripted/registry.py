@@ -1,10 +1,12 @@
-"""Scripted players by name: NAME[:DEPTH][@EPSILON], for example "minimax:4" or "heuristic@0.25".
+"""Scripted players by name: NAME[:DEPTH][@EPSILON], for example "minimax:4" or "heuristic@0.25"; MODULE:CLASS is one of
+your own, a `Player` on a board of earl, else an `Agent`.
 
 `player` makes opponents on a board, `agent` makes teachers for any environment.
 """
 
 import re
 from functools import cache, partial
+from typing import Any, cast
 
 from earl.agents.scripted import arithmetic, perfect
 from earl.agents.scripted.base import Agent, ScriptedPlayer, Strategy
@@ -29,7 +31,7 @@ GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*
 
 
 @cache
-def player(name: str, env: str) -> ScriptedPlayer | arithmetic.ScriptedAgent:
+def player(name: str, env: str) -> Any:
     """Make an opponent, by NAME[:DEPTH][@EPSILON]: a board player, or in the game of another library one that acts.
 
     The depth (for minimax only, 4 by default) is in plies; with probability epsilon the player makes a random legal
@@ -38,6 +40,8 @@ def player(name: str, env: str) -> ScriptedPlayer | arithmetic.ScriptedAgent:
     """
     if environments.seats(env) == 1:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
+    if environments.is_path(name):
+        return _own("opponent", name, "act" if _without_board(env) else "move")
     if _without_board(env):
         return _acting("opponent", name, env)
     base, depth, epsilon = _parse(name)
@@ -56,9 +60,18 @@ def player(name: str, env: str) -> ScriptedPlayer | arithmetic.ScriptedAgent:
 @cache
 def agent(name: str, env: str) -> Agent:
     """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
+    if environments.is_path(name):
+        return cast(Agent, _own("teacher", name, "act"))
     if environments.seats(env) == 2:
-        return player(name, env)
+        return cast(Agent, player(name, env))
     return _acting("teacher", name, env)
+
+
+def _own(kind: str, name: str, method: str) -> Any:
+    made = environments.plugin(kind, name)()
+    if not callable(getattr(made, method, None)):
+        raise EarlError(f"{kind} {name!r} has no method {method}(); see Player and Agent in earl.agents.scripted.base")
+    return made
 
 
 def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:

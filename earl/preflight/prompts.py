@@ -269,9 +269,11 @@ def _check_actions(config: Config, chat: Chat) -> int:
 
 def _check_read(config: Config, form: ActionParser, reply: str, action: str) -> None:
     """Raises EarlError when the recipe's parser does not find the action in a reply that keeps to its form."""
-    with suppress(Unreadable):
-        if form.action(parse(reply, thinking=config.agent.thinking).action) == action:
-            return
+    found, what = None, f"agent.parser = {config.agent.parser!r} fails at the reply {reply!r}"
+    with outside(what, "mend it"), suppress(Unreadable):
+        found = form.action(parse(reply, thinking=config.agent.thinking).action)
+    if found == action:
+        return
     raise EarlError(
         f"agent.parser = {config.agent.parser!r} does not read the action {action!r} of {config.env.name} in the reply "
         f"{reply!r}; choose another parser, such as tag:answer"

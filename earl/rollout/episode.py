@@ -157,10 +157,17 @@ class Episode:
         )
         if not completion.finished:
             return self._cut(start)
-        try:
-            action = parser(self.rules.parser).action(reply.action)
-        except Unreadable as error:
-            return self._refuse(start, StopReason.ILLEGAL_ACTION, str(error))
+        action, refused = "", None
+        with boundary() as fault:
+            try:
+                action = parser(self.rules.parser).action(reply.action)
+            except Unreadable as error:
+                refused = str(error)
+        if fault.message:
+            self._turn(start, None, 0.0, 0.0)
+            return self.fail(fault.message)
+        if refused is not None:
+            return self._refuse(start, StopReason.ILLEGAL_ACTION, refused)
         return self._act(start, action)
 
     def phrased(self, reply: str) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from earl.envs import registry
+from earl.runs import trajectories
+from earl.runs.folder import RunFolder
 
 GUEST = Path(__file__).parent / "guest"
 ENV = "gast.welt:Raten"
@@ -39,15 +41,51 @@ def test_a_guest_is_trained_and_read(earl: Callable, tmp_path: Path, user: dict[
     assert "not played" in earl("envs", "check", ENV).out
 
 
+DIGIT = """
+class Digit:
+    def reset(self):
+        return '?'
+    def step(self, action):
+        return '.', float(action == '7'), True, False, {}
+    def random_action(self, rng):
+        return str(rng.randint(0, 9))
+
+def broken(reply):
+    raise KeyError(reply)
+
+CALLS = []
+
+def digit(reply):
+    CALLS.append(reply)
+    if len(CALLS) % 40 == 0:
+        raise RuntimeError("not this one")
+    return reply
+"""
+
+
+def test_a_parser_that_raises_ends_its_episodes_and_not_the_run(
+    earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "digits_parsed.py").write_text(DIGIT)
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "digits_parsed:Digit", "--runs", tmp_path, "--name", "a", "--steps", "2"]
+    own = ["agent.parser='digits_parsed:digit'", "run.keep_trajectories_every=1", "run.processes=1"]
+    said = earl(*line, *(part for each in own for part in ("--set", each)))
+    assert said.code == 0, said.err
+    folder = RunFolder(tmp_path / "a")
+    stored = [trajectories.read(path)[1] for path in folder.trajectories.glob("*.parquet")]
+    faults = {t.error for groups in stored for group in groups for t in group.trajectories if t.error}
+    assert len(faults) == 1
+    assert faults.pop().startswith("RuntimeError: not this one")
+    said = earl(*line[:-3], "b", "--steps", "2", "--set", "agent.parser='digits_parsed:broken'")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "agent.parser = 'digits_parsed:broken' fails at the reply '0': KeyError: '0'" in said.err
+
+
 def test_a_new_model_learns_from_the_format_alone_how_an_action_looks(
     earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "digits_here.py").write_text(
-        "class Digit:\n"
-        "    def reset(self):\n        return '?'\n"
-        "    def step(self, action):\n        return '.', float(action == '7'), True, False, {}\n"
-        "    def random_action(self, rng):\n        return str(rng.randint(0, 9))\n"
-    )
+    (tmp_path / "digits_here.py").write_text(DIGIT)
     monkeypatch.chdir(tmp_path)
     line = ["train", "digits_here:Digit", "--runs", tmp_path, "--steps", "2", "--set", "run.processes=1"]
     said = earl(*line, "--set", "warm_start.steps=10", "--json")
@@ -69,7 +107,7 @@ def test_the_run_of_somebody_else_imports_nothing(
     for command in (["audit", "a"], ["eval", "a", "--episodes", "2"]):
         said = earl(*command, "--runs", tmp_path)
         assert said.code == 2
-        assert f"you never named it yourself; look at it, and where you trust it: earl envs check {ENV}" in said.err
+        assert f"you never named it yourself; look at it, and where you trust it: earl envs check {ENV}, or" in said.err
     assert not (tmp_path / "another").exists()
 
 
@@ -89,7 +127,8 @@ def test_a_guest_is_trained_in_other_processes(
     if "vllm" in str(where):
         pytest.importorskip("vllm", reason="vLLM is an extra")
     settings = [part for setting in where for part in ("--set", setting)]
-    line = ["train", ENV, "--runs", tmp_path, "--name", "a", "--steps", "2", *SHORT, *settings]
+    own = ["--set", "agent.parser='gast.welt:lesen'"]
+    line = ["train", ENV, "--runs", tmp_path, "--name", "a", "--steps", "2", *SHORT, *settings, *own]
     with start(*line, env=user) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err

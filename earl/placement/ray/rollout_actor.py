@@ -44,9 +44,9 @@ from earl.trajectory import Task
 
 
 def _told(recipe: Mapping[str, Any]) -> Config:
-    """The recipe of the run's driver, which may import its environment. Raises EarlError when this node cannot."""
+    """The recipe of the run's driver, whose code may be imported. Raises EarlError when this node cannot."""
     config = build(recipe)
-    registry.allow(config.env.name)
+    registry.allow(*config.code)
     registry.seats(config.env.name)
     return config
 

@@ -25,3 +25,8 @@ class Raten:
         gut = antwort.strip() in (("ja", "对") if self.richtig else ("nein", "错"))
         self.runde += 1
         return self.frage(), 1.0 if gut else -0.1, self.runde == self.runden, False, {}
+
+
+def lesen(reply: str) -> str | None:
+    """Liest eine Antwort."""
+    return reply.strip() or None
