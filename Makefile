@@ -15,7 +15,7 @@ DEV := $(VENV)/.ready-dev
 # A file's tests share what they made, so a file stays in one of the processes; threads of torch would be in their way.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),2) --dist loadfile
 
-EXTRAS := lora mlflow openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
+EXTRAS := lora mlflow notebook openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line
 # vLLM's CPU build pins a build of torch that PyPI lacks, and asks for libraries that have no build for it.
 UNFIT := 'torch>=2.10' $(patsubst %,'%; python_version<"3"',torchaudio torchcodec torchvision triton)

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from earl import evaluate
+from earl import evaluation
 from earl.benchmarks.repeats import interval
 from earl.benchmarks.training import by_arm, by_step, shared
 from earl.config import Config
@@ -73,8 +73,8 @@ def _not_lost(folder: RunFolder, config: Config) -> dict[str, int]:
     latest = checkpoint.latest(folder.checkpoints)
     assert latest is not None, "a run that has ended left a checkpoint"
     player = judge(config, load(latest))
-    asked = evaluate.matches(player.world, OPPONENTS, False, GAMES)
-    results = [evaluate.evaluate(player.world, player.sampler, match) for match in asked]
+    asked = evaluation.matches(player.world, OPPONENTS, False, GAMES)
+    results = [evaluation.evaluate(player.world, player.sampler, match) for match in asked]
     return {name: round(sum(GAMES * (r.win + r.draw) for r in results if r.opponent == name)) for name in OPPONENTS}
 
 

@@ -28,7 +28,7 @@ from earl.rehearsal.plan import RehearsedCluster
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import read_numbers
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 if TYPE_CHECKING:
     from earl.placement.ray.actor_group import Member

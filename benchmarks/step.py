@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from earl import report
+from earl import reports
 from earl.benchmarks.repeats import in_turns, interval
 from earl.benchmarks.training import by_step, recipe, trained
 from earl.config import Config
@@ -120,7 +120,7 @@ def _checks(config: Config) -> dict[str, float]:
             folder = trained(Path(root), "benchmark", config)
         whole = sum(seconds for points in read_numbers(folder.database).timings.values() for _, seconds in points)
         with timed() as reporting:
-            report.write(folder)
+            reports.write(folder)
         began = time.perf_counter()
         command = [sys.executable, "-m", "earl.cli.main", "report", str(folder.path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -10,7 +10,7 @@ from earl.errors import EarlError
 from earl.recipe import build, dump, load_toml, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.tables import Series
-from earl.train import run as train
+from earl.trainer import run as train
 
 ASIDE = ("evaluate", "checkpoint")
 """Stages that are not part of a step."""

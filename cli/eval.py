@@ -24,7 +24,7 @@ def command(
     root: Path,
     as_json: bool,
 ) -> None:
-    from earl import evaluate
+    from earl import evaluation
     from earl.cli.contestants import behind, contestant
     from earl.cli.match_tables import as_objects, match_table
     from earl.cli.text import console, one_line
@@ -48,8 +48,8 @@ def command(
         config_, judge = contestant(root, player, env, checkpoint, rules)
     else:
         config_, judge = behind(server, player, model, env, rules)
-    planned = evaluate.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
-    results = [evaluate.evaluate(judge.world, judge.sampler, match, seed) for match in planned]
+    planned = evaluation.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
+    results = [evaluation.evaluate(judge.world, judge.sampler, match, seed) for match in planned]
     for result in results:
         if len(result.faults) == result.episodes:
             raise EarlError(f"all {result.episodes} episodes ended by a fault: {result.faults[0]}")

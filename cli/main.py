@@ -1,6 +1,6 @@
 """The command `earl`: each subcommand is one file, imported when it is called.
 
-    earl train … ─▶ earl.cli.train:command ─▶ earl.train     results to stdout, progress to stderr
+    earl train … ─▶ earl.cli.train:command ─▶ earl.trainer     results to stdout, progress to stderr
 
 Only here does an EarlError become one line on stderr and exit code 2.
 """

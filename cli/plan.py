@@ -193,7 +193,7 @@ def plans(asked: Sequence[Question], price: float | None, page: Path | None, as_
     """Plan for every cluster and print the plans, with a comparison if there are several. `price` is of a GPU-hour."""
     found = [plan(one) for one in asked]
     if page:
-        from earl.report.planning import write
+        from earl.reports.planning import write
 
         write(page, found, price)
     if as_json:

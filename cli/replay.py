@@ -20,7 +20,7 @@ from earl.cli.text import clean, console, one_line, table
 from earl.envs import registry
 from earl.errors import EarlError, boundary
 from earl.recipe import build
-from earl.report.data import Decoder, model_facts
+from earl.reports.data import Decoder, model_facts
 from earl.runs import trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of

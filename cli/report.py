@@ -12,12 +12,12 @@ from earl.cli.text import clean
 def command(
     run: tuple[str, ...], out: Path | None, folder: Path | None, formats: tuple[str, ...], root: Path, as_json: bool
 ) -> None:
-    from earl import report
+    from earl import reports
     from earl.cli.players import need_run
 
     folders = [need_run(root, name) for name in dict.fromkeys(run)]
-    page = report.write(*folders, out=out)
-    tables = report.write_tables(*folders, to=folder, formats=formats) if folder else []
+    page = reports.write(*folders, out=out)
+    tables = reports.write_tables(*folders, to=folder, formats=formats) if folder else []
     if as_json:
         return print_json({"report": str(page), "tables": [str(path) for path in tables]})
     if folder:

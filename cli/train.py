@@ -1,10 +1,12 @@
 """`earl train`: recipe ─▶ preflight ─▶ run folder ─▶ training ─▶ evaluation and report."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import click
 
+from earl.cli.main import INTERRUPTED
 from earl.cli.options import SETTINGS, declared, settings
 
 
@@ -56,4 +58,5 @@ def command(
     if dry_run:
         training.show(job, as_json, [*origins(recipe, config, paths, assignments)] if recipe else [])
     else:
-        ctx.exit(training.carry_out(job, as_json))
+        _, finished = training.carry_out(job, partial(training.conclude, as_json=as_json))
+        ctx.exit(0 if finished else INTERRUPTED)

@@ -4,19 +4,18 @@ folder, lock, training, progress output, final evaluation and report.
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from earl import preflight, report
-from earl import train as trainer
-from earl.cli.main import INTERRUPTED
+from earl import preflight, reports, trainer
 from earl.cli.match_tables import as_objects, in_short, match_table
 from earl.cli.options import print_json
 from earl.cli.players import need_run, same_env
@@ -240,7 +239,7 @@ class Watch:
             TextColumn("{task.fields[numbers]}", markup=False),
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not (self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets"))),
         )
         self._task = self.bar.add_task("training", total=total_steps, completed=begun, numbers="")
 
@@ -275,13 +274,14 @@ class Watch:
         self.say("stopping after this step; Ctrl-C again stops at once")
 
 
-def carry_out(job: TrainingJob, as_json: bool) -> int:
+def carry_out(job: TrainingJob, conclude: Callable[[RunFolder], object]) -> tuple[RunFolder, bool]:
+    """Train; returns the run's folder, and whether it is finished. `conclude` is called at the end, for the report."""
     if job.plan is None:
         assert job.folder is not None
         click.echo(_is_finished(job), err=True)
         with lock(job.folder):  # also removes leftovers of a killed process
-            _conclude(job.folder, as_json)
-        return 0
+            conclude(job.folder)
+        return job.folder, True
     folder = job.folder or _created(job)
     with lock(folder), _nothing_unbegun(folder, created=job.folder is None), signing.signed_run(folder):
         whole, aside = checkpoint.fall_back(folder.checkpoints)
@@ -305,8 +305,8 @@ def carry_out(job: TrainingJob, as_json: bool) -> int:
     if not progress.finished:
         done = f"stopped after step {progress.step} of {job.config.total_steps}"
         click.echo(f"{done}; continue with: {_resume_line(folder)}", err=True)
-    _conclude(folder, as_json)
-    return 0 if progress.finished else INTERRUPTED
+    conclude(folder)
+    return folder, progress.finished
 
 
 def _created(job: TrainingJob) -> RunFolder:
@@ -347,8 +347,9 @@ def _unbegun(folder: RunFolder) -> bool:
     return True
 
 
-def _conclude(folder: RunFolder, as_json: bool) -> None:
-    path, summary = report.write(folder), summarize(folder)
+def conclude(folder: RunFolder, as_json: bool) -> None:
+    """Write the report, and print the last evaluation."""
+    path, summary = reports.write(folder), summarize(folder)
     results = [match.result for match in summary.matches]
     if as_json:
         where = {"run": folder.name, "path": str(folder.path), "report": str(path), "steps": summary.step}

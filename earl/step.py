@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from earl import evaluate
+from earl import evaluation
 from earl.config import Config
 from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
@@ -61,7 +61,7 @@ class Progress:
 
     def better(self, results: Sequence[MatchResult]) -> bool:
         """Whether results are the best so far; if so, they are remembered."""
-        strength = evaluate.strength(results)
+        strength = evaluation.strength(results)
         if strength <= self.best:
             return False
         self.best, self.best_step = strength, self.step

@@ -36,6 +36,7 @@ _targets: dict[str, str | Factory] = {
     "connect4": "earl.envs.games.env:connect4",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
 }
+_EARLS = frozenset(_targets)
 ADAPTERS = ("gymnasium", "openspiel", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
 """Libraries whose environments are named LIBRARY:NAME, each with a module of that name in `earl.envs.adapters`."""
 ENTRY_POINTS = "earl.environments"
@@ -65,11 +66,13 @@ class Spec:
     observation: str
 
 
-def register(name: str, target: Target) -> Target:
-    """Add an import string "module:attribute" or a factory, and return it. Raises EarlError if the name is taken."""
-    if _targets.get(name, target) is not target:
+def register(name: str, target: Target, again: bool = False) -> Target:
+    """Add an import string "module:attribute" or a factory, and return it. Raises EarlError if the name is earl's, or
+    is taken and not given `again`."""
+    if _targets.get(name, target) is not target and (name in _EARLS or not again):
         raise EarlError(f"environment {name!r} is registered already; choose another name")
     _targets[name] = target
+    _loaded.pop(name, None)
     return target
 
 
@@ -166,8 +169,8 @@ def is_path(name: str) -> bool:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an environment comes from an installed package or by its import string."""
-    return name in _installed() or is_path(name) or adapter(name) is not None
+    """Whether a known environment is none of earl's."""
+    return name not in _EARLS
 
 
 def allow(*names: str) -> None:

@@ -6,13 +6,13 @@ from math import fsum, sqrt
 
 import pytest
 
-from earl import evaluate
+from earl import evaluation
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import player
 from earl.envs.games.base import State
 from earl.envs.games.tictactoe import TICTACTOE as GAME
 from earl.errors import EarlError
-from earl.evaluate import ANY, Match, matches, strength
+from earl.evaluation import ANY, Match, matches, strength
 from earl.matches import MatchResult
 from earl.rollout.episode import Rules
 from earl.rollout.prompt import Completion
@@ -98,7 +98,7 @@ POLICIES = [lowest, always_nine, perfect_move]
 @pytest.mark.parametrize("opponent", OPPONENTS)
 @pytest.mark.parametrize("choose", POLICIES)
 def test_exact_fractions_equal_a_plain_recursion(world, chat, choose, opponent, seat):
-    result = evaluate.evaluate(world, Table(chat, choose), Match(opponent, seat, exact=True))
+    result = evaluation.evaluate(world, Table(chat, choose), Match(opponent, seat, exact=True))
     expected = leaves(choose, seat, opponent)
     assert result.episodes == len(expected)
     assert fsum(p for _, p in expected) == pytest.approx(1)
@@ -112,7 +112,7 @@ def test_exact_fractions_equal_a_plain_recursion(world, chat, choose, opponent, 
 @pytest.mark.parametrize("seat", [0, 1])
 @pytest.mark.parametrize("choose", POLICIES)
 def test_any_counts_every_leaf_alike(world, chat, choose, seat):
-    result = evaluate.evaluate(world, Table(chat, choose), Match(ANY, seat, exact=True))
+    result = evaluation.evaluate(world, Table(chat, choose), Match(ANY, seat, exact=True))
     counted = Counter(outcome for outcome, _ in leaves(choose, seat, ANY))
     assert result.episodes == counted.total()
     assert result.win == pytest.approx(counted["win"] / counted.total())
@@ -125,13 +125,13 @@ def test_any_counts_every_leaf_alike(world, chat, choose, seat):
 def test_every_leaf_is_played_exactly_once_with_its_probability(world, chat, monkeypatch, opponent, seat):
     scripts = []
 
-    class Noted(evaluate.Script):
+    class Noted(evaluation.Script):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             scripts.append(self)
 
-    monkeypatch.setattr(evaluate, "Script", Noted)
-    played, weights = evaluate._enumerate(world, Table(chat, lowest), Match(opponent, seat, exact=True))
+    monkeypatch.setattr(evaluation, "Script", Noted)
+    played, weights = evaluation._enumerate(world, Table(chat, lowest), Match(opponent, seat, exact=True))
     # The agent's moves follow from the opponent's, so the opponent's choices name the leaf.
     assert len({tuple(script.path) for script in scripts}) == len(scripts) == len(played)
     assert all(trajectory.stop is StopReason.FINISHED for trajectory in played)
@@ -141,18 +141,18 @@ def test_every_leaf_is_played_exactly_once_with_its_probability(world, chat, mon
 
 
 def test_waves_do_not_show(world, chat, monkeypatch):
-    whole = evaluate.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
-    monkeypatch.setattr(evaluate, "WAVE", 7)
-    again = evaluate.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
+    whole = evaluation.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
+    monkeypatch.setattr(evaluation, "WAVE", 7)
+    again = evaluation.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
     assert (again.episodes, again.win) == (whole.episodes, pytest.approx(whole.win))
-    assert evaluate.evaluate(world, Table(chat, lowest), Match("random", 1, episodes=20)).episodes == 20
+    assert evaluation.evaluate(world, Table(chat, lowest), Match("random", 1, episodes=20)).episodes == 20
 
 
 def test_perfect_play_never_loses_to_anybody(world, chat):
     for seat in (0, 1):
-        result = evaluate.evaluate(world, Table(chat, perfect_move), Match(ANY, seat, exact=True))
+        result = evaluation.evaluate(world, Table(chat, perfect_move), Match(ANY, seat, exact=True))
         assert (result.loss, result.illegal) == (0, 0)
-        drawn = evaluate.evaluate(world, Table(chat, perfect_move), Match("perfect", seat, exact=True))
+        drawn = evaluation.evaluate(world, Table(chat, perfect_move), Match("perfect", seat, exact=True))
         assert drawn.draw == pytest.approx(1)
 
 
@@ -160,8 +160,8 @@ def test_perfect_play_never_loses_to_anybody(world, chat):
 @pytest.mark.parametrize("seat", [0, 1])
 def test_samples_come_near_the_exact_fraction(world, chat, opponent, seat):
     table, games = Table(chat, lowest), 2000
-    exact = evaluate.evaluate(world, table, Match(opponent, seat, exact=True))
-    sampled = evaluate.evaluate(world, table, Match(opponent, seat, episodes=games), seed=3)
+    exact = evaluation.evaluate(world, table, Match(opponent, seat, exact=True))
+    sampled = evaluation.evaluate(world, table, Match(opponent, seat, episodes=games), seed=3)
     assert (sampled.episodes, sampled.exact) == (games, False)
     for outcome in ("win", "draw", "loss"):
         share = getattr(exact, outcome)
@@ -170,7 +170,8 @@ def test_samples_come_near_the_exact_fraction(world, chat, opponent, seat):
 
 def test_samples_are_the_seeds(world, chat):
     first, same, other = (
-        evaluate.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=300), seed=seed) for seed in (1, 1, 2)
+        evaluation.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=300), seed=seed)
+        for seed in (1, 1, 2)
     )
     assert first == same
     assert first != other
@@ -189,7 +190,7 @@ def test_a_match_for_every_opponent_and_seat(world):
 def test_a_task_is_its_own_match(chat):
     world = EpisodeFactory("arithmetic", {}, chat, Rules(max_turn_tokens=40, context_limit=300))
     (match,) = matches(world, [], exact=False, episodes=6)
-    result = evaluate.evaluate(world, Table(chat, lambda _: "0"), match)
+    result = evaluation.evaluate(world, Table(chat, lambda _: "0"), match)
     assert (result.opponent, result.seat, result.episodes) == ("", 0, 6)
     assert result.win + result.loss == pytest.approx(1)
 
@@ -206,9 +207,9 @@ def test_combinations_that_mean_nothing_are_refused(world, chat):
 
 
 def test_a_tree_that_is_too_large_is_refused(world, chat, monkeypatch):
-    monkeypatch.setattr(evaluate, "MAX_LEAVES", 50)
+    monkeypatch.setattr(evaluation, "MAX_LEAVES", 50)
     with pytest.raises(EarlError, match="more than 50 leaves; leave out --exact"):
-        evaluate.evaluate(world, Table(chat, lowest), Match("random", 0, exact=True))
+        evaluation.evaluate(world, Table(chat, lowest), Match("random", 0, exact=True))
 
 
 def test_a_failing_environment_is_named(world, chat, monkeypatch):
@@ -216,7 +217,7 @@ def test_a_failing_environment_is_named(world, chat, monkeypatch):
         raise RuntimeError("no board")
 
     monkeypatch.setattr("earl.envs.games.env.BoardGameEnv.step", fail)
-    result = evaluate.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=3))
+    result = evaluation.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=3))
     assert (result.loss, len(result.faults)) == (1.0, 3)
     assert result.faults[0].startswith("RuntimeError: no board")
 

@@ -24,7 +24,7 @@ def house(tmp_path: Path) -> Path:
     ("module", "line", "complaint"),
     [
         ("envs/planted.py", "import earl.agents.chat", "earl.envs is not allowed to import earl.agents"),
-        ("envs/games/planted.py", "from earl import train", "earl.envs is not allowed to import earl.train"),
+        ("envs/games/planted.py", "from earl import trainer", "earl.envs is not allowed to import earl.trainer"),
         (
             "earl/rollout/planted.py",
             "import earl.engine",

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from earl import evaluate
+from earl import evaluation
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
 from earl.engine.sampler import Probe, Sampler
-from earl.evaluate import Match
+from earl.evaluation import Match
 from earl.group import Group
 from earl.matches import MatchResult
 from earl.rollout.drivers import Greedy, play
@@ -70,7 +70,7 @@ class RolloutFragment:
         sample(invention, self.sampler, numbers, self.config.rollout.group_size, seed)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        return [evaluate.evaluate(self.world, Greedy(self.sampler), match) for match in matches]
+        return [evaluation.evaluate(self.world, Greedy(self.sampler), match) for match in matches]
 
     def limit(self, tokens: int) -> None:
         self.world = limited(self.world, tokens)

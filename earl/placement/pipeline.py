@@ -17,7 +17,7 @@ from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.errors import OutOfMemory
-from earl.evaluate import Match
+from earl.evaluation import Match
 from earl.group import Group, GroupOf, PlayedGroups
 from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split

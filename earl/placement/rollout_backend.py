@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from earl.batch import Rows
 from earl.errors import EarlError
-from earl.evaluate import Match
+from earl.evaluation import Match
 from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment

@@ -17,7 +17,7 @@ from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
 from earl.errors import EarlError, boundary
-from earl.evaluate import ANY, matches
+from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import world_of
 from earl.recipe import made_by_earl

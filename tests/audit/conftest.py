@@ -13,7 +13,7 @@ from earl.placement.peers import Peers
 from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 torch.set_num_threads(1)
 

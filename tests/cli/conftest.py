@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from earl import train as trainer
+from earl import trainer
 from earl.cli.main import run
 from earl.recipe import build, dump, load_toml
 from earl.runs import checkpoint

@@ -238,7 +238,7 @@ def test_a_run_whose_checkpoints_are_gone_is_never_removed(
     shutil.rmtree(run / "checkpoints")
     (run / "thesis.tex").write_text("mine")
     before = files(run)
-    monkeypatch.setattr("earl.train.run", fail)
+    monkeypatch.setattr("earl.trainer.run", fail)
     said = earl("train", "--resume", "again", "--runs", tmp_path)
     assert_refused(said, "error: the disk failed\n")
     assert set(before) <= set(files(run))

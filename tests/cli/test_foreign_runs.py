@@ -59,8 +59,8 @@ MODULES = (
     "earl.cli.replay",
     "earl.cli.replay",
     "earl.cli.training",
-    "earl.evaluate",
-    "earl.report",
+    "earl.evaluation",
+    "earl.reports",
 )
 ALLOWED = {"runs": {0}, "report": {0, 2}, "audit": {0, 1, 2}}
 

@@ -23,7 +23,7 @@ from earl.engine.model import load, make, outline, shape, tokenizer_of
 from earl.engine.served import served
 from earl.engine.source import folder_of
 from earl.errors import EarlError
-from earl.report.data import model_facts
+from earl.reports.data import model_facts
 from earl.runs.storage import step_name
 
 READERS = {

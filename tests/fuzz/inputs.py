@@ -277,7 +277,7 @@ def database(random: Random, place: Place) -> None:
 
 def checkpoint(random: Random, place: Place) -> None:
     """A checkpoint's plan, mostly vouched for."""
-    from earl.report.data import model_facts
+    from earl.reports.data import model_facts
     from earl.runs.folder import RunFolder
     from earl.runs.summary import chosen_checkpoint, context_limit
 
@@ -311,7 +311,7 @@ def shown(random: Random, place: Place) -> None:
     """Text that is shown to somebody."""
     from earl.cli.live.canvas import safe
     from earl.cli.text import clean, one_line
-    from earl.report.html import shown, shown_line, visible
+    from earl.reports.html import shown, shown_line, visible
 
     said = "".join(text(random) for _ in range(random.randrange(1, 5)))
     for show in (clean, one_line, visible, shown, shown_line, safe):

@@ -7,7 +7,7 @@ import torch
 
 from earl.engine.model import make
 from earl.engine.samplers import make_sampler
-from earl.evaluate import matches
+from earl.evaluation import matches
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.fragment import RolloutFragment
 from earl.rollout.tasks import draw

@@ -18,7 +18,7 @@ from earl.rollout.prompt import Completion, Prompt
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},

@@ -15,7 +15,7 @@ from earl.recipe import build, dump, override
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 ROOT = Path(__file__).parents[2]
 LOSING_HOSTS = """

@@ -16,7 +16,7 @@ from earl.placement.rollout_backend import PeerPlayers
 from earl.recipe import build, dump, override
 from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
-from earl.train import evaluate_matches, train
+from earl.trainer import evaluate_matches, train
 
 SHORT = ["run.steps=4", "warm_start.steps=3", "rollout.episodes=32"]
 FOUR = [*SHORT, "placement.kind=disaggregated", "placement.samplers=4", "placement.heartbeat_seconds=5"]

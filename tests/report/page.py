@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from earl import report
+from earl import reports
 from earl.runs.folder import RunFolder
 
 
@@ -61,7 +61,7 @@ class Page(HTMLParser):
 
 
 def write(folder: RunFolder) -> Page:
-    path = report.write(folder)
+    path = reports.write(folder)
     assert path == folder.report
     assert not [leftover for leftover in folder.path.iterdir() if leftover.name.endswith(".tmp")]
     return Page(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from earl import report
+from earl import reports
 from tests.report.chromium import Browser, started
 
 CHOSEN = "document.querySelector('[aria-selected=true]')"
@@ -28,7 +28,7 @@ def only(page: Path, asked: set[str]) -> bool:
 
 @pytest.mark.slow
 def test_the_page_draws_its_plots_and_stays_offline(runs: Any, browser: Browser, record_property: Any) -> None:
-    page = report.write(runs.long())
+    page = reports.write(runs.long())
     browser.open(page)
     drawn = browser.ask(
         "return [...document.querySelectorAll('.plot.drawn')].map(p => p.querySelectorAll('svg').length)"
@@ -47,7 +47,7 @@ def test_the_page_draws_its_plots_and_stays_offline(runs: Any, browser: Browser,
 
 @pytest.mark.slow
 def test_plots_can_be_used(runs: Any, browser: Browser) -> None:
-    browser.open(report.write(runs.run()))
+    browser.open(reports.write(runs.run()))
     table = browser.ask(
         "const d = document.querySelector('[data-table=\"strength-0\"]'); d.open = true;"
         "return new Promise(done => setTimeout(() => done(d.querySelector('table').innerText), 200))"
@@ -77,7 +77,7 @@ def test_plots_can_be_used(runs: Any, browser: Browser) -> None:
 
 @pytest.mark.slow
 def test_both_themes_colour_page_and_plots(runs: Any, browser: Browser) -> None:
-    browser.open(report.write(runs.run()))
+    browser.open(reports.write(runs.run()))
     colors = (
         "return [getComputedStyle(document.body).backgroundColor,"
         "document.querySelector('.plot.drawn').layout.paper_bgcolor, document.getElementById('theme').innerText]"
@@ -100,7 +100,7 @@ def test_both_themes_colour_page_and_plots(runs: Any, browser: Browser) -> None:
 
 @pytest.mark.slow
 def test_episodes_are_filtered_sorted_and_walked_through(runs: Any, browser: Browser) -> None:
-    browser.open(report.write(runs.run()))
+    browser.open(reports.write(runs.run()))
     assert browser.ask(COUNT) == "48 episodes"
     browser.choose("[data-filter=outcome]", "loss")
     assert browser.ask(COUNT) == "16 of 48 episodes"
@@ -132,7 +132,7 @@ def test_episodes_are_filtered_sorted_and_walked_through(runs: Any, browser: Bro
 
 @pytest.mark.slow
 def test_an_episode_shows_boards_and_colours(runs: Any, browser: Browser) -> None:
-    browser.open(report.write(runs.run()))
+    browser.open(reports.write(runs.run()))
     labels = browser.ask(
         "return [...document.querySelectorAll('#episode .board')].map(b => b.getAttribute('aria-label'))"
     )
@@ -160,7 +160,7 @@ def test_an_episode_shows_boards_and_colours(runs: Any, browser: Browser) -> Non
 
 @pytest.mark.slow
 def test_runs_are_compared(runs: Any, browser: Browser) -> None:
-    page = report.write(runs.run(name="a"), runs.run(name="b", until=45, final=False))
+    page = reports.write(runs.run(name="a"), runs.run(name="b", until=45, final=False))
     browser.open(page)
     browser.choose('[data-choices="strength-0"]', "2")
     seen = "return document.getElementById('plot-strength-0').data.filter(t => t.visible).map(t => t.meta.choice)"
@@ -174,7 +174,7 @@ def test_runs_are_compared(runs: Any, browser: Browser) -> None:
 
 @pytest.mark.slow
 def test_nothing_hostile_runs(runs: Any, browser: Browser, hostile_texts: list[str]) -> None:
-    page = report.write(runs.hostile(hostile_texts))
+    page = reports.write(runs.hostile(hostile_texts))
     browser.open(page)
     assert browser.ask("return window.harmed || null") is None
     for place in range(len(hostile_texts)):  # every episode, in every colour, with its numbers
@@ -202,7 +202,7 @@ def test_nothing_hostile_runs(runs: Any, browser: Browser, hostile_texts: list[s
 def test_a_narrow_screen_needs_no_scrolling_sideways(runs: Any, browser: Browser) -> None:
     browser.command("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=True)
     try:
-        browser.open(report.write(runs.run()))
+        browser.open(reports.write(runs.run()))
         assert browser.ask("return document.documentElement.scrollWidth") == 420
     finally:
         browser.command("Emulation.clearDeviceMetricsOverride")

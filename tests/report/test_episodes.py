@@ -5,8 +5,8 @@ import numpy as np
 
 from earl.envs import registry
 from earl.envs.base import Board
-from earl.report.data import Decoder, StoredEpisode, choose
-from earl.report.episodes import AUTHORS, MAX_TURNS, Room, episode
+from earl.reports.data import Decoder, StoredEpisode, choose
+from earl.reports.episodes import AUTHORS, MAX_TURNS, Room, episode
 from earl.trajectory import Author, Outcome, StopReason, TrainingRecord, Trajectory
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from earl import report
+from earl import reports
 from earl.errors import EarlError
-from earl.report.export import Table, export
+from earl.reports.export import Table, export
 from earl.runs.folder import RunFolder
 
 
@@ -20,7 +20,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_every_table_is_written_in_both_formats(runs: Any, tmp_path: Path) -> None:
-    written = report.write_tables(runs.run(), to=tmp_path / "tables")
+    written = reports.write_tables(runs.run(), to=tmp_path / "tables")
     names = {path.stem for path in written}
     assert {"metrics", "timings", "matches", "events", "contexts", "episodes"} <= names, "what was recorded"
     assert {"strength-0", "reward", "context-window", "authors-0", "heat-0", "forecast", "memory", "time"} <= names
@@ -32,7 +32,7 @@ def test_every_table_is_written_in_both_formats(runs: Any, tmp_path: Path) -> No
 
 
 def test_the_numbers_behind_a_plot(runs: Any, tmp_path: Path) -> None:
-    report.write_tables(runs.run(), to=tmp_path, formats=["csv"])
+    reports.write_tables(runs.run(), to=tmp_path, formats=["csv"])
     last = rows(tmp_path / "context-window.csv")[-1]
     assert last == {
         "step": "60",
@@ -50,7 +50,7 @@ def test_the_numbers_behind_a_plot(runs: Any, tmp_path: Path) -> None:
 
 
 def test_several_runs_share_their_tables(runs: Any, tmp_path: Path) -> None:
-    report.write_tables(runs.run(name="a"), runs.run(name="b", limit=200), to=tmp_path, formats=["csv"])
+    reports.write_tables(runs.run(name="a"), runs.run(name="b", limit=200), to=tmp_path, formats=["csv"])
     assert {row["run"] for row in rows(tmp_path / "metrics.csv")} == {"a", "b"}
     assert {"key": "context.limit", "a": "120", "b": "200"} in rows(tmp_path / "recipes.csv")
     assert "wins: a" in rows(tmp_path / "strength-0.csv")[0]
@@ -68,7 +68,7 @@ def test_text_that_looks_like_a_formula_is_none_for_a_spreadsheet(tmp_path: Path
 
 def test_a_run_whose_folder_has_no_utf_8_name_is_exported(runs: Any, tmp_path: Path) -> None:
     odd = runs.run(name="a").path.rename(tmp_path / os.fsdecode(b"caf\xe9"))
-    report.write_tables(RunFolder(odd), runs.run(name="b", limit=200), to=tmp_path / "tables")
+    reports.write_tables(RunFolder(odd), runs.run(name="b", limit=200), to=tmp_path / "tables")
     assert set(pq.read_table(tmp_path / "tables" / "events.parquet")["run"].to_pylist()) == {"caf\\udce9", "b"}
     assert "caf\\udce9" in pq.read_table(tmp_path / "tables" / "recipes.parquet").column_names
     assert rows(tmp_path / "tables" / "events.csv")[0]["run"].startswith("caf")

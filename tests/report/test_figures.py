@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from earl.report import context_plots, figures
-from earl.report.data import RunData, gather
-from earl.report.figures import MAX_POINTS, plain, thin
-from earl.report.results import enlarged_range, strength_figures
+from earl.reports import context_plots, figures
+from earl.reports.data import RunData, gather
+from earl.reports.figures import MAX_POINTS, plain, thin
+from earl.reports.results import enlarged_range, strength_figures
 
 
 def spec(listed: list[figures.Figure], name: str) -> dict[str, Any]:

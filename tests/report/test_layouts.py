@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from earl import report
-from earl.report.data import gather
-from earl.report.page import changes, layout_figures
+from earl import reports
+from earl.reports.data import gather
+from earl.reports.page import changes, layout_figures
 from earl.runs.store import Store
 from earl.runs.tables import RecordedDecision
 
@@ -42,14 +42,14 @@ def test_only_changes_are_told_with_why(runs: Any) -> None:
 
 
 def test_the_page_has_the_section_where_something_was_decided(runs: Any) -> None:
-    page = report.write(decided(runs.run())).read_text()
+    page = reports.write(decided(runs.run())).read_text()
     assert 'id="layouts"' in page and 'href="#layouts"' in page
     assert "does not fit &lt;b&gt;contexts&lt;/b&gt; of 130 tokens" in page
-    plain = report.write(runs.run(name="plain")).read_text()
+    plain = reports.write(runs.run(name="plain")).read_text()
     assert 'id="layouts"' not in plain
 
 
 def test_several_runs_have_a_timeline_each(runs: Any) -> None:
     folders = [decided(runs.run(name=name)) for name in ("one", "two")]
     assert len(layout_figures([gather(folder) for folder in folders])) == 2
-    assert 'id="layouts"' in report.write(*folders).read_text()
+    assert 'id="layouts"' in reports.write(*folders).read_text()

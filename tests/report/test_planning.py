@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from earl.planner.plan import plan
-from earl.report.planning import map_figure, memory_figure, speed_figure, step_figure
+from earl.reports.planning import map_figure, memory_figure, speed_figure, step_figure
 from tests.planner.asked import asked
 
 FOUND = plan(asked(contexts="1024,32768", responses="8,128"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from earl import report
+from earl import reports
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs.folder import RunFolder
@@ -131,7 +131,7 @@ def test_episodes_that_do_not_fit_are_shown_in_part(
     runs.episodes(folder, 100, [make_episode([("board " * 40, "x" * 300)] * 4)])
     whole = write(folder).packed("stored")["episodes"][0]
     assert "cut" not in whole["turns"][0]["reply"]
-    monkeypatch.setattr("earl.report.episodes.BUDGET", 2000)
+    monkeypatch.setattr("earl.reports.episodes.BUDGET", 2000)
     part = write(folder).packed("stored")["episodes"][0]
     assert part["turns"][0]["reply"]["cut"][1] == 261  # 300 and a mark; 40 are shown at least
 
@@ -147,17 +147,17 @@ def test_a_folder_that_refuses(runs: Any) -> None:
     folder = runs.empty()
     folder.path.chmod(0o500)
     with pytest.raises(EarlError, match="refused"):
-        report.write(folder)
+        reports.write(folder)
 
 
 def test_a_folder_that_has_vanished(runs: Any) -> None:
     with pytest.raises(EarlError, match="vanished"):
-        report.write(RunFolder(runs.root / "nowhere"))
+        reports.write(RunFolder(runs.root / "nowhere"))
 
 
 def test_several_runs_stand_side_by_side(runs: Any) -> None:
     first, second = runs.run(name="a"), runs.run(name="b", until=45, final=False, limit=200)
-    path = report.write(first, second)
+    path = reports.write(first, second)
     assert path == runs.root / "report-a-b.html"
     page = Page(path)
     results, recipe = section(page, "results"), section(page, "recipe")
@@ -177,15 +177,15 @@ def test_several_runs_stand_side_by_side(runs: Any) -> None:
 
 def test_a_page_may_lie_elsewhere(runs: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    assert report.write(runs.run(), out=path) == path
+    assert reports.write(runs.run(), out=path) == path
     assert path.is_file()
 
 
 def test_a_report_needs_no_torch(runs: Any) -> None:
     folder = runs.run()
     script = (
-        "import sys; from pathlib import Path; from earl import report; from earl.runs.folder import RunFolder\n"
-        f"report.write(RunFolder(Path({str(folder.path)!r})))\n"
+        "import sys; from pathlib import Path; from earl import reports; from earl.runs.folder import RunFolder\n"
+        f"reports.write(RunFolder(Path({str(folder.path)!r})))\n"
         "print(sorted({'torch', 'transformers', 'ray', 'vllm'} & set(sys.modules)))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

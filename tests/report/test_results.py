@@ -1,8 +1,8 @@
 from typing import Any
 
 from earl.matches import BOTH_SEATS, MatchResult
-from earl.report.data import gather
-from earl.report.results import cell, opponent_name, pairings, phases, result_at, seats_of
+from earl.reports.data import gather
+from earl.reports.results import cell, opponent_name, pairings, phases, result_at, seats_of
 
 
 def match(win: float = 0.5, loss: float = 0.0, exact: bool = False, episodes: int = 100) -> MatchResult:

@@ -3,7 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.report.html import count, percent, percent_digits, seconds, shorten, shown, visible
+from earl.reports.html import count, percent, percent_digits, seconds, shorten, shown, visible
 
 
 def plain(text: str) -> str:

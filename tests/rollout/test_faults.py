@@ -9,7 +9,7 @@ import pytest
 
 from earl.envs import registry
 from earl.errors import Interrupted
-from earl.evaluate import Match, evaluate
+from earl.evaluation import Match, evaluate
 from earl.rollout.drivers import play
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EpisodeFactory

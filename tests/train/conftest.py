@@ -16,7 +16,7 @@ from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.runs.trajectories import path_of, read, read_whole
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 torch.set_num_threads(1)
 

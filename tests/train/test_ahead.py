@@ -28,7 +28,7 @@ from earl.placement.ray.rollout_workers import AheadWorkers
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 from tests.placement.near import Near
 
 pytestmark = pytest.mark.slow

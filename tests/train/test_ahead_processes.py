@@ -15,7 +15,7 @@ from earl.runs import checkpoint
 from earl.runs.folder import lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ import sys
 from pathlib import Path
 from earl.recipe import build, load_toml
 from earl.runs.folder import lock, open_existing
-from earl.train import run
+from earl.trainer import run
 folder = open_existing(Path(sys.argv[1]))
 with lock(folder):
     sys.exit(not run(folder, build(load_toml(folder.config))).finished)

@@ -21,7 +21,7 @@ from pathlib import Path
 from earl.recipe import build, load_toml
 from earl.errors import EarlError
 from earl.runs.folder import lock, open_existing
-from earl.train import run
+from earl.trainer import run
 folder = open_existing(Path(sys.argv[1]))
 try:
     with lock(folder):

@@ -12,7 +12,7 @@ from earl.recipe import build, dump
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0}},

@@ -13,7 +13,7 @@ from earl.runs import checkpoint
 from earl.runs.folder import lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
-from earl.train import train
+from earl.trainer import train
 
 KINDS = {
     "grpo": {},

@@ -77,7 +77,7 @@ def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, mo
         asked.append((version, episodes))
         return [MatchResult("tictactoe", "random", 0, False, 9, 0.0, 1 - losses[version], losses[version], 0.0, 0.0)]
 
-    monkeypatch.setattr("earl.train.evaluate_matches", measured)
+    monkeypatch.setattr("earl.trainer.evaluate_matches", measured)
     config = tiny(evaluate={"every": 1}, run={"checkpoint_every": 1})
     folder = new_run(config)
     assert carry_on(folder, config).best_step == 2

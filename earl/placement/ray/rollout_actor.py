@@ -17,7 +17,7 @@ from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.engine.split import Meeting
 from earl.envs import registry
-from earl.evaluate import Match
+from earl.evaluation import Match
 from earl.group import GroupOf, TrajectorySummary
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable

@@ -13,7 +13,7 @@ from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.split import Meeting
 from earl.errors import EarlError
-from earl.evaluate import Match
+from earl.evaluation import Match
 from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary
 from earl.matches import MatchResult
 from earl.placement import async_rollout

@@ -37,7 +37,7 @@ class Hostile(TextEnv):
 
     def __init__(self, seat=0, opponent=None, mode="none", peers=False):
         self.mode = mode if opponent is player("random", "hostile") else "none"
-        self.here = not peers or sys.argv[0].endswith("earl/train.py")
+        self.here = not peers or sys.argv[0].endswith("earl/trainer.py")
 
     def reset(self, *, seed=None, options=None):
         self.turns, self.rng = 0, Random(options["opponent_seed"] if options else seed)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
-from earl.report.data import RunData
-from earl.report.figures import Figure
-from earl.report.html import visible
-from earl.report.results import recipe_differences
+from earl.reports.data import RunData
+from earl.reports.figures import Figure
+from earl.reports.html import visible
+from earl.reports.results import recipe_differences
 from earl.runs.storage import replace_file, storage
 from earl.trajectory import Author
 

@@ -15,9 +15,9 @@ import numpy as np
 from earl.envs import registry
 from earl.envs.base import Board
 from earl.errors import boundary
-from earl.report.data import Decoder, RunData, StoredEpisode
-from earl.report.html import pack, shown, shown_line
-from earl.report.results import seat_name
+from earl.reports.data import Decoder, RunData, StoredEpisode
+from earl.reports.html import pack, shown, shown_line
+from earl.reports.results import seat_name
 from earl.trajectory import Author, Trajectory, Turn
 
 AUTHORS = [author.name.lower() for author in Author]

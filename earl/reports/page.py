@@ -11,11 +11,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from earl.report import html, results
-from earl.report.context_plots import context_figures, forecast_figure, heat_figure
-from earl.report.data import RunData
-from earl.report.episodes import browser
-from earl.report.figures import (
+from earl.reports import html, results
+from earl.reports.context_plots import context_figures, forecast_figure, heat_figure
+from earl.reports.data import RunData
+from earl.reports.episodes import browser
+from earl.reports.figures import (
     AGAIN,
     GREY,
     PLOTS,
@@ -31,8 +31,8 @@ from earl.report.figures import (
     time_figure,
     training_figures,
 )
-from earl.report.html import count, moment, pack, plotly, script_hash, seconds, shown
-from earl.report.results import curve_figures, strength_figures
+from earl.reports.html import count, moment, pack, plotly, script_hash, seconds, shown
+from earl.reports.results import curve_figures, strength_figures
 from earl.runs.summary import FINAL
 from earl.runs.tables import RecordedDecision
 

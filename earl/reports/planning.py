@@ -9,8 +9,8 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import STAGES, Stage
 from earl.planner.plan import Plan
 from earl.planner.sheet import comparison_grid, sheet
-from earl.report.figures import CYCLE, GREY, LEGEND, PLOTS, Figure, error_bars, finite, line
-from earl.report.page import fill
+from earl.reports.figures import CYCLE, GREY, LEGEND, PLOTS, Figure, error_bars, finite, line
+from earl.reports.page import fill
 from earl.runs.storage import write_text
 
 WORDS = PLOTS["words"]

@@ -7,10 +7,10 @@ run folders ─▶ data (read) ─▶ results, sections, browser (pure) ─▶ p
 from collections.abc import Sequence
 from pathlib import Path
 
-from earl.report import export
-from earl.report.data import MAX_EPISODES, gather
-from earl.report.export import figure_table, run_tables
-from earl.report.page import listed, render, sections
+from earl.reports import export
+from earl.reports.data import MAX_EPISODES, gather
+from earl.reports.export import figure_table, run_tables
+from earl.reports.page import listed, render, sections
 from earl.runs.folder import RunFolder
 from earl.runs.storage import write_text
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from earl import evaluate
+from earl import evaluation
 from earl.config import Config
 from earl.context.limit import ContextWatch
 from earl.envs import registry
@@ -157,7 +157,7 @@ def _evaluated(run: Run, step: int, episodes: int) -> list[MatchResult]:
 
 def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:
     config = placement.config.evaluate
-    return placement.evaluate(evaluate.matches(placement.world, config.opponents, config.exact, episodes))
+    return placement.evaluate(evaluation.matches(placement.world, config.opponents, config.exact, episodes))
 
 
 def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
@@ -192,7 +192,7 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
                 measured_first(config, stop, observer)
             with on_cluster(config) as place:
                 return train(folder, config, place, Peers(), stop, observer)
-        command = ["-m", "earl.train", str(folder.path)]
+        command = ["-m", "earl.trainer", str(folder.path)]
         rendezvous = temporary(folder.path.resolve() / "peers")
         with peer_processes.together(config.run.processes, rendezvous, command) as peers:
             return train(folder, config, EmbeddedBackend(config, peers), peers, stop, observer)

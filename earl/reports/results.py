@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
-from earl.report.data import RunData
-from earl.report.figures import (
+from earl.reports.data import RunData
+from earl.reports.figures import (
     AGAIN,
     BLUE,
     DASHES,
@@ -23,7 +23,7 @@ from earl.report.figures import (
     note,
     percent_axis,
 )
-from earl.report.html import count, percent, percent_digits, shown
+from earl.reports.html import count, percent, percent_digits, shown
 from earl.runs.tables import RecordedMatch
 
 _LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]

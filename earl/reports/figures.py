@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from earl.report.data import RunData
-from earl.report.html import count, shown
+from earl.reports.data import RunData
+from earl.reports.html import count, shown
 
 Points = Sequence[tuple[float, float]]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.report.data import RunData
-from earl.report.figures import (
+from earl.reports.data import RunData
+from earl.reports.figures import (
     AGAIN,
     AMBER,
     BLUE,
@@ -36,7 +36,7 @@ from earl.report.figures import (
     stacked,
     thin,
 )
-from earl.report.html import count
+from earl.reports.html import count
 from earl.trajectory import KEPT_TURNS, Author
 
 WORDS = PLOTS["words"]
