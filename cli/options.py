@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 TYPES = {
     **{"bool": click.BOOL, "float": click.FLOAT, "integer": click.INT, "str": click.STRING},
@@ -68,12 +69,24 @@ def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str
 
 
 def _option(flag: str, told: dict[str, Any]) -> click.Option:
-    return click.Option([f"--{flag}", told.pop("name", flag.replace("-", "_"))], show_default=True, **_typed(told))
+    names = [f"--{flag}", *told.pop("short", []), told.pop("name", flag.replace("-", "_"))]
+    return click.Option(names, show_default=True, **_typed(told))
+
+
+def _completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """What a shell offers for a value: environments, runs, opponents and keys, else files where one is asked for."""
+    from earl.cli import completion
+
+    offered = completion.OFFERS.get(parameter.name or "")
+    if offered is None:
+        return parameter.type.shell_complete(ctx, parameter, begun)
+    return [CompletionItem(value) for value in offered(ctx.params) if value.startswith(begun)]
 
 
 def _typed(told: Mapping[str, Any]) -> dict[str, Any]:
     """What click takes for a parameter, its type among it."""
     rest = {key: value for key, value in told.items() if key not in (*BOUNDS, "choices")}
+    rest["shell_complete"] = _completed
     bounds = {key: told[key] for key in BOUNDS if key in told}
     kind = rest.pop("type", type(rest.get("default", "")).__name__)
     if "choices" in told:

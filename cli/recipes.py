@@ -36,12 +36,7 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
 
     A flag of None was not given. Raises EarlError for an unknown environment, and an invalid or wrong recipe.
     """
-    tree: dict[str, Any] = {}
-    for _, table in _recipes(env, file, flags, assignments):
-        for section, own in table.items():
-            under = tree.get(section)
-            tree[section] = {**under, **own} if isinstance(under, dict) and isinstance(own, dict) else own
-    config = build(override(_set(tree, flags), assignments))
+    config = build(layered(env, file, flags, assignments))
     for name in config.code:
         if any(name in assignment for assignment in assignments):
             registry.remember(name)
@@ -51,6 +46,18 @@ def resolve(env: str, file: Path | None, flags: Mapping[str, object], assignment
             "name the environment that it is for, or give another recipe with --config"
         )
     return config
+
+
+def layered(
+    env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What `resolve` makes a recipe of."""
+    tree: dict[str, Any] = {}
+    for _, table in _recipes(env, file, flags, assignments):
+        for section, own in table.items():
+            under = tree.get(section)
+            tree[section] = {**under, **own} if isinstance(under, dict) and isinstance(own, dict) else own
+    return override(_set(tree, flags), assignments)
 
 
 def _recipes(env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str]) -> list[Layer]:

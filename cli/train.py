@@ -28,11 +28,14 @@ def command(
     root: Path,
     resume: str | None,
     dry_run: bool,
+    verbose: bool,
     as_json: bool,
     **flags: str | int | None,
 ) -> None:
     from earl.cli.recipes import names_address, origins, resolve
 
+    if verbose and not dry_run:
+        raise click.UsageError("--verbose is read with --dry-run alone; a run keeps its whole recipe in config.toml.")
     steps, more = flags["steps"], 0
     if resume is None and env is None:
         raise click.UsageError("Missing argument 'ENV'; `earl envs` lists them. A run is continued with --resume RUN.")
@@ -56,7 +59,7 @@ def command(
         assert recipe is not None
         job = training.new(recipe, names_address(paths, assignments), root, name, dry_run)
     if dry_run:
-        training.show(job, as_json, [*origins(recipe, config, paths, assignments)] if recipe else [])
+        training.show(job, as_json, verbose, [*origins(recipe, config, paths, assignments)] if recipe else [])
     else:
         _, finished = training.carry_out(job, partial(training.conclude, as_json=as_json))
         ctx.exit(0 if finished else INTERRUPTED)

@@ -200,7 +200,7 @@ def continued(
     return TrainingJob(settled, root, plan, folder=folder, moved=moved)
 
 
-def show(job: TrainingJob, as_json: bool, settled: Sequence[tuple[str, object, str]]) -> None:
+def show(job: TrainingJob, as_json: bool, verbose: bool, settled: Sequence[tuple[str, object, str]]) -> None:
     """Print what a dry run found. settled: settings with their values and where they came from."""
     if job.plan is None:
         click.echo(_is_finished(job))
@@ -210,6 +210,7 @@ def show(job: TrainingJob, as_json: bool, settled: Sequence[tuple[str, object, s
     else:
         told = [f"  {path:27}  {one_line(str(value)):9}  {one_line(source)}" for path, value, source in settled]
         told = ["settings, and where they come from", *told] if told else []
+        told += [clean(dump(job.config)).rstrip()] if verbose else []
         click.echo("\n".join([*plan_lines(job.plan), *more_lines(job.plan), *told, "nothing was written"]))
 
 

@@ -2,18 +2,17 @@
 
 import ast
 import inspect
-import json
 import re
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import metadata
-from itertools import pairwise
 from pathlib import Path
 
 import click
 from pydantic.fields import FieldInfo
 
 from earl.cli.main import cli
+from earl.cli.recipe import default_of, meanings
 from earl.config import Config, Section
 
 ROOT = Path(__file__).parents[1]
@@ -146,26 +145,17 @@ def recipes() -> str:
 
 def _section(name: str, section: type[Section]) -> str:
     """One table: key, default, meaning. The meaning is the text under the field."""
-    node = ast.parse(inspect.getsource(section)).body[0]
-    assert isinstance(node, ast.ClassDef)
-    meanings = {
-        before.target.id: " ".join(str(ast.literal_eval(after.value)).split()).replace("|", "\\|")
-        for before, after in pairwise(node.body)
-        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr)
-    }
-    lines = [
-        f"| `{key}` | {_default(field)} | {meanings.get(key, '')} |" for key, field in section.model_fields.items()
-    ]
-    about = (ast.get_docstring(node) or "").split("\n\n")[0].removeprefix(f"[{name}]").lstrip(": ")
+    told = {key: meaning.replace("|", "\\|") for key, meaning in meanings(section).items()}
+    lines = [f"| `{key}` | {_default(field)} | {told.get(key, '')} |" for key, field in section.model_fields.items()]
+    about = inspect.cleandoc(section.__doc__ or "").split("\n\n")[0].removeprefix(f"[{name}]").lstrip(": ")
     about = about[:1].upper() + about[1:]
     table_head = ["| key | default | meaning |", "|---|---|---|"]
     return "\n".join(["", f"## [{name}]", "", *([about, ""] if about else []), *table_head, *lines, ""])
 
 
 def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    return "absent" if field.default is None else f"`{json.dumps(field.default)}`"
+    text = default_of(field)
+    return text if text in ("required", "absent") else f"`{text}`"
 
 
 WIDTH = 88

@@ -1,0 +1,80 @@
+"""`earl recipe`: shows the recipe of an environment, explains keys, and writes a recipe to be changed."""
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import tomli_w
+from pydantic.fields import FieldInfo
+
+from earl.cli.options import declared, declared_group, print_json, settings
+from earl.cli.recipes import layered, resolve
+from earl.cli.text import clean, one_line
+from earl.config import Config, Section
+from earl.errors import EarlError
+from earl.recipe import dump
+
+
+@declared_group("recipe")
+def command() -> None:
+    pass
+
+
+@declared("show", command)
+def show(env: str, config: Path | None, assignments: tuple[str, ...], as_json: bool, **flags: str | None) -> None:
+    recipe = resolve(env, config, settings(flags), assignments)
+    return print_json(recipe.model_dump(mode="json")) if as_json else click.echo(clean(dump(recipe)), nl=False)
+
+
+@declared("keys", command)
+def keys(word: str | None, as_json: bool) -> None:
+    found = [row for row in every_key() if word is None or any(word.lower() in part.lower() for part in row)]
+    if not found:
+        raise EarlError(f"no key has {word!r} in its name or meaning; without a word all are listed")
+    if as_json:
+        return print_json([dict(zip(("key", "default", "meaning"), row, strict=True)) for row in found])
+    return click.echo("\n\n".join(f"{key} = {default}\n    {meaning}" for key, default, meaning in found))
+
+
+@declared("new", command)
+def new(env: str, file: Path, **flags: str | None) -> None:
+    paths = settings(flags)
+    resolve(env, None, paths)
+    text = tomli_w.dumps(layered(env, None, paths))
+    try:
+        with file.open("x", encoding="utf-8") as made:
+            made.write(f"# For {env}, by earl recipe new. All other keys: earl recipe keys\n\n{text}")
+    except FileExistsError as error:
+        raise EarlError(f"{file} is here already; name another file, or move it away") from error
+    click.echo(one_line(f"{file}; then: earl train {env} --config {file}"))
+
+
+def every_key() -> Iterator[tuple[str, str, str]]:
+    """SECTION.KEY, default and meaning of every setting."""
+    for name, field in Config.model_fields.items():
+        section: Any = field.annotation
+        told = meanings(section)
+        for key, own in section.model_fields.items():
+            yield f"{name}.{key}", default_of(own), told.get(key, "")
+
+
+def meanings(section: type[Section]) -> Mapping[str, str]:
+    """The meaning of each key of a section: the text under its field."""
+    node = ast.parse(inspect.getsource(section)).body[0]
+    assert isinstance(node, ast.ClassDef)
+    return {
+        before.target.id: " ".join(str(ast.literal_eval(after.value)).split())
+        for before, after in pairwise(node.body)
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr)
+    }
+
+
+def default_of(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return "absent" if field.default is None else json.dumps(field.default)
