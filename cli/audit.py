@@ -38,6 +38,8 @@ def _print(said: "Audit") -> None:
         click.echo(clean(f"{finding.fault}: {where(finding)}: {one_line(finding.message)}"))
     if len(said.findings) > SHOWN:
         click.echo(f"… and {len(said.findings) - SHOWN} more; --json prints all")
+    for noted in said.idle[:SHOWN]:
+        click.echo(one_line(f"warning: {noted}"))
     counted = f"{said.episodes:,} episodes in {said.files} files"
     verdict = f"{len(said.findings)} findings" if said.findings else "nothing wrong"
     click.echo(clean(f"{said.run}: {verdict} in {counted}"))
@@ -75,4 +77,5 @@ def _object(said: "Audit") -> dict[str, Any]:
             for verdict in said.verdicts
         ],
         "findings": [asdict(finding) for finding in said.findings],
+        "warnings": [*said.idle],
     }

@@ -73,7 +73,7 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
         if stored.groups:
             episodes += len(stored.trajectories)
             _check(Case(run, stored), checked)
-    _ = run.checkpoints, run.metrics  # finds their problems and signers, where no check has needed them
+    _ = run.checkpoints, run.metrics, run.idle  # finds their problems and signers, where no check has needed them
     for problem in run.problems:
         whole.add(Finding(Fault.CORRUPT_FILE, problem))
     signed = Verdict(
@@ -84,7 +84,8 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     for who in run.signers:
         if not who.trusted:
             signed.add(Unchecked(who.said))
-    return Audit(folder.path.resolve().name, len(paths), episodes, (whole, *checked.values(), signed))
+    verdicts = (whole, *checked.values(), signed)
+    return Audit(folder.path.resolve().name, len(paths), episodes, verdicts, run.idle)
 
 
 def _check(case: Case, verdicts: dict[str, Verdict]) -> None:

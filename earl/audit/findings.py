@@ -81,6 +81,8 @@ class Audit:
     files: int
     episodes: int
     verdicts: tuple[Verdict, ...]
+    idle: tuple[str, ...] = ()
+    """What the run said while it did not learn, or episodes ended by faults: sound, but worth a look."""
 
     @property
     def findings(self) -> list[Finding]:

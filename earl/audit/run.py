@@ -110,6 +110,14 @@ class AuditedRun:
                     steps[step][name] = value
         return dict(steps)
 
+    @cached_property
+    def idle(self) -> tuple[str, ...]:
+        """What was said of steps that taught nothing, and of episodes that ended by a fault."""
+        said: list[str] = []
+        with self._noting(), Store(self.folder.database, read_only=True) as store:
+            said += [f"step {one.step}: {one.message}" for one in store.events() if one.kind in ("idle", "fault")]
+        return tuple(said)
+
     def policy(self, step: int) -> Policy | None:
         """The policy of a step's checkpoint; None if there is none."""
         if step not in self.checkpoints:

@@ -68,7 +68,8 @@ def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Calla
 
 
 def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable, model: Path, tmp_path: Path) -> None:
-    said = earl("train", "tictactoe", "--model", model, "--runs", tmp_path, "--name", "a", *SMALL)
+    kept = ["--set", "run.keep_trajectories_every=1"]
+    said = earl("train", "tictactoe", "--model", model, "--runs", tmp_path, "--name", "a", *SMALL, *kept)
     assert said.code == 0, said.err
     assert "step 1: not one reply was legal in tictactoe: the model does not know what an action looks like" in said.err
     assert said.err.count("not one reply was legal") == 1
@@ -76,6 +77,10 @@ def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable
     with Store(RunFolder(tmp_path / "a").database, read_only=True) as store:
         assert [event.step for event in store.events() if event.kind == "idle"] == [1, 2]
     assert "not one reply was legal" in (tmp_path / "a" / "report.html").read_text()
+    audited = earl("audit", "a", "--runs", tmp_path)
+    assert (audited.code, audited.out.count("warning: step ")) == (0, 2)
+    assert "warning: step 1: not one reply was legal in tictactoe" in audited.out
+    assert len(earl("audit", "a", "--runs", tmp_path, "--json").json["warnings"]) == 2
 
 
 GOOD = {
