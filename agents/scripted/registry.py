@@ -40,7 +40,7 @@ def player(name: str, env: str) -> Any:
     """
     if environments.seats(env) == 1:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
-    if environments.is_path(name):
+    if environments.is_path(name) and not name.startswith("minimax:"):
         return _own("opponent", name, "act" if _without_board(env) else "move")
     if _without_board(env):
         return _acting("opponent", name, env)
@@ -60,7 +60,7 @@ def player(name: str, env: str) -> Any:
 @cache
 def agent(name: str, env: str) -> Agent:
     """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
-    if environments.is_path(name):
+    if environments.is_path(name) and not name.startswith("minimax:"):
         return cast(Agent, _own("teacher", name, "act"))
     if environments.seats(env) == 2:
         return cast(Agent, player(name, env))
@@ -84,8 +84,8 @@ def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
 
 
 def _without_board(env: str) -> bool:
-    """Whether a game for two is played by its own random actions, not on a board of earl."""
-    return environments.offers(env, "random_action")
+    """Whether a game for two is that of another library, played by its own random actions."""
+    return environments.adapter(env) is not None
 
 
 def names(env: str) -> tuple[str, ...]:

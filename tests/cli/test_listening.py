@@ -16,7 +16,9 @@ SPLIT = ["--set", "sampler.tp=2", "--set", "placement.transport=peers"]
 @pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 def test_all_that_a_local_run_listens_at_is_loopback(start, tiny: Path, tmp_path: Path, listening) -> None:
     seen: set[tuple[str, int]] = set()
-    with start("train", "tictactoe", "--config", tiny, "--runs", tmp_path, *RUN, *SPLIT) as process:
+    with start(
+        "train", "tictactoe", "--config", tiny, "--runs", tmp_path, *RUN, *SPLIT, start_new_session=True
+    ) as process:
         while process.poll() is None:
             seen |= listening(process.pid)
             time.sleep(1)

@@ -1,5 +1,7 @@
 """Whose fault it is when a member does not answer: its own, or that of one that it asked."""
 
+import time
+
 import pytest
 
 from earl.placement.peers import WorkerLost
@@ -36,5 +38,7 @@ def test_who_asked_one_that_is_dead_is_not_dead_itself(ray):
     assert taken(asks.ask.remote(gives)) == ({1: 3}, {})
     ray.kill(gives)
     with pytest.raises(WorkerLost, match="what one process held for another is gone with it"):
-        taken(asks.ask.remote(gives))
+        for _ in range(100):  # a killed process may answer once more
+            taken(asks.ask.remote(gives))
+            time.sleep(0.1)
     assert taken(gives.give.remote()) == ({}, {1: "has died"})

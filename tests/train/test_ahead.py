@@ -267,12 +267,14 @@ def backwards(trajectory):
 
 
 def test_the_audit_hears_of_weights_that_are_too_old_or_others_than_said(ahead_recipe, new_run):
-    config = ahead_recipe(1)
-    folder = new_run(config)
-    carry_on(folder, Place(config))
-    step = 10  # the weights of step 9 are kept, those of step 8 are not
-    path = trajectories.path_of(folder.trajectories, step)
-    _, groups, experiences = trajectories.read_whole(path)
+    config, step = ahead_recipe(1), 10  # the weights of step 9 are kept, those of step 8 are not
+    for name in "abcde":  # on a busy machine all of a step may be played ahead
+        folder = new_run(config, name)
+        carry_on(folder, Place(config))
+        path = trajectories.path_of(folder.trajectories, step)
+        _, groups, experiences = trajectories.read_whole(path)
+        if any({8, 9} <= {*t.versions.tolist()} for group in groups for t in group.trajectories):
+            break
     assert {9} < {v for group in groups for t in group.trajectories for v in t.versions.tolist()} <= {-1, 8, 9}
 
     def faults(change):
