@@ -90,7 +90,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpenRun:
     """The objects that every part of a step needs."""
 
     folder: RunFolder
@@ -109,7 +109,7 @@ class Run:
         self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
 
 
-def step_of(run: Run, progress: Progress, clock: Clock) -> StepRecord:
+def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     step, warm = progress.step, run.config.warm_start.steps
     if step <= warm:
         return _imitate(run, progress, clock)
@@ -170,7 +170,7 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
     return ""
 
 
-def _warn(run: Run, progress: Progress, metrics: Mapping[str, float]) -> None:
+def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> None:
     """Log faults of the environment, and why a step taught nothing; each once for as long as it holds."""
     told = {IDLE: idleness(run.config, metrics)}
     if failed := round(metrics["stop/env_error"] * metrics["episodes"]):
@@ -193,7 +193,7 @@ def _learn(placement: StepPipeline, groups: PlayedGroups, step: int, clock: Cloc
         return batch, placement.update(batch, step) | {**placement.costs}
 
 
-def _imitate(run: Run, progress: Progress, clock: Clock) -> StepRecord:
+def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     """One step of the warm start."""
     step, placement = progress.step, run.placement
     with clock("rollout"):
@@ -217,7 +217,7 @@ def _imitate(run: Run, progress: Progress, clock: Clock) -> StepRecord:
     return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
 
 
-def _count_skipped(run: Run, progress: Progress, stats: Mapping[str, float]) -> None:
+def _count_skipped(run: OpenRun, progress: Progress, stats: Mapping[str, float]) -> None:
     """Log what an update skipped. Raises EarlError after MOST_SKIPPED skipped updates in a row."""
     skipped, learned = stats.get(SKIPPED, 0), "loss" in stats
     progress.skipped = progress.skipped + 1 if skipped and not learned else 0
@@ -235,7 +235,7 @@ def _count_skipped(run: Run, progress: Progress, stats: Mapping[str, float]) -> 
         )
 
 
-def _track(run: Run, progress: Progress, groups: PlayedGroups) -> StepRecord:
+def _track(run: OpenRun, progress: Progress, groups: PlayedGroups) -> StepRecord:
     """Measure the step's contexts, forecast them, and adjust the limit if the recipe says so."""
     metrics = episode_metrics(groups)
     if run.config.placement.max_staleness:

@@ -31,7 +31,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import IDLE, NEVER, Progress, Run, StepRecord, due, phase_of, step_of, tell
+from earl.step import IDLE, NEVER, OpenRun, Progress, StepRecord, due, phase_of, step_of, tell
 from earl.stopping import StopRequest, stopping_on_signals
 
 
@@ -43,7 +43,7 @@ def train(
     journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
         placement, progress = place.open(checkpoint.latest(folder.checkpoints)), None
-        run = Run(folder, placement, journal, Layouts(placement, journal), observer)
+        run = OpenRun(folder, placement, journal, Layouts(placement, journal), observer)
         while progress is None or not progress.finished:
             try:
                 progress = progress or _begin(run, peers.size)
@@ -65,7 +65,7 @@ def train(
         journal.close()
 
 
-def _begin(run: Run, processes: int) -> Progress:
+def _begin(run: OpenRun, processes: int) -> Progress:
     latest = checkpoint.latest(run.folder.checkpoints)
     progress = _resume(run, checkpoint.load(latest) if latest else None, processes)
     run.placement.limit(progress.context.limit)
@@ -76,7 +76,7 @@ def _begin(run: Run, processes: int) -> Progress:
     return progress
 
 
-def _advance(run: Run, progress: Progress, peers: Peers) -> None:
+def _advance(run: OpenRun, progress: Progress, peers: Peers) -> None:
     """Run the next step; after the last, finish."""
     if progress.step < run.config.total_steps:
         progress.step += 1
@@ -89,12 +89,12 @@ def _advance(run: Run, progress: Progress, peers: Peers) -> None:
         _finish(run, progress)
 
 
-def _sync(run: Run, step: int) -> Mapping[str, float]:
+def _sync(run: OpenRun, step: int) -> Mapping[str, float]:
     """Copy the learner's weights to the rollout workers; returns metrics of the transfer."""
     return run.layouts.keep(None, step, partial(run.placement.sync, step))
 
 
-def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) -> None:
+def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clock) -> None:
     """Sync weights, evaluate, start a checkpoint if one is due, record the step."""
     config, step, journal = run.config, progress.step, run.journal
     with clock("weights"):
@@ -122,7 +122,7 @@ def _close_step(run: Run, progress: Progress, record: StepRecord, clock: Clock) 
         run.observer.step(step, metrics, clock.seconds, results, phase)
 
 
-def _finish(run: Run, progress: Progress) -> None:
+def _finish(run: OpenRun, progress: Progress) -> None:
     placement, step = run.placement, progress.best_step
     best = checkpoint.load(run.folder.checkpoints / step_name(step))
     with storage(best.path):
@@ -144,7 +144,7 @@ def _finish(run: Run, progress: Progress) -> None:
         run.observer.step(progress.step, {}, {}, results, FINAL)
 
 
-def _evaluated(run: Run, step: int, episodes: int) -> list[MatchResult]:
+def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
     """The results of evaluation; what was lost by faults is logged."""
     results = evaluate_matches(run.placement, episodes)
     for result in results:
@@ -160,7 +160,7 @@ def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult
     return placement.evaluate(evaluation.matches(placement.world, config.opponents, config.exact, episodes))
 
 
-def _resume(run: Run, saved: Checkpoint | None, processes: int) -> Progress:
+def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
     """Continue from a checkpoint; without one, start a new run."""
     if saved is None:
         run.journal.forget_after(-1)

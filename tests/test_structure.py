@@ -16,6 +16,7 @@ PLUG_INS = (
 )
 """Folders of things that are found by name: a registry imports each, or nothing does."""
 ALONE = {
+    "cli/completion.py": "imports what only a shell's completion needs, no command",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
     "earl/engine/vllm/cpu_worker.py": "vLLM loads it by its name",
     "earl/rollout/history.py": "history policies are added here",

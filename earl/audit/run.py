@@ -114,6 +114,8 @@ class AuditedRun:
     def idle(self) -> tuple[str, ...]:
         """What was said of steps that taught nothing, and of episodes that ended by a fault."""
         said: list[str] = []
+        if not self.metrics:  # nothing was recorded, or the database is damaged
+            return ()
         with self._noting(), Store(self.folder.database, read_only=True) as store:
             said += [f"step {one.step}: {one.message}" for one in store.events() if one.kind in ("idle", "fault")]
         return tuple(said)
