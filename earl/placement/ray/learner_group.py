@@ -21,7 +21,7 @@ from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, method
 from earl.placement.ray.exchange_member import EpisodeTable, Moved
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.row_exchange import RowDispatcher
-from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
+from earl.placement.ray.weight_sync import WeightOffer
 from earl.placement.rollout_backend import most
 
 Weighted = tuple[int, Mapping[str, float]]  # trained tokens, and means over them
@@ -98,16 +98,15 @@ class LearnerGroup:
         order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
         return whole.select(order), ranked.select(order).reference
 
-    def weights(self) -> tuple[WeightOffer | BucketTensors, Probe]:
+    def weights(self) -> tuple[WeightOffer, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
         checksums = self._dispatcher.checksums
         answers = self._all("weights", "weights", self._dispatcher.readers, checksums)
         references, described, probe = answers[0]
         self.given = self._dispatcher.given(described)
         actors = tuple(member.actor for member in self._crew.members)
-        if references is None:
-            return BucketTensors(described, actors, checksums), probe
-        return WeightOffer(described, tuple(tuple(own) for own, _, _ in answers), actors, checksums), probe
+        offered = None if references is None else tuple(tuple(own) for own, _, _ in answers)
+        return WeightOffer(described, offered, actors, checksums), probe
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, while they go on."""

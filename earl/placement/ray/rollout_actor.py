@@ -34,7 +34,7 @@ from earl.placement.ray.actor_setup import (
 )
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
+from earl.placement.ray.weight_sync import WeightOffer
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.invented import Invention, rows_of
@@ -143,7 +143,7 @@ class RolloutActor(EpisodePlayer):
             del self._fragment
 
     @stage("weights", alone=True)
-    def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
+    def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
         taken = weights.taken()
@@ -206,7 +206,7 @@ class SamplerActor(Alive):
         assert isinstance(self._sampler, Streams), "environments ask at any time"
         self._streams: Streams = self._sampler
 
-    def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
+    def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
         """See `RolloutActor.load`."""
         taken = weights.taken()
         self._sampler.load(taken, version, probe)
