@@ -1,7 +1,6 @@
 """The stages of a step, written once for every placement, over a `LearnerBackend` and `Players`."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -220,15 +219,12 @@ class StepPipeline:
         self.players.load(self.learner.weights(), version)
         return self.learner.given
 
-    def relayout(self, copies: int, tp: int, version: int) -> float:
-        """Split the samplers into `copies` copies of `tp` processes each, between two steps; returns the seconds it
-        took. They load and probe the weights of `version` again. Raises EarlError where the split is impossible;
-        nothing changes then."""
-        began = time.perf_counter()
+    def relayout(self, copies: int, tp: int, version: int) -> None:
+        """Split the samplers into `copies` copies of `tp` processes each, between two steps. They load and probe the
+        weights of `version` again. Raises EarlError where the split is impossible; nothing changes then."""
         check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config) == "vllm")
         self.players.relayout(copies, tp)
         self.sync(version)
-        return time.perf_counter() - began
 
     def snapshot(self) -> Callable[[Path], None]:
         """Copy all that a run continues from; the result writes it into a folder while the stages go on: the model as a

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows
-from earl.errors import EarlError
 from earl.evaluate import Match
 from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
-from earl.rollout.invented import Invention, rows_of
+from earl.rollout.invented import Invention
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
@@ -75,24 +74,24 @@ class Players(Protocol):
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> StoredTrajectories:
         """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
 
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
-        """Sample replies of `count` synthetic episodes, to measure the cost."""
-
-    def invent(self, invention: Invention, count: int, seed: int) -> StoredTrajectories:
-        """Rows of `count` synthetic episodes, in place of the step's."""
-
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of later episodes, in tokens."""
 
-    def relayout(self, copies: int, tp: int) -> float:
-        """Regroup the same processes into `copies` sampler copies of `tp` processes each, between two steps.
+    # Only where layouts change or are measured, on a cluster:
 
-        They have no weights until the next `load`. Returns the seconds it took; raises EarlError where it is
-        impossible.
-        """
+    def sample(self, invention: Invention, count: int, seed: int) -> None:
+        """Sample replies of `count` synthetic episodes, to measure the cost."""
+
+    def invent(self, invention: Invention, count: int, seed: int) -> StoredTrajectories:
+        """Rows of `count` synthetic episodes, in place of the step's."""
+        raise NotImplementedError
+
+    def relayout(self, copies: int, tp: int) -> None:
+        """Regroup the same processes into `copies` sampler copies of `tp` processes each, between two steps. They have
+        no weights until the next `load`. Raises EarlError where it is impossible."""
 
     def peaks(self) -> Mapping[str, float]:
         """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured, as
@@ -134,13 +133,6 @@ class PeerPlayers(Players):
         rows, order = self.fragment.demonstrate(self._share(tasks), seed, limit)
         return joined([rows_from_bytes(data) for data in self._peers.gather(rows_to_bytes(rows, order))])
 
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
-        self.fragment.sample(invention, [*self._share(range(count))], seed)
-        self._peers.gather(b"")
-
-    def invent(self, invention: Invention, count: int, seed: int) -> Rows:
-        return rows_of(invention, range(count), seed)
-
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         results = self.fragment.evaluate([*self._share(matches).values()])
         return in_order(
@@ -149,13 +141,6 @@ class PeerPlayers(Players):
 
     def limit(self, tokens: int) -> None:
         self.fragment.limit(tokens)
-
-    def relayout(self, copies: int, tp: int) -> float:
-        """Raises EarlError."""
-        raise EarlError(
-            f"{copies} copies of the sampler x sampler.tp {tp}: in the embedded placement every process has a copy of "
-            "its own; set placement.kind to colocated or disaggregated"
-        )
 
     def load(self, weights: Any, version: int) -> None:
         self.fragment.load(weights, version)

@@ -191,38 +191,16 @@ SESSIONS = 1 << 32
 """More than the episodes that one process plays between two loads of weights."""
 
 
-class SamplerActor(Alive):
-    """A sampler in its own process, for all environments."""
-
-    def setup(
-        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
-    ) -> None:
-        """See `RolloutActor.setup`."""
-        assert meeting is None, "a sampler that environments ask at any time is whole"
-        show(devices)
-        config = _told(recipe)
-        self._budget = Budget(None)
-        self._sampler = make_sampler(config, outline_of(config, source))
-        assert isinstance(self._sampler, Streams), "environments ask at any time"
-        self._streams: Streams = self._sampler
-
-    def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
-        """See `RolloutActor.load`."""
-        taken = weights.taken()
-        self._sampler.load(taken, version, probe)
-        return taken.damaged
+class SamplerActor(RolloutActor):
+    """A sampler in its own process, for all environments; it plays nothing itself."""
 
     async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return [*await asyncio.gather(*(self._streams.complete(prompt) for prompt in prompts))]
+        sampler = self._fragment.sampler
+        assert isinstance(sampler, Streams), "environments ask at any time"
+        return [*await asyncio.gather(*map(sampler.complete, prompts))]
 
     def release(self, sessions: Sequence[int]) -> None:
-        self._sampler.release(sessions)
-
-    def rest(self) -> None:
-        self._sampler.sleep()
-
-    def wake(self) -> None:
-        self._sampler.wake()
+        self._fragment.sampler.release(sessions)
 
 
 class RemoteSampler:

@@ -67,10 +67,9 @@ class Team:
             for said in damaged or ():
                 self._keeper.note("dispatch", f"{said}: sent again")
 
-    def relayout(self, copies: int, tp: int) -> float:
-        """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Returns
-        the seconds it took. Raises EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
-        began = time.perf_counter()
+    def relayout(self, copies: int, tp: int) -> None:
+        """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Raises
+        EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
         if copies * tp != len(self.crew):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp} are {copies * tp} processes, and there are "
@@ -86,7 +85,6 @@ class Team:
         self._keeper.turn(self.crew)
         self.crew.group = tp
         self._ready(range(len(self.crew)))
-        return time.perf_counter() - began
 
     def forget(self) -> None:
         """Do not give the lost learner's weights to replacements any more, until the next `load`."""
@@ -212,9 +210,9 @@ class RolloutWorkers(Team, Players):
         tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
         return EpisodeTable.joined(tables, LEARNED)
 
-    def relayout(self, copies: int, tp: int) -> float:
+    def relayout(self, copies: int, tp: int) -> None:
         self._learned()
-        return super().relayout(copies, tp)
+        super().relayout(copies, tp)
 
     def forget(self) -> None:
         """The learner's weights are lost with it, and the step is played again."""
@@ -277,13 +275,6 @@ class Environments(RolloutWorkers):
         self._samplers.forget()
         super().forget()
 
-    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
-        """Raises EarlError."""
-        raise EarlError(
-            "environments apart ask their samplers at any time, so these are not split anew in a run; "
-            "set placement.environments to 0"
-        )
-
     def _see_to_samplers(self) -> None:
         known = self._samplers.actors
         try:
@@ -310,9 +301,8 @@ class EngineWorkers(RolloutWorkers):
         self._change = change
         super().__init__(crew, setup, keeper)
 
-    def relayout(self, copies: int, tp: int) -> float:
+    def relayout(self, copies: int, tp: int) -> None:
         """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
-        began = time.perf_counter()
         self._learned()
         self._change(copies, tp)
         self._told.pop("weights", None)
@@ -320,7 +310,6 @@ class EngineWorkers(RolloutWorkers):
         if copies != len(self.crew):
             self.crew.replace_all(copies)
             self._ready(range(copies))
-        return time.perf_counter() - began
 
 
 # Asynchronous rollout: groups of later steps are played while the learner learns. `load` starts the groups that may
@@ -353,13 +342,6 @@ class AheadWorkers(RolloutWorkers):
                 ends = time.monotonic() + self._config.placement.stage_seconds
         self._holders = self._ahead.taken
         return groups
-
-    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
-        """Raises EarlError."""
-        raise EarlError(
-            "rollout that runs ahead of the learner has no step boundary at which its samplers could be split anew; "
-            "set placement.max_staleness to 0"
-        )
 
     def limit(self, tokens: int) -> None:
         self._limit = tokens
