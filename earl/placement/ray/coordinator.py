@@ -19,10 +19,10 @@ from earl.errors import EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
-from earl.placement.ray.actor_group import ActorGroup, Asked, method
+from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
 from earl.placement.ray.connection import connected
 from earl.placement.ray.learner_actor import LearnerActor
-from earl.placement.ray.learner_group import LearnerGroup, ask_all, rows_of
+from earl.placement.ray.learner_group import LearnerGroup, rows_of
 from earl.placement.ray.placement_spec import PlacementSpec, Slots, policy_of, slots_of
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor

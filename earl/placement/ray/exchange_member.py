@@ -136,27 +136,17 @@ class Manifest:
         return rows, RowShare(shard.rows, *counts, alone=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Costs of a dispatch, in bytes."""
-
-    bytes: int  # bytes that consumers lacked
-    across: int  # of these, between hosts
-    least: int  # lower bound of the bytes between hosts
-
-    @classmethod
-    def by(cls, plan: TransferPlan) -> Self:
-        moved = volume(plan)
-        return cls(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return {
-            "dispatch/bytes": float(self.bytes),
-            "dispatch/bytes_across": float(self.across),
-            "dispatch/bytes_least": float(self.least),
-            "dispatch/ratio": self.across / self.least if self.least else 1.0,
-        }
+def traffic(plan: TransferPlan) -> dict[str, float]:
+    """Costs of a dispatch by metric name: the bytes that consumers lacked, those of them between hosts, the lower bound
+    of these, and the ratio."""
+    moved = volume(plan)
+    least = int(moved.least.sum())
+    return {
+        "dispatch/bytes": float(moved.across + int(moved.inside.sum())),
+        "dispatch/bytes_across": float(moved.across),
+        "dispatch/bytes_least": float(least),
+        "dispatch/ratio": moved.across / least if least else 1.0,
+    }
 
 
 def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:

@@ -17,8 +17,8 @@ from earl.engine.sampler import Probe
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, method
-from earl.placement.ray.exchange_member import EpisodeTable, Moved
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
+from earl.placement.ray.exchange_member import EpisodeTable
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.row_exchange import RowDispatcher
 from earl.placement.ray.weight_sync import WeightOffer
@@ -62,15 +62,8 @@ class LearnerGroup:
         return most(ask_all(self._crew, "peaks", method("peaks")))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> Taken:
-        self.costs = self._dispatcher.send(rows, seed, minibatches, self._take)
+        self.costs = self._dispatcher.send(rows, seed, minibatches)
         return Taken()
-
-    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]], checksums: bool) -> Moved:
-        self._keeper.turn(self._crew)
-        moved: list[Moved | None] = ask_all(
-            self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank], checksums)
-        )
-        return next(own for own in moved if own)
 
     def turn_values(self, rows: Taken) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
         parts = self._parts("values", "turn_values")
@@ -100,7 +93,7 @@ class LearnerGroup:
 
     def weights(self) -> tuple[WeightOffer, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        checksums = self._dispatcher.checksums
+        checksums = self._dispatcher.settings.checksums
         answers = self._all("weights", "weights", self._dispatcher.readers, checksums)
         references, described, probe = answers[0]
         self.given = self._dispatcher.given(described)
@@ -132,15 +125,6 @@ class LearnerGroup:
 def rows_of(config: Config) -> Layout:
     """Rows are dispatched whole to all ranks of a tp and a cp group, which share the work on them."""
     return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
-
-
-def ask_all(crew: ActorGroup, stage: str, call: Call, ranks: Sequence[int] | None = None) -> list[Any]:
-    """The result of every rank, or of some. Raises WorkerLost when one gives none."""
-    numbers = range(len(crew)) if ranks is None else ranks
-    answers = crew.ask(stage, call, numbers)
-    if answers.lost:
-        raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
-    return [answers.results[number] for number in numbers]
 
 
 def _mean(parts: Sequence[Weighted]) -> dict[str, float]:
