@@ -44,24 +44,6 @@ class Member:
     pulse: Heartbeat = field(default_factory=Heartbeat)  # for `watch`; every call has its own heartbeats
 
 
-def silent_of(members: Sequence[Member], pulses: Mapping[int, Heartbeat], patience: float) -> dict[int, str]:
-    """Ping members; returns those that are dead or silent for more than `patience` seconds, and why."""
-    now, silent = time.monotonic(), {}
-    for number, pulse in pulses.items():
-        if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
-            try:
-                ray.get(pulse.ping)
-                pulse.heard = now
-            except (RayActorError, GetTimeoutError):
-                silent[number] = "has died"
-            pulse.ping = None
-        if pulse.ping is None and number not in silent:
-            pulse.ping, pulse.heard = members[number].actor.ping.remote(), now
-        if now - pulse.heard > patience:
-            silent[number] = f"has given no sign of life for {patience:.0f} s"
-    return silent
-
-
 LEFT = "has lost its connection to another"
 SHORT = "has no memory left"
 
@@ -276,7 +258,21 @@ class ActorGroup:
         return stuck or bool(rest)
 
     def _silent(self, pulses: Mapping[int, Heartbeat]) -> dict[int, str]:
-        return silent_of(self.members, pulses, self._patience)
+        """Ping members; returns those that are dead or silent for too long, and why."""
+        now, silent = time.monotonic(), {}
+        for number, pulse in pulses.items():
+            if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
+                try:
+                    ray.get(pulse.ping)
+                    pulse.heard = now
+                except (RayActorError, GetTimeoutError):
+                    silent[number] = "has died"
+                pulse.ping = None
+            if pulse.ping is None and number not in silent:
+                pulse.ping, pulse.heard = self.members[number].actor.ping.remote(), now
+            if now - pulse.heard > self._patience:
+                silent[number] = f"has given no sign of life for {self._patience:.0f} s"
+        return silent
 
 
 def ask_all(crew: ActorGroup, stage: str, call: Call, members: Sequence[int] | None = None) -> list[Any]:

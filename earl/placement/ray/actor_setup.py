@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -62,21 +62,14 @@ SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface."""
 
 
-def interface_of(host: str) -> str | None:
-    """The interface with an IPv4 address, which gloo and NCCL need; None when there is none."""
+def interface_of(host: str) -> str:
+    """The interface with an IPv4 address, which gloo and NCCL need; the loopback when there is none."""
     for _, name in socket.if_nameindex():
-        if _address(name) == host:
-            return name
-    return None
-
-
-def _address(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
-        except OSError:
-            return None
-    return socket.inet_ntoa(packed[20:24])
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+            if socket.inet_ntoa(packed[20:24]) == host:
+                return name
+    return "lo"
 
 
 WARM_BYTES = 1 << 23  # of an object that Ray copies by several threads
@@ -122,7 +115,7 @@ def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -
 
 def _between_hosts() -> None:
     """Make gloo, and NCCL unless configured, listen at the address by which Ray knows this node."""
-    interface = interface_of(ray.util.get_node_ip_address()) or "lo"
+    interface = interface_of(ray.util.get_node_ip_address())
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": exactly this name, not a prefix
 
@@ -165,16 +158,6 @@ class Alive:
             self._lines.cut()
 
 
-def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a method; when memory runs out, break the connections to others before anything else."""
-    try:
-        return method(self, *arguments)
-    except (MemoryError, RuntimeError) as error:
-        if of_memory(error):
-            self.sever()
-        raise
-
-
 def losing_others(method: Method) -> Method:
     """Turn errors that another process caused into a one-line ConnectionError."""
 
@@ -201,7 +184,14 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
     def decorate(method: Method) -> Method:
         @wraps(method)
         def called(self: Alive, *arguments: Any) -> Any:
-            work = partial(_severing, self, method, arguments)
+            def work() -> Any:
+                try:
+                    return method(self, *arguments)
+                except (MemoryError, RuntimeError) as error:
+                    if of_memory(error):  # the connections to others are broken before anything else
+                        self.sever()
+                    raise
+
             assert self._budget is not None, "it was set up"
             with self._budget.stage(name):
                 return self._split.together(work) if self._split and not alone else work()

@@ -65,7 +65,7 @@ class EpisodePlayer(ExchangeMember, Alive):
         self, tasks: Mapping[int, Task], step: int, seed: int
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
         """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
-        self._holdings.forget(step)
+        self._holdings.clear()
         played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
         kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
         return kept, self._fragment.costs

@@ -36,6 +36,7 @@ class Team:
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, tp: int = 1) -> None:
         self.crew, self._setup, self._keeper = crew, setup, keeper
+        self.loading: Team = self  # the actors that load weights, each its own part
         self._told: dict[str, Call] = {}
         self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
@@ -89,11 +90,6 @@ class Team:
     def forget(self) -> None:
         """Do not give the lost learner's weights to replacements any more, until the next `load`."""
         self._told.pop("weights", None)
-
-    @property
-    def loading(self) -> "Team":
-        """The actors that load weights, each its own part."""
-        return self
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -257,36 +253,32 @@ class Environments(RolloutWorkers):
     lost during rollout is replaced, and unanswered prompts are sent again."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, samplers: Team) -> None:
-        self._samplers = samplers
-        crew.meanwhile = self._see_to_samplers
         super().__init__(crew, setup, keeper)
-
-    @property
-    def loading(self) -> Team:
-        return self._samplers
+        self.loading = samplers
+        crew.meanwhile = self._see_to_samplers
 
     def load(self, weights: Any, version: int) -> None:
         self._learned()
-        self._samplers.load(weights, version)
+        self.loading.load(weights, version)
         self._introduce()
         self._tell("weights", method("load", version))
 
     def forget(self) -> None:
-        self._samplers.forget()
+        self.loading.forget()
         super().forget()
 
     def _see_to_samplers(self) -> None:
-        known = self._samplers.actors
+        known = self.loading.actors
         try:
-            self._samplers.replace("rollout", self._samplers.crew.watch())
+            self.loading.replace("rollout", self.loading.crew.watch())
         finally:  # waiting for a lost sampler would never end
-            if self._samplers.actors != known:
+            if self.loading.actors != known:
                 self._introduce()
 
     def _introduce(self) -> None:
         """Tell every environment the current samplers."""
         for actor in self.actors:
-            actor.meet.remote(self._samplers.actors)  # result ignored: losses are noticed elsewhere
+            actor.meet.remote(self.loading.actors)  # result ignored: losses are noticed elsewhere
 
 
 # Engines that split a copy by themselves, as vLLM does: another split needs another engine. 4 engines x tp 1 end, then

@@ -116,7 +116,10 @@ class RowDispatcher:
     def _by_peers(self, known: Any) -> Mapping[str, float]:
         """Let every rank take its rows from the workers that hold them."""
         checksums = self.settings.checksums
-        return self._together(lambda actor, process: actor.exchange.remote(known, process, checksums))
+        costs: Mapping[str, float] = self._together(
+            lambda actor, process: actor.exchange.remote(known, process, checksums)
+        )
+        return costs
 
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""
