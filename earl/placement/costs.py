@@ -4,7 +4,7 @@ Memory: `earl.parallel.footprint` against the limit of a process. Time: operatio
 meaningful until the first step has calibrated the machine's speed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
@@ -68,20 +68,15 @@ MEASURED_MARGIN = 1.05  # the factor once the prediction has been compared with 
 class PlacedCosts:
     config: Config
     shape: ModelShape
-    scale: tuple[tuple[Stage, float], ...] = ()  # by stage, measured over predicted seconds
-    filled: Mapping[Choice, float] = field(default_factory=dict)
+    scale: dict[Stage, float] = field(default_factory=dict)
+    """By stage, measured over predicted seconds; set by the first measurement."""
+    filled: dict[Choice, float] = field(default_factory=dict)
     """By layout, measured over predicted memory where it was in use; grows during the run."""
-
-    def scaled(self, choice: Choice, tokens: float, sequences: int, seconds: float) -> "PlacedCosts":
-        """A copy calibrated by a stage's measured seconds."""
-        counted = replace(self, scale=()).seconds(choice, tokens, sequences)
-        others = tuple((stage, own) for stage, own in self.scale if stage != choice.stage)
-        return replace(self, scale=(*others, (choice.stage, seconds / counted)))
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
         """Predicted seconds of a stage, for contexts with this mean number of tokens."""
         work = self._rollout if choice.stage == "rollout" else self._update
-        return (STAGE_SECONDS + work(choice, tokens, sequences)) * dict(self.scale).get(choice.stage, 1.0)
+        return (STAGE_SECONDS + work(choice, tokens, sequences)) * self.scale.get(choice.stage, 1.0)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         """Why a layout does not fit; empty when it fits."""

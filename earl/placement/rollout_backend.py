@@ -13,6 +13,7 @@ from earl.batch import Rows
 from earl.evaluate import Match
 from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
+from earl.placement.episode_store import RowTable
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
 from earl.rollout.invented import Invention
@@ -47,14 +48,8 @@ def joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
 Item = TypeVar("Item")
 
 
-class StoredTrajectories(Protocol):
-    @property
-    def lengths(self) -> NDArray[np.integer[Any]]:
-        """Tokens per row, [N]."""
-
-    @property
-    def num_turns(self) -> int:
-        """K, over all rows."""
+StoredTrajectories = Rows | RowTable
+"""Rows, or counts of those that stay with the workers."""
 
 
 class Players(Protocol):

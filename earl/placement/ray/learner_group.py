@@ -94,7 +94,7 @@ class LearnerGroup:
     def weights(self) -> tuple[WeightOffer, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
         checksums = self._dispatcher.settings.checksums
-        answers = self._all("weights", "weights", self._dispatcher.readers, checksums)
+        answers = self._all("weights", "weights", len(self._dispatcher.workers.loading.crew), checksums)
         references, described, probe = answers[0]
         self.given = self._dispatcher.given(described)
         actors = tuple(member.actor for member in self._crew.members)

@@ -363,8 +363,7 @@ class AheadWorkers(RolloutWorkers):
         self._ahead.restore(limits)
         self._all("abandon", method("abandon"))
         ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
-        dealt = {number: share(sorted(ended), number, len(self.crew)) for number in range(len(self.crew))}
-        own = {number: [*tickets.values()] for number, tickets in dealt.items()}
+        own = [sorted(ended)[number :: len(self.crew)] for number in range(len(self.crew))]
         held = self._all(
             "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
         )

@@ -6,6 +6,7 @@ Workers count their rows; the driver balances them and makes a manifest. Rows th
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,52 +36,41 @@ class ExchangeFailed(EarlError):
     """An exchange failed, and all processes are alive again."""
 
 
+@dataclass(slots=True)
 class RowDispatcher:
-    """Sends rows from the workers that played them to the learner ranks. work: cost model of a row. settings: transport
-    and checksums. `layout`: current layout of the ranks for rows; see `rows_of`.
+    """Sends rows from the workers that played them to the learner ranks.
 
     By peers, all row holders and learner ranks form one torch.distributed group, kept from step to step and remade when
     a member was replaced. The driver calls `enter`, then `exchange` with the manifest, on all members at once. A lost
     member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
     """
 
-    def __init__(
-        self,
-        workers: RolloutWorkers,
-        ranks: ActorGroup,
-        layout: Layout,
-        work: Work,
-        settings: PlacementConfig,
-        keeper: ActorOwner,
-    ) -> None:
-        self._workers, self._ranks = workers, ranks
-        self.layout, self._work = layout, work
-        self.settings, self._keeper = settings, keeper
-        self._met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
-        self._pace = Pace("objects", "peers")
+    workers: RolloutWorkers
+    ranks: ActorGroup
+    layout: Layout  # current one of the ranks for rows; see `rows_of`
+    work: Work  # cost model of a row
+    settings: PlacementConfig
+    keeper: ActorOwner
+    _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
+    _pace: Pace = field(default_factory=lambda: Pace("objects", "peers"))
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
         """Send all rows of a step; returns the costs by metric name. seed, minibatches: of the update. Raises
         WorkerLost when a rank is gone, or the rows do not arrive in `TRIES` attempts."""
-        part = shares(table, self._work, self.layout.dp, seed, minibatches)
+        part = shares(table, self.work, self.layout.dp, seed, minibatches)
         for attempt in range(TRIES):
             try:
-                hosts = hosts_of([*self._ranks.members, *self._workers.members])
+                hosts = hosts_of([*self.ranks.members, *self.workers.members])
                 return self._sent(Manifest(table, part, self.layout, hosts), attempt)
             except (ExchangeFailed, Corrupted) as error:
-                self._keeper.note("dispatch", f"{error}: sent again")
+                self.keeper.note("dispatch", f"{error}: sent again")
                 fault = error
         raise WorkerLost(f"{fault}; this was tried {TRIES} times")
 
-    @property
-    def readers(self) -> int:
-        """The number of processes that load weights."""
-        return len(self._workers.loading.crew)
-
     def given(self, described: WeightManifest) -> Mapping[str, float]:
         """Costs of the weight sync to all samplers; see `weight_sync.given`."""
-        hosts = hosts_of([*self._ranks.members, *self._workers.loading.members]).tolist()
-        return given(described, tuple(hosts[: len(self._ranks)]), tuple(hosts[len(self._ranks) :]))
+        hosts = hosts_of([*self.ranks.members, *self.workers.loading.members]).tolist()
+        return given(described, tuple(hosts[: len(self.ranks)]), tuple(hosts[len(self.ranks) :]))
 
     def _sent(self, manifest: Manifest, attempt: int) -> Mapping[str, float]:
         way: str = self.settings.transport
@@ -100,16 +90,16 @@ class RowDispatcher:
         self._pace.took(way, seconds)
         if self._pace.chosen != before:
             told = ", ".join(f"by {way} {took * 1e3:.1f} ms" for way, took in self._pace.medians.items())
-            self._keeper.note("dispatch", f"rows go by {self._pace.chosen}: {told} in the median")
+            self.keeper.note("dispatch", f"rows go by {self._pace.chosen}: {told} in the median")
 
     def _by_objects(self, manifest: Manifest, known: Any) -> Mapping[str, float]:
         checksums, first = self.settings.checksums, self.layout.size
-        offered = self._workers.offer(known, checksums)
+        offered = self.workers.offer(known, checksums)
         by_source = {first + worker: references for worker, references in enumerate(offered)}
         own = [references_for(manifest.hosts, rank, by_source) for rank in range(first)]
-        self._keeper.turn(self._ranks)
+        self.keeper.turn(self.ranks)
         costs: Mapping[str, float] = ask_all(
-            self._ranks, STAGE, lambda actor, rank: actor.take.remote(known, rank, own[rank], checksums)
+            self.ranks, STAGE, lambda actor, rank: actor.take.remote(known, rank, own[rank], checksums)
         )[0]
         return costs
 
@@ -123,10 +113,10 @@ class RowDispatcher:
 
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""
-        present = [(member.node, member.process) for member in (*self._ranks.members, *self._workers.members)]
+        present = [(member.node, member.process) for member in (*self.ranks.members, *self.workers.members)]
         if self._met == present:
             return
-        [where] = ask_all(self._ranks, STAGE, method("invite"), [0])
+        [where] = ask_all(self.ranks, STAGE, method("invite"), [0])
         seconds = MESSAGE_HEARTBEATS * self.settings.heartbeat_seconds
         self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds))
         self._met = present
@@ -135,8 +125,8 @@ class RowDispatcher:
         """Call all processes, learner ranks and then workers, at once, since they wait for each other; returns the
         first one's result. Raises WorkerLost when a rank is gone, ExchangeFailed otherwise; lost workers have then been
         replaced, and have their rows again."""
-        first, met, self._met = len(self._ranks), self._met, ()
-        group = self._ranks.joined(self._workers.members)
+        first, met, self._met = len(self.ranks), self._met, ()
+        group = self.ranks.joined(self.workers.members)
         answers = group.ask(STAGE, call, range(len(group)))
         if lost := answers.lost:
             for number in lost:  # closed connections release processes that wait for it
@@ -144,7 +134,7 @@ class RowDispatcher:
             said = f"{'; '.join(lost.values())} during {STAGE}"
             if min(lost) < first:
                 raise WorkerLost(said)
-            self._workers.replace(STAGE, {self._workers.numbers[number - first]: why for number, why in lost.items()})
+            self.workers.replace(STAGE, {self.workers.numbers[number - first]: why for number, why in lost.items()})
             raise ExchangeFailed(said)
         results: list[CallResult] = [answers.results[number] for number in range(len(group))]
         if faults := sorted({own.fault for own in results if own.fault}):
