@@ -79,16 +79,16 @@ class Players(Protocol):
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
         """Sample replies of `count` synthetic episodes, to measure the cost."""
-        raise NotImplementedError
+        raise AssertionError("embedded players have one layout")
 
     def invent(self, invention: Invention, count: int, seed: int) -> StoredTrajectories:
         """Rows of `count` synthetic episodes, in place of the step's."""
-        raise NotImplementedError
+        raise AssertionError("embedded players have one layout")
 
     def relayout(self, copies: int, tp: int) -> None:
         """Regroup the same processes into `copies` sampler copies of `tp` processes each, between two steps. They have
         no weights until the next `load`. Raises EarlError where it is impossible."""
-        raise NotImplementedError
+        raise AssertionError("embedded players have one layout")
 
     def peaks(self) -> Mapping[str, float]:
         """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured, as
