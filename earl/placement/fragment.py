@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from earl import evaluate
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.sampler import Probe, Sampler
+from earl.engine.sampler import Sampler
 from earl.evaluate import Match
 from earl.group import Group
 from earl.matches import MatchResult
@@ -74,9 +73,6 @@ class RolloutFragment:
 
     def limit(self, tokens: int) -> None:
         self.world = limited(self.world, tokens)
-
-    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        self.sampler.load(weights, version, probe)
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:

@@ -223,7 +223,8 @@ class StepPipeline:
         """Split the samplers into `copies` copies of `tp` processes each, between two steps. They load and probe the
         weights of `version` again. Raises EarlError where the split is impossible; nothing changes then."""
         check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config) == "vllm")
-        self.players.relayout(copies, tp)
+        players: Any = self.players  # of a cluster: elsewhere there is one layout
+        players.relayout(copies, tp)
         self.sync(version)
 
     def snapshot(self) -> Callable[[Path], None]:

@@ -16,7 +16,6 @@ from earl.matches import MatchResult
 from earl.placement.episode_store import RowTable
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
-from earl.rollout.invented import Invention
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
@@ -53,7 +52,8 @@ StoredTrajectories = Rows | RowTable
 
 
 class Players(Protocol):
-    """All rollout fragments of a run, as one."""
+    """All rollout fragments of a run, as one. Those of a cluster can be laid out anew, and play synthetic episodes: see
+    `RolloutWorkers`."""
 
     costs: Mapping[str, float]  # costs of the last step's groups, by metric name
 
@@ -74,21 +74,6 @@ class Players(Protocol):
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of later episodes, in tokens."""
-
-    # Only where layouts change or are measured, on a cluster:
-
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
-        """Sample replies of `count` synthetic episodes, to measure the cost."""
-        raise AssertionError("embedded players have one layout")
-
-    def invent(self, invention: Invention, count: int, seed: int) -> StoredTrajectories:
-        """Rows of `count` synthetic episodes, in place of the step's."""
-        raise AssertionError("embedded players have one layout")
-
-    def relayout(self, copies: int, tp: int) -> None:
-        """Regroup the same processes into `copies` sampler copies of `tp` processes each, between two steps. They have
-        no weights until the next `load`. Raises EarlError where it is impossible."""
-        raise AssertionError("embedded players have one layout")
 
     def peaks(self) -> Mapping[str, float]:
         """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured, as
@@ -140,7 +125,7 @@ class PeerPlayers(Players):
         self.fragment.limit(tokens)
 
     def load(self, weights: Any, version: int) -> None:
-        self.fragment.load(weights, version)
+        self.fragment.sampler.load(weights, version)
 
     def _share(self, items: Sequence[Item]) -> dict[int, Item]:
         return share(items, self._peers.rank, self._peers.size)

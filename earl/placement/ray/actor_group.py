@@ -54,7 +54,7 @@ class CallResults:
 
     results: dict[int, Any] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)  # why members gave no result
-    short: list[OutOfMemory] = field(default_factory=list)
+    short: list[tuple[str, str]] = field(default_factory=list)  # processes that ran out of memory, and their errors
 
     def take(self, reference: Any, number: int, name: str) -> None:
         """Record a member's result, or why there is none."""
@@ -62,7 +62,8 @@ class CallResults:
             self.results[number] = ray.get(reference)
         except RayTaskError as error:  # first: it is an instance of its cause's class too
             if isinstance(error.cause, OutOfMemory) or of_memory(error.cause):
-                self.short.append(_short(error.cause, name))
+                known = isinstance(error.cause, OutOfMemory)  # perhaps of another one, which the member passes on
+                self.short.append((error.cause.who or name, error.cause.said) if known else (name, str(error.cause)))
                 self.lost[number] = SHORT
                 return
             if isinstance(error.cause, ObjectLostError | RayActorError):
@@ -74,13 +75,6 @@ class CallResults:
             self.lost[number] = "has died"
         except ObjectLostError as error:
             raise WorkerLost("what one process held for another is gone with it") from error
-
-
-def _short(error: BaseException, name: str) -> OutOfMemory:
-    """The process that ran out of memory: the member, or another one whose error it passes on."""
-    if isinstance(error, OutOfMemory):
-        return OutOfMemory(error.stage, error.who or name, error.said)
-    return OutOfMemory("", name, str(error))
 
 
 START_SECONDS = 180
@@ -207,7 +201,7 @@ class ActorGroup:
         if lost:
             stuck = self._collect(waiting, pulses, answers)
             if short := answers.short:
-                raise OutOfMemory(stage, short[0].who, short[0].said, stuck)
+                raise OutOfMemory(stage, *short[0], stuck)
         if set(lost.values()) > {LEFT}:  # members that only lost a connection to another are not the cause
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return CallResults(answers.results, self._named(lost))

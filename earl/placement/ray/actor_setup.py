@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -16,12 +16,12 @@ import torch
 from torch import distributed
 
 from earl.algorithms.registry import algorithm
-from earl.config import Config
+from earl.config import Config, ModelConfig
 from earl.dispatch.transports.base import Late, ProcessLost
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
-from earl.engine.model import Policy, make, outline
+from earl.engine.model import make, outline
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -41,14 +41,13 @@ def sharded_learner(
     processes of another layout. Raises EarlError when there is no such model, or the layout does not fit it."""
     if mesh.device.type == "cpu":
         torch.set_num_threads(1)  # processes share the cores
-    path = model or config.model.path
-    described = config.model.model_copy(update={"path": path and str(path)})
+    described = model_of(config, model)
     if carried is not None:
         policy, ranks = outline(described), Shards(mesh, carried)
-    elif path is None:
+    elif described.path is None:
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
-        policy, ranks = outline(described), Shards(mesh, Stored(folder_of(path)))
+        policy, ranks = outline(described), Shards(mesh, Stored(folder_of(described.path)))
     values = algorithm(config.algorithm.name).needs_values
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)
     if carried is not None:
@@ -76,12 +75,6 @@ WARM_BYTES = 1 << 23  # of an object that Ray copies by several threads
 WARM_WIDTH = 256  # of a matrix product for which libraries allocate their buffers
 
 
-def show(devices: Sequence[str]) -> None:
-    """Restrict this process to these GPUs; if empty, to those that Ray assigned."""
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-
-
 def begun(config: Config, who: str = "") -> Budget:
     """The budget of a new process. Ray's copy threads and the product buffers of numpy and torch are created first, so
     that they do not count."""
@@ -101,8 +94,9 @@ def joined_band(config: Config, meeting: Meeting | None, store: Sealed | None) -
     return Band(meeting, store, config.placement.stage_seconds)
 
 
-def outline_of(config: Config, source: str | None) -> Policy:
-    return outline(config.model.model_copy(update={"path": source}) if source else config.model)
+def model_of(config: Config, source: str | Path | None) -> ModelConfig:
+    """The recipe's model, or the one at `source`."""
+    return config.model.model_copy(update={"path": str(source)}) if source else config.model
 
 
 def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:

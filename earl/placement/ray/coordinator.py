@@ -20,6 +20,7 @@ from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
+from earl.placement.ray.actor_setup import model_of
 from earl.placement.ray.connection import connected
 from earl.placement.ray.learner_actor import LearnerActor
 from earl.placement.ray.learner_group import LearnerGroup, rows_of
@@ -116,9 +117,7 @@ class Coordinator:
     def open(self, saved: Path | None) -> StepPipeline:
         """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""
         self._saved = saved.resolve() if saved else None
-        model = self._config.model
-        if self._source:
-            model = model.model_copy(update={"path": self._source})
+        model = model_of(self._config, self._source)
         self._start_ranks()
         workers, policy = self._players(), shape(model)
         self._team = workers

@@ -93,15 +93,11 @@ class EpisodeTable(RowTable):
 
     @classmethod
     def joined(cls, tables: Sequence[RowTable], names: tuple[str, ...]) -> Self:
-        order = np.concatenate([table.order for table in tables])
-        sorting = np.argsort(order, kind="stable")
+        kinds = ("lengths", "learned", "turns", "order")
+        whole = {kind: np.concatenate([getattr(table, kind) for table in tables]) for kind in kinds}
+        sorting = np.argsort(whole["order"], kind="stable")
         worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
-
-        def column(name: str) -> Counts:
-            whole: Counts = np.concatenate([getattr(table, name) for table in tables])[sorting]
-            return whole
-
-        return cls(column("lengths"), column("learned"), column("turns"), order[sorting], worker[sorting], names)
+        return cls(*(whole[kind][sorting] for kind in kinds), worker[sorting], names)
 
 
 @dataclass(frozen=True, slots=True)

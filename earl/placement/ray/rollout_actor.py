@@ -1,6 +1,7 @@
 """Rollout workers as Ray actors. Constructors do nothing, so that heartbeats are answered while models load."""
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
-from earl.engine.model import Policy, tokenizer_of
+from earl.engine.model import Policy, outline, tokenizer_of
 from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.engine.split import Meeting
@@ -28,8 +29,7 @@ from earl.placement.ray.actor_setup import (
     begun,
     joined_band,
     losing_others,
-    outline_of,
-    show,
+    model_of,
     stage,
 )
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
@@ -123,10 +123,14 @@ class RolloutActor(EpisodePlayer):
     ) -> None:
         """Make the fragment, or replace its sampler; the old one is freed first. devices: the GPUs that it shares with
         learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
-        show(devices)
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = _told(recipe)
-        policy = self._policy = self._policy or outline_of(config, source)
-        self._leave()
+        policy = self._policy = self._policy or outline(model_of(config, source))
+        self._split = None
+        if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
+            self._fragment.sampler.close()
+            del self._fragment
         self._budget = self._budget or begun(config)
         with Lines() as self._lines:
             band = joined_band(config, meeting, self._meets)
@@ -135,19 +139,12 @@ class RolloutActor(EpisodePlayer):
         self._fragment = self._kind(config, policy.tokenizer, sampler)
         self._holdings = EpisodeStore(config.context.learn_truncated)
 
-    def _leave(self) -> None:
-        """Free the sampler, before memory for another one is needed."""
-        self._split = None
-        if hasattr(self, "_fragment"):
-            self._fragment.sampler.close()
-            del self._fragment
-
     @stage("weights", alone=True)
     def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
         taken = weights.taken()
-        self._fragment.load(taken, version, probe)
+        self._fragment.sampler.load(taken, version, probe)
         self._holdings.drop(version)
         return taken.damaged
 
@@ -259,12 +256,11 @@ class EnvironmentActor(EpisodePlayer):
         """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
         config = _told(recipe)
         self._budget = Budget(None)
-        model = config.model.model_copy(update={"path": source}) if source else config.model
         self._actors[:] = self._actors or actors  # replacements are known already
         places = [(number + place) % len(actors) for place in range(len(actors))]
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
-        self._fragment = RolloutFragment(config, tokenizer_of(model), router)
+        self._fragment = RolloutFragment(config, tokenizer_of(model_of(config, source)), router)
         self._holdings = EpisodeStore(config.context.learn_truncated)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
@@ -273,5 +269,5 @@ class EnvironmentActor(EpisodePlayer):
         self._actors[:] = actors
 
     def load(self, version: int) -> None:
-        self._fragment.load({}, version)
+        self._fragment.sampler.load({}, version)
         self._holdings.drop(version)

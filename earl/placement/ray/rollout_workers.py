@@ -61,6 +61,8 @@ class Team:
         return self.crew.members[:: self.tp]
 
     def load(self, weights: Any, version: int) -> None:
+        """Load the weights that a handle stands for; the groups played so far have been learned from."""
+        self._learned()
         offered, probe = weights
         call = method("load", offered, probe, version)
         self._told["weights"] = call
@@ -82,14 +84,20 @@ class Team:
                     f"sampler.tp {tp}: a copy of the sampler lies on one host, and processes {first} to "
                     f"{first + tp - 1} lie on several; choose a smaller one"
                 )
-        self._told.pop("weights", None)
+        self.forget()
         self._keeper.turn(self.crew)
         self.crew.group = tp
         self._ready(range(len(self.crew)))
 
     def forget(self) -> None:
-        """Do not give the lost learner's weights to replacements any more, until the next `load`."""
+        """Do not give the present weights to replacements any more, until the next `load`; the step is played again."""
+        self._learned()
         self._told.pop("weights", None)
+
+    def _learned(self) -> None:
+        """Replacements no longer need the step's rows."""
+        self._told.pop("play", None)
+        self._told.pop("rows", None)
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -199,26 +207,13 @@ class RolloutWorkers(Team, Players):
         return EpisodeTable.joined(tables, TAUGHT)
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
+        """Sample replies of `count` synthetic episodes, to measure the cost."""
         self._all("rollout", self._dealt("sample", range(count), invention, seed))
 
     def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
         """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
         tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
         return EpisodeTable.joined(tables, LEARNED)
-
-    def relayout(self, copies: int, tp: int) -> None:
-        self._learned()
-        super().relayout(copies, tp)
-
-    def forget(self) -> None:
-        """The learner's weights are lost with it, and the step is played again."""
-        self._learned()
-        super().forget()
-
-    def load(self, weights: Any, version: int) -> None:
-        """Load the weights that a handle stands for; the groups played so far have been learned from."""
-        self._learned()
-        super().load(weights, version)
 
     def _dealt(self, name: str, items: Sequence[Any], *arguments: Any) -> Call:
         """A call of a method with every copy's share of some items, by number."""
@@ -231,11 +226,6 @@ class RolloutWorkers(Team, Players):
         played = self._all(stage, call)
         self._told["play"] = call
         return played
-
-    def _learned(self) -> None:
-        """Replacements no longer need the step's rows."""
-        self._told.pop("play", None)
-        self._told.pop("rows", None)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         parts = self._all("evaluation", self._dealt("evaluate", matches))
@@ -295,9 +285,8 @@ class EngineWorkers(RolloutWorkers):
 
     def relayout(self, copies: int, tp: int) -> None:
         """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
-        self._learned()
         self._change(copies, tp)
-        self._told.pop("weights", None)
+        self.forget()
         self._keeper.turn(self.crew)
         if copies != len(self.crew):
             self.crew.replace_all(copies)
