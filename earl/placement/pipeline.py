@@ -16,9 +16,7 @@ from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.errors import OutOfMemory
-from earl.evaluate import Match
 from earl.group import Group, GroupOf, PlayedGroups
-from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
@@ -210,9 +208,6 @@ class StepPipeline:
             seed=self._seed("order", "rl", step),
         )
 
-    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        return self.players.evaluate(matches)
-
     def sync(self, version: int) -> Mapping[str, float]:
         """Weight sync: load the learner's weights into the players; returns the costs by metric name."""
         self._version = version
@@ -237,9 +232,6 @@ class StepPipeline:
             players(folder)
 
         return write
-
-    def restore(self, folder: Path) -> None:
-        self.learner.restore(folder)
 
     def resume(self, folder: Path) -> None:
         self.learner.restore(folder)

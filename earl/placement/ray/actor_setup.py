@@ -26,7 +26,6 @@ from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
 from earl.engine.split import Band, Meeting, SplitSampler
-from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
@@ -159,8 +158,6 @@ def losing_others(method: Method) -> Method:
     def called(self: Any, *arguments: Any) -> Any:
         try:
             return method(self, *arguments)
-        except OutOfMemory:
-            raise
         except (Late, ProcessLost) as error:
             raise ConnectionError(str(error)) from None
         except RuntimeError as error:

@@ -97,7 +97,7 @@ class EpisodeTable(RowTable):
         whole = {kind: np.concatenate([getattr(table, kind) for table in tables]) for kind in kinds}
         sorting = np.argsort(whole["order"], kind="stable")
         worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
-        return cls(*(whole[kind][sorting] for kind in kinds), worker[sorting], names)
+        return cls(**{kind: whole[kind][sorting] for kind in kinds}, worker=worker[sorting], columns=names)
 
 
 @dataclass(frozen=True, slots=True)

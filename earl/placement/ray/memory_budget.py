@@ -68,7 +68,12 @@ class Budget:
             yield
             return
         ended = threading.Event()
-        following = threading.Thread(target=self._follow, args=(ended,), daemon=True)
+
+        def follow() -> None:
+            while not ended.wait(FOLLOW_SECONDS):
+                self._bind()
+
+        following = threading.Thread(target=follow, daemon=True)
         following.start()  # while there is room for its stack
         try:
             self._bind()
@@ -77,10 +82,6 @@ class Budget:
             ended.set()
             following.join()
             _BOUND.set(resource.RLIM_INFINITY)
-
-    def _follow(self, ended: threading.Event) -> None:
-        while not ended.wait(FOLLOW_SECONDS):
-            self._bind()
 
     def _bind(self) -> None:
         assert self._most is not None

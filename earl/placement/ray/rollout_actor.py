@@ -191,10 +191,10 @@ SESSIONS = 1 << 32
 class SamplerActor(RolloutActor):
     """A sampler in its own process, for all environments; it plays nothing itself."""
 
-    async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
+    async def complete(self, prompt: Prompt) -> Completion:
         sampler = self._fragment.sampler
         assert isinstance(sampler, Streams), "environments ask at any time"
-        return [*await asyncio.gather(*map(sampler.complete, prompts))]
+        return await sampler.complete(prompt)
 
     def release(self, sessions: Sequence[int]) -> None:
         self._fragment.sampler.release(sessions)
@@ -209,10 +209,6 @@ class RemoteSampler:
         self._actors, self._number, self._first_session = actors, number, first_session
         self.version = 0
 
-    async def complete(self, prompt: Prompt) -> Completion:
-        [completion] = await self._decode([prompt])
-        return completion
-
     def release(self, sessions: Sequence[int]) -> None:
         self._actors[self._number].release.remote([self._first_session + session for session in sessions])
 
@@ -221,27 +217,23 @@ class RemoteSampler:
         del weights, probe
         self.version = version
 
-    async def _decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
+    async def complete(self, prompt: Prompt) -> Completion:
         while True:
-            asked = [replace(prompt, session=self._first_session + prompt.session) for prompt in prompts]
+            asked = replace(prompt, session=self._first_session + prompt.session)
             try:
-                completions: list[Completion] = await self._actors[self._number].decode.remote(asked)
+                completion: Completion = await self._actors[self._number].complete.remote(asked)
             except RayActorError:
                 self._first_session += SESSIONS  # the lost one may still be at work: never reuse a session
                 await asyncio.sleep(AGAIN_SECONDS)
+                continue
             except RayTaskError as error:
                 raise error.cause from None
-            else:
-                self._check(completions)
-                return completions
-
-    def _check(self, completions: Sequence[Completion]) -> None:
-        others = {version for completion in completions for version in completion.versions} - {self.version}
-        if others:
-            raise VersionsDiffer(
-                f"sampler {self._number} answers with weights of version {min(others)} where all have to play "
-                f"version {self.version}: load the weights again"
-            )
+            if others := {*completion.versions} - {self.version}:
+                raise VersionsDiffer(
+                    f"sampler {self._number} answers with weights of version {min(others)} where all have to play "
+                    f"version {self.version}: load the weights again"
+                )
+            return completion
 
 
 class EnvironmentActor(EpisodePlayer):

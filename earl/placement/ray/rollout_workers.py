@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -378,16 +377,14 @@ class AheadWorkers(RolloutWorkers):
             raise WorkerLost(f"what was played for step {min(taken).step} is gone with the worker that had it")
 
     def _start(self, dealt: Mapping[Ticket, int]) -> None:
-        """Let workers start groups, in orders by step."""
+        """Let workers start groups."""
+        drawn = {step: draw(self._config, step) for step in {ticket.step for ticket in dealt}}
         orders: dict[int, list[Any]] = {}
-        by_worker = sorted((number, ticket) for ticket, number in dealt.items())
-        for (number, step), tickets in groupby(by_worker, key=lambda own: (own[0], own[1].step)):
-            drawn = draw(self._config, step)
-            tasks: dict[int, Task] = {}
-            for _, ticket in tickets:
-                self._ahead.begin(ticket, number)
-                tasks[ticket.number] = drawn.tasks[ticket.number]
-            orders.setdefault(number, []).append((step, tasks, drawn.seed, self._ahead.limits[step]))
+        for ticket, number in sorted(dealt.items()):
+            self._ahead.begin(ticket, number)
+            own, limit = drawn[ticket.step], self._ahead.limits[ticket.step]
+            task = {ticket.number: own.tasks[ticket.number]}
+            orders.setdefault(number, []).append((ticket.step, task, own.seed, limit))
         if orders:
             answers = self.crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
             self.replace("start", answers.lost)
