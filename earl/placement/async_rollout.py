@@ -156,16 +156,15 @@ _STARTED = TypeAdapter(list[_Started])
 
 def save(folder: Path, limits: Mapping[int, int], ended: Mapping[Ticket, Group]) -> None:
     """Write into a checkpoint's folder: the context limit of every started step, in tokens, and the waiting groups."""
-    numbers: dict[int, list[int]] = {step: [] for step in sorted(limits)}
-    for ticket in sorted(ended):
-        numbers[ticket.step].append(ticket.number)
     own = folder / AHEAD
     own.mkdir()
-    for step, kept in numbers.items():
+    started = []
+    for step in sorted(limits):
+        kept = sorted(ticket for ticket in ended if ticket.step == step)
         if kept:
-            table = trajectories.to_table([ended[Ticket(step, number)] for number in kept], step)
+            table = trajectories.to_table([ended[ticket] for ticket in kept], step)
             trajectories.write(trajectories.path_of(own, step), table)
-    started = [asdict(_Started(step, limits[step], kept)) for step, kept in numbers.items()]
+        started.append(asdict(_Started(step, limits[step], [ticket.number for ticket in kept])))
     (own / "ahead.json").write_text(json.dumps(started), encoding="utf-8")
 
 

@@ -116,24 +116,18 @@ class PlacedCosts:
         """Seconds of a learner's exchanges inside its layers: activations over tp, keys and values over cp. tokens:
         that a cp group trains on, plus half of those that it only reads."""
         shape, tp, cp = self.shape, choice.layout.tp, choice.layout.cp
-        seconds, again = 0.0, 3 if choice.recompute else 2
-        if tp > 1:
-            moved = tokens / cp * shape.hidden * 4 * 2 * (tp - 1) / tp
-            seconds += 2 * again * (moved / LINK + passes * LAYER_SECONDS * log2(tp))
-        if cp > 1:
-            moved = tokens * 2 * shape.kv_heads / tp * shape.head_dim * 4 * (cp - 1) / cp
-            seconds += again * (moved / LINK + passes * LAYER_SECONDS * log2(cp))
-        return shape.layers * seconds
+        again = 3 if choice.recompute else 2
+        activations = tokens / cp * shape.hidden * 4 * 2 * (tp - 1) / tp
+        seconds = 2 * again * (activations / LINK + passes * LAYER_SECONDS * log2(tp))
+        keys = tokens * 2 * shape.kv_heads / tp * shape.head_dim * 4 * (cp - 1) / cp
+        return shape.layers * (seconds + again * (keys / LINK + passes * LAYER_SECONDS * log2(cp)))
 
     def _rollout(self, choice: Choice, tokens: float, sequences: int) -> float:
         shape, layout = self.shape, choice.layout
         own = sequences / layout.dp
         per_token = 2 * (shape.parameters + shape.layers * shape.heads * shape.head_dim * tokens)
-        exchanged = 0.0
-        if layout.tp > 1:
-            share = 2 * (layout.tp - 1) / layout.tp
-            moved = own * tokens * shape.hidden * 4 * share
-            exchanged = shape.layers * 2 * (moved / LINK + tokens * LAYER_SECONDS * log2(layout.tp))
+        moved = own * tokens * shape.hidden * 4 * (2 * (layout.tp - 1) / layout.tp)
+        exchanged = shape.layers * 2 * (moved / LINK + tokens * LAYER_SECONDS * log2(layout.tp))
         return own * tokens * per_token / layout.tp / FLOPS + exchanged
 
     def _learner_bytes(self, choice: Choice, load: Load) -> int:

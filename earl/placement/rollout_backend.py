@@ -96,11 +96,11 @@ class PeerPlayers(Players):
     """One fragment in each of the processes of an embedded run; every process gets all groups."""
 
     def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
-        self.fragment, self._peers = fragment, peers
+        self.fragment, self._peers, self._place = fragment, peers, (peers.rank, peers.size)
         self.costs: Mapping[str, float] = {}
 
     def play(self, draw: Draw) -> list[Group]:
-        groups = self.fragment.play(draw.step, self._share(draw.tasks), draw.seed)
+        groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
         self.costs = self.fragment.costs
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
@@ -112,11 +112,11 @@ class PeerPlayers(Players):
         return [group for group in groups if isinstance(group, Group)]
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
-        rows, order = self.fragment.demonstrate(self._share(tasks), seed, limit)
+        rows, order = self.fragment.demonstrate(share(tasks, *self._place), seed, limit)
         return joined([rows_from_bytes(data) for data in self._peers.gather(rows_to_bytes(rows, order))])
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        results = self.fragment.evaluate([*self._share(matches).values()])
+        results = self.fragment.evaluate([*share(matches, *self._place).values()])
         return in_order(
             result for data in self._peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)
         )
@@ -126,9 +126,6 @@ class PeerPlayers(Players):
 
     def load(self, weights: Any, version: int) -> None:
         self.fragment.sampler.load(weights, version)
-
-    def _share(self, items: Sequence[Item]) -> dict[int, Item]:
-        return share(items, self._peers.rank, self._peers.size)
 
 
 def share(items: Sequence[Item], rank: int, size: int) -> dict[int, Item]:

@@ -24,8 +24,6 @@ from earl.placement.ray.row_exchange import RowDispatcher
 from earl.placement.ray.weight_sync import WeightOffer
 from earl.placement.rollout_backend import most
 
-Weighted = tuple[int, Mapping[str, float]]  # trained tokens, and means over them
-
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -127,7 +125,8 @@ def rows_of(config: Config) -> Layout:
     return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
 
 
-def _mean(parts: Sequence[Weighted]) -> dict[str, float]:
+def _mean(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """The mean of each statistic. parts: trained tokens, and means over them."""
     known = [(count, stats) for count, stats in parts if stats]
     total = sum(count for count, _ in known)
     return {name: sum(count * stats[name] for count, stats in known) / total for name in (known[0][1] if known else ())}

@@ -98,11 +98,6 @@ class Team:
         self._told.pop("play", None)
         self._told.pop("rows", None)
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of `members` in the actor group."""
-        return range(0, len(self.crew), self.tp)
-
     def _tell(self, stage: str, call: Call) -> None:
         """Call all actors, and later also their replacements."""
         self._told[stage] = call

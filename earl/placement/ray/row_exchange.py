@@ -134,7 +134,7 @@ class RowDispatcher:
             said = f"{'; '.join(lost.values())} during {STAGE}"
             if min(lost) < first:
                 raise WorkerLost(said)
-            self.workers.replace(STAGE, {self.workers.numbers[number - first]: why for number, why in lost.items()})
+            self.workers.replace(STAGE, {(number - first) * self.workers.tp: why for number, why in lost.items()})
             raise ExchangeFailed(said)
         results: list[CallResult] = [answers.results[number] for number in range(len(group))]
         if faults := sorted({own.fault for own in results if own.fault}):
