@@ -21,7 +21,6 @@ from earl.group import Group
 from earl.matches import MatchResult
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Rules
-from earl.rollout.invented import Invention, sample
 from earl.rollout.pack import num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.rollout.teacher import demonstrate
@@ -64,9 +63,6 @@ class RolloutFragment:
         played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
-
-    def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
-        sample(invention, self.sampler, numbers, self.config.rollout.group_size, seed)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         return [evaluate.evaluate(self.world, Greedy(self.sampler), match) for match in matches]

@@ -33,7 +33,7 @@ from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
 
 def sharded_learner(
-    config: Config, mesh: Mesh, model: Path | None = None, carried: TensorSource | None = None
+    config: Config, mesh: Mesh, model: str | Path | None = None, carried: TensorSource | None = None
 ) -> Learner:
     """This process's part of the learner of a recipe. Existing weights are read slice by slice: no process ever holds
     all of them. model: a Hugging Face folder to start from instead of the recipe's model; carried: the state of all
@@ -85,9 +85,7 @@ def begun(config: Config, who: str = "") -> Budget:
     return Budget(config.placement.memory_bytes, who)
 
 
-def joined_band(config: Config, meeting: Meeting | None, store: Sealed | None) -> Band | None:
-    if meeting is None:
-        return None
+def joined_band(config: Config, meeting: Meeting, store: Sealed | None) -> Band:
     torch.set_num_threads(1)  # processes share the cores
     _between_hosts()
     return Band(meeting, store, config.placement.stage_seconds)

@@ -87,8 +87,7 @@ class LearnerActor(ExchangeMember, WeightServer):
             mesh = joined(config, rank, meeting, self._meets)
         self._budget = self._budget or begun(config, f"learner rank {rank}")
         with self._budget.stage("start"):
-            path = Path(source) if source else None
-            self._learner = sharded_learner(config, mesh, path, Carried(carried) if carried is not None else None)
+            self._learner = sharded_learner(config, mesh, source, Carried(carried) if carried is not None else None)
             self._sound = 0
 
     def leave(self) -> Given:

@@ -37,7 +37,7 @@ from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import WeightOffer
 from earl.recipe import build
 from earl.rollout.drivers import Streams
-from earl.rollout.invented import Invention, rows_of
+from earl.rollout.invented import Invention, rows_of, sample
 from earl.rollout.prompt import Completion, Prompt
 from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
@@ -76,7 +76,7 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("rollout")
     def sample(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> None:
-        self._fragment.sample(invention, [*numbers], seed)
+        sample(invention, self._fragment.sampler, [*numbers], self._fragment.config.rollout.group_size, seed)
 
     @stage("rows")
     def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
@@ -133,7 +133,7 @@ class RolloutActor(EpisodePlayer):
             del self._fragment
         self._budget = self._budget or begun(config)
         with Lines() as self._lines:
-            band = joined_band(config, meeting, self._meets)
+            band = joined_band(config, meeting, self._meets) if meeting else None
         sampler = make_sampler(config, policy, band)
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)

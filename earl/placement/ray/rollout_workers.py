@@ -98,10 +98,10 @@ class Team:
         self._told.pop("play", None)
         self._told.pop("rows", None)
 
-    def _tell(self, stage: str, call: Call) -> None:
+    def _tell(self, stage: str, call: Call) -> list[Any]:
         """Call all actors, and later also their replacements."""
         self._told[stage] = call
-        self._all(stage, call)
+        return self._all(stage, call)
 
     def _all(self, stage: str, call: Call, turn: bool = True) -> list[Any]:
         """Every copy's result, by number. call: gets an actor and its copy's number; turn: needs the device."""
@@ -177,9 +177,8 @@ class RolloutWorkers(Team, Players):
         return [outlines[ticket] for ticket in self._holders]
 
     def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
-        counted = method("table", next(iter(self._holders)).step)
-        tables = self._all("rows", counted)
-        self._told["rows"] = counted  # replacements play and pack again, until the rows are sent
+        # Replacements play and pack again, until the rows are sent.
+        tables = self._tell("rows", method("table", next(iter(self._holders)).step))
         return EpisodeTable.joined(tables, LEARNED)
 
     def offer(self, manifest: Any, checksums: bool) -> list[dict[int, Any]]:
