@@ -50,7 +50,9 @@ def splits(processes: int, heads: int) -> list[tuple[int, int]]:
 
 def _switched(stages: StepPipeline, copies: int, tp: int, first: Sequence[Group], _: int) -> dict[str, float]:
     began = time.perf_counter()
-    split = stages.players.relayout(copies, tp)
+    players: Any = stages.players
+    players.relayout(copies, tp)
+    split = time.perf_counter() - began
     stages.sync(0)
     switched = time.perf_counter()
     played = stages.rollout(1)

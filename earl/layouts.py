@@ -6,7 +6,7 @@ out of memory    the layout is barred for such a load ─▶ selector ─▶ ano
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from earl.errors import EarlError, OutOfMemory
@@ -53,20 +53,23 @@ class Layouts:
         self._load = Load(config.rollout.episodes, float(limit), limit, limit)
         self._seen = False
         self._barred: list[tuple[int, str]] = []
-        self._filled: dict[Choice, float] = {}
         self._mixed: set[Stage] = set()
         self._played: float | None = None
         self._selector: Selector | None = None
         if config.selector.kind == "auto":
-            offered = candidates(config, placement.shape)
-            self._laid = {stage: choices[0] for stage, choices in offered.items()}
-            self._offered, self._costs = offered, PlacedCosts(config, placement.shape, filled=self._filled)
-            self._selector = self._made()
+            self._offered, self._costs = candidates(config, placement.shape), PlacedCosts(config, placement.shape)
+            switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
+            self._selector = Selector(self._offered, self._costs, switches, steps=config.total_steps)
+            self._laid = {stage: choices[0] for stage, choices in self._offered.items()}
+            state = self._selector.state()
+            for stage, choice in self._laid.items():
+                state["stages"][stage]["current"] = asdict(choice)
+            self._selector.restore(state)
 
     def state(self) -> dict[str, Any]:
         if self._selector is None:
             return {}
-        filled = [{"choice": asdict(choice), "times": times} for choice, times in self._filled.items()]
+        filled = [{"choice": asdict(choice), "times": times} for choice, times in self._costs.filled.items()]
         return {"scale": dict(self._costs.scale), "filled": filled, "selector": self._selector.state()}
 
     def restore(self, state: dict[str, Any], step: int) -> None:
@@ -76,9 +79,9 @@ class Layouts:
             if at > step:
                 self._journal.event(step, "out_of_memory", f"at step {at}: {said}")
         if self._selector and state and not self._seen:
-            self._costs = replace(self._costs, scale=tuple(state["scale"].items()))
-            self._filled.update({Choice.of(own["choice"]): own["times"] for own in state.get("filled", ())})
-            self._selector = self._made(state["selector"])
+            self._costs.scale.update(state["scale"])
+            self._costs.filled.update({Choice.of(own["choice"]): own["times"] for own in state.get("filled", ())})
+            self._selector.restore(state["selector"])
             self._seen = bool(state["selector"]["loads"])
 
     def take(self, profile: Profile) -> None:
@@ -108,7 +111,7 @@ class Layouts:
             if took and self._seen and stage not in self._mixed:
                 times = took / self._costs.expected_bytes(choice, self._load)
                 if times >= ALL_SEEN:
-                    self._filled[choice] = max(times, self._filled.get(choice, 1.0))
+                    self._costs.filled[choice] = max(times, self._costs.filled.get(choice, 1.0))
         self._mixed.clear()
 
     def settle(self, stage: Stage, step: int, clock: Clock) -> None:
@@ -117,7 +120,7 @@ class Layouts:
         if self._selector is None or not self._seen or stage not in self._laid:
             return
         # Only where the speed of these machines is known, or the current layout does not fit.
-        if stage in dict(self._costs.scale) or self._costs.obstacle(self._laid[stage], self._load):
+        if stage in self._costs.scale or self._costs.obstacle(self._laid[stage], self._load):
             decision = self._decided(self._selector, stage, step)
             if decision.choice != self._laid[stage]:
                 with clock("switch"):
@@ -195,18 +198,6 @@ class Layouts:
         if self._selector is None or choice is None:
             return
         stage = choice.stage
-        if stage not in dict(self._costs.scale):
-            self._costs = self._costs.scaled(choice, load.mean_tokens, load.sequences, seconds)
-            self._selector = self._made(self._selector.state())
+        if stage not in self._costs.scale:
+            self._costs.scale[stage] = seconds / self._costs.seconds(choice, load.mean_tokens, load.sequences)
         self._selector.measured(choice, load, seconds)
-
-    def _made(self, state: dict[str, Any] | None = None) -> Selector:
-        """A selector with the current costs. state: to continue from; None: a new one, in the current layouts."""
-        switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
-        made = Selector(self._offered, self._costs, switches, steps=self._placement.config.total_steps)
-        if state is None:
-            state = made.state()
-            for stage, choice in self._laid.items():
-                state["stages"][stage]["current"] = asdict(choice)
-        made.restore(state)
-        return made

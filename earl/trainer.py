@@ -126,7 +126,7 @@ def _finish(run: OpenRun, progress: Progress) -> None:
     placement, step = run.placement, progress.best_step
     best = checkpoint.load(run.folder.checkpoints / step_name(step))
     with storage(best.path):
-        placement.restore(best.path)
+        placement.learner.restore(best.path)
     placement.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
     results = _evaluated(run, progress.step, run.config.evaluate.final_episodes)
@@ -157,7 +157,7 @@ def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
 
 def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:
     config = placement.config.evaluate
-    return placement.evaluate(evaluation.matches(placement.world, config.opponents, config.exact, episodes))
+    return placement.players.evaluate(evaluation.matches(placement.world, config.opponents, config.exact, episodes))
 
 
 def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:

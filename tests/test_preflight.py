@@ -128,7 +128,7 @@ def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "memory_bytes", lambda: 293_888 + 32_768 + 1_024)
     checked(GAME)
     monkeypatch.setattr(cluster, "memory_bytes", lambda: 293_888 + 32_768 + 1_023)
-    with pytest.raises(EarlError, match=r"8 episodes per step need more than 33.0 KiB, this machine has 320.0 KiB"):
+    with pytest.raises(EarlError, match=r"8 episodes per step need more than 33.0 KiB, and this machine has 320.0 KiB"):
         checked(GAME)
     monkeypatch.setattr(cluster, "memory_bytes", lambda: 293_887)
     with pytest.raises(EarlError, match=r"5,248 parameters needs 287.0 KiB to be trained by 2 processes"):

@@ -41,7 +41,7 @@ def check_advantages(case: Case) -> Iterator[Finding]:
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """As `expected_advantages`, but with values from the stored value head, as in training."""
     placement = embedded(config, Peers(), load(weights))
-    placement.restore(weights)
+    placement.learner.restore(weights)
     batch = placement.prepare(groups, placement.dispatch(groups))
     return [experience.advantages for experience in placement.recorded(groups, batch)[1]]
 

@@ -46,9 +46,6 @@ class WeightPlan:
     layout: Layout  # of the ranks
     buckets: tuple[tuple[WeightPiece, ...], ...]
 
-    def of(self, rank: int) -> list[list[WeightPiece]]:
-        return [[piece for piece in bucket if piece.source == rank] for bucket in self.buckets]
-
     def given_bytes(self) -> list[int]:
         """[ranks], what each gives."""
         given = [0] * self.layout.size

@@ -57,7 +57,8 @@ class Ahead:
     _workers: dict[Ticket, int]  # of all groups that were opened and are not learned, in order
     _outlines: dict[Ticket, GroupOf[TrajectorySummary]]  # trajectory summaries of the groups that have ended
     _taken: list[Ticket]  # the groups being learned from
-    _limits: dict[int, int]
+    limits: dict[int, int]
+    """By step, the context limit of its groups, also when they start again; for all started, unlearned steps."""
     _next: int  # the step whose groups are opened next; 0: that of the next weights
 
     def __init__(self, first: int, last: int, prompts: int, max_staleness: int) -> None:
@@ -91,7 +92,7 @@ class Ahead:
         if not self._outlines.keys() >= {*tickets}:
             return None
         self._taken = tickets
-        del self._limits[step]
+        del self.limits[step]
         return [self._outlines.pop(ticket) for ticket in tickets]
 
     def lost(self, worker: int) -> list[Ticket]:
@@ -121,22 +122,17 @@ class Ahead:
     def taken(self) -> Mapping[Ticket, int]:
         return {ticket: self._workers[ticket] for ticket in self._taken}
 
-    @property
-    def limits(self) -> Mapping[int, int]:
-        """By step, the context limit of its groups, also when they start again; for all started, unlearned steps."""
-        return self._limits
-
     def restore(self, limits: Mapping[int, int]) -> None:
         """Reset to the steps in `limits`; everything else is dropped, as are steps beyond the capacity. Their groups
         have no workers. The caller begins and ends again those that had ended; the others start with the next
         `advance`."""
-        self._workers, self._outlines, self._taken, self._limits, self._next = {}, {}, [], {}, 0
+        self._workers, self._outlines, self._taken, self.limits, self._next = {}, {}, [], {}, 0
         for step in sorted(limits):
             if len(self._workers) < self._room:
                 self._open(step, limits[step])
 
     def _open(self, step: int, limit: int) -> None:
-        self._limits[step], self._next = limit, step + 1
+        self.limits[step], self._next = limit, step + 1
         self._workers |= {Ticket(step, number): NOBODY for number in range(self._prompts)}
 
 
@@ -160,16 +156,15 @@ _STARTED = TypeAdapter(list[_Started])
 
 def save(folder: Path, limits: Mapping[int, int], ended: Mapping[Ticket, Group]) -> None:
     """Write into a checkpoint's folder: the context limit of every started step, in tokens, and the waiting groups."""
-    numbers: dict[int, list[int]] = {step: [] for step in sorted(limits)}
-    for ticket in sorted(ended):
-        numbers[ticket.step].append(ticket.number)
     own = folder / AHEAD
     own.mkdir()
-    for step, kept in numbers.items():
+    started = []
+    for step in sorted(limits):
+        kept = sorted(ticket for ticket in ended if ticket.step == step)
         if kept:
-            table = trajectories.to_table([ended[Ticket(step, number)] for number in kept], step)
+            table = trajectories.to_table([ended[ticket] for ticket in kept], step)
             trajectories.write(trajectories.path_of(own, step), table)
-    started = [asdict(_Started(step, limits[step], kept)) for step, kept in numbers.items()]
+        started.append(asdict(_Started(step, limits[step], [ticket.number for ticket in kept])))
     (own / "ahead.json").write_text(json.dumps(started), encoding="utf-8")
 
 

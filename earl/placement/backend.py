@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,13 +63,11 @@ def _opening(address: str | None) -> Mapping[str, str]:
     """Environment variables for Ray: those of a rehearsed cluster, or a token that only this user has for a new one."""
     if address:
         return attach(address)
-    return {} if "RAY_AUTH_MODE" in os.environ else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
+    return {} if "RAY_AUTH_MODE" in os.environ else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
 
 
-@cache
-def _token() -> str:
-    """One token for all clusters that this process opens in turn: Ray reads it once."""
-    return secrets.token_hex(32)
+TOKEN = secrets.token_hex(32)
+"""One for all clusters that this process opens in turn: Ray reads it once."""
 
 
 @contextmanager

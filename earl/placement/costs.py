@@ -4,7 +4,7 @@ Memory: `earl.parallel.footprint` against the limit of a process. Time: operatio
 meaningful until the first step has calibrated the machine's speed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
@@ -68,20 +68,15 @@ MEASURED_MARGIN = 1.05  # the factor once the prediction has been compared with 
 class PlacedCosts:
     config: Config
     shape: ModelShape
-    scale: tuple[tuple[Stage, float], ...] = ()  # by stage, measured over predicted seconds
-    filled: Mapping[Choice, float] = field(default_factory=dict)
+    scale: dict[Stage, float] = field(default_factory=dict)
+    """By stage, measured over predicted seconds; set by the first measurement."""
+    filled: dict[Choice, float] = field(default_factory=dict)
     """By layout, measured over predicted memory where it was in use; grows during the run."""
-
-    def scaled(self, choice: Choice, tokens: float, sequences: int, seconds: float) -> "PlacedCosts":
-        """A copy calibrated by a stage's measured seconds."""
-        counted = replace(self, scale=()).seconds(choice, tokens, sequences)
-        others = tuple((stage, own) for stage, own in self.scale if stage != choice.stage)
-        return replace(self, scale=(*others, (choice.stage, seconds / counted)))
 
     def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
         """Predicted seconds of a stage, for contexts with this mean number of tokens."""
         work = self._rollout if choice.stage == "rollout" else self._update
-        return (STAGE_SECONDS + work(choice, tokens, sequences)) * dict(self.scale).get(choice.stage, 1.0)
+        return (STAGE_SECONDS + work(choice, tokens, sequences)) * self.scale.get(choice.stage, 1.0)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         """Why a layout does not fit; empty when it fits."""
@@ -121,24 +116,18 @@ class PlacedCosts:
         """Seconds of a learner's exchanges inside its layers: activations over tp, keys and values over cp. tokens:
         that a cp group trains on, plus half of those that it only reads."""
         shape, tp, cp = self.shape, choice.layout.tp, choice.layout.cp
-        seconds, again = 0.0, 3 if choice.recompute else 2
-        if tp > 1:
-            moved = tokens / cp * shape.hidden * 4 * 2 * (tp - 1) / tp
-            seconds += 2 * again * (moved / LINK + passes * LAYER_SECONDS * log2(tp))
-        if cp > 1:
-            moved = tokens * 2 * shape.kv_heads / tp * shape.head_dim * 4 * (cp - 1) / cp
-            seconds += again * (moved / LINK + passes * LAYER_SECONDS * log2(cp))
-        return shape.layers * seconds
+        again = 3 if choice.recompute else 2
+        activations = tokens / cp * shape.hidden * 4 * 2 * (tp - 1) / tp
+        seconds = 2 * again * (activations / LINK + passes * LAYER_SECONDS * log2(tp))
+        keys = tokens * 2 * shape.kv_heads / tp * shape.head_dim * 4 * (cp - 1) / cp
+        return shape.layers * (seconds + again * (keys / LINK + passes * LAYER_SECONDS * log2(cp)))
 
     def _rollout(self, choice: Choice, tokens: float, sequences: int) -> float:
         shape, layout = self.shape, choice.layout
         own = sequences / layout.dp
         per_token = 2 * (shape.parameters + shape.layers * shape.heads * shape.head_dim * tokens)
-        exchanged = 0.0
-        if layout.tp > 1:
-            share = 2 * (layout.tp - 1) / layout.tp
-            moved = own * tokens * shape.hidden * 4 * share
-            exchanged = shape.layers * 2 * (moved / LINK + tokens * LAYER_SECONDS * log2(layout.tp))
+        moved = own * tokens * shape.hidden * 4 * (2 * (layout.tp - 1) / layout.tp)
+        exchanged = shape.layers * 2 * (moved / LINK + tokens * LAYER_SECONDS * log2(layout.tp))
         return own * tokens * per_token / layout.tp / FLOPS + exchanged
 
     def _learner_bytes(self, choice: Choice, load: Load) -> int:

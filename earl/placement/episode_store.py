@@ -79,10 +79,6 @@ class EpisodeStore:
     def whole(self, tickets: Iterable[Ticket]) -> dict[Ticket, Group]:
         return {ticket: self._groups[ticket] for ticket in tickets if ticket in self._groups}
 
-    def forget(self, step: int) -> None:
-        """Drop a step's groups: they are played again, and must not be learned from twice."""
-        self._groups = {ticket: group for ticket, group in self._groups.items() if ticket.step != step}
-
     def drop(self, version: int) -> None:
         """Drop groups up to step `version`: they have been learned from."""
         self._groups = {ticket: group for ticket, group in self._groups.items() if ticket.step > version}

@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from earl import evaluation
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.sampler import Probe, Sampler
+from earl.engine.sampler import Sampler
 from earl.evaluation import Match
 from earl.group import Group
 from earl.matches import MatchResult
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Rules
-from earl.rollout.invented import Invention, sample
 from earl.rollout.pack import num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.rollout.teacher import demonstrate
@@ -66,17 +64,11 @@ class RolloutFragment:
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
 
-    def sample(self, invention: Invention, numbers: Sequence[int], seed: int) -> None:
-        sample(invention, self.sampler, numbers, self.config.rollout.group_size, seed)
-
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         return [evaluation.evaluate(self.world, Greedy(self.sampler), match) for match in matches]
 
     def limit(self, tokens: int) -> None:
         self.world = limited(self.world, tokens)
-
-    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
-        self.sampler.load(weights, version, probe)
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:

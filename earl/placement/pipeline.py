@@ -1,7 +1,6 @@
 """The stages of a step, written once for every placement, over a `LearnerBackend` and `Players`."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -17,9 +16,7 @@ from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.errors import OutOfMemory
-from earl.evaluation import Match
 from earl.group import Group, GroupOf, PlayedGroups
-from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
@@ -211,24 +208,19 @@ class StepPipeline:
             seed=self._seed("order", "rl", step),
         )
 
-    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        return self.players.evaluate(matches)
-
     def sync(self, version: int) -> Mapping[str, float]:
         """Weight sync: load the learner's weights into the players; returns the costs by metric name."""
         self._version = version
         self.players.load(self.learner.weights(), version)
         return self.learner.given
 
-    def relayout(self, copies: int, tp: int, version: int) -> float:
-        """Split the samplers into `copies` copies of `tp` processes each, between two steps; returns the seconds it
-        took. They load and probe the weights of `version` again. Raises EarlError where the split is impossible;
-        nothing changes then."""
-        began = time.perf_counter()
+    def relayout(self, copies: int, tp: int, version: int) -> None:
+        """Split the samplers into `copies` copies of `tp` processes each, between two steps. They load and probe the
+        weights of `version` again. Raises EarlError where the split is impossible; nothing changes then."""
         check_split(self.shape, "sampler.tp", tp, replicated=engine_of(self.config) == "vllm")
-        self.players.relayout(copies, tp)
+        players: Any = self.players  # of a cluster: elsewhere there is one layout
+        players.relayout(copies, tp)
         self.sync(version)
-        return time.perf_counter() - began
 
     def snapshot(self) -> Callable[[Path], None]:
         """Copy all that a run continues from; the result writes it into a folder while the stages go on: the model as a
@@ -240,9 +232,6 @@ class StepPipeline:
             players(folder)
 
         return write
-
-    def restore(self, folder: Path) -> None:
-        self.learner.restore(folder)
 
     def resume(self, folder: Path) -> None:
         self.learner.restore(folder)

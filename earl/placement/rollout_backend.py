@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows
-from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
+from earl.placement.episode_store import RowTable
 from earl.placement.fragment import RolloutFragment
 from earl.placement.peers import Peers
-from earl.rollout.invented import Invention, rows_of
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
@@ -48,18 +47,13 @@ def joined(shares: Sequence[tuple[Rows, NDArray[np.int64]]]) -> Rows:
 Item = TypeVar("Item")
 
 
-class StoredTrajectories(Protocol):
-    @property
-    def lengths(self) -> NDArray[np.integer[Any]]:
-        """Tokens per row, [N]."""
-
-    @property
-    def num_turns(self) -> int:
-        """K, over all rows."""
+StoredTrajectories = Rows | RowTable
+"""Rows, or counts of those that stay with the workers."""
 
 
 class Players(Protocol):
-    """All rollout fragments of a run, as one."""
+    """All rollout fragments of a run, as one. Those of a cluster can be laid out anew, and play synthetic episodes: see
+    `RolloutWorkers`."""
 
     costs: Mapping[str, float]  # costs of the last step's groups, by metric name
 
@@ -75,24 +69,11 @@ class Players(Protocol):
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> StoredTrajectories:
         """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
 
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
-        """Sample replies of `count` synthetic episodes, to measure the cost."""
-
-    def invent(self, invention: Invention, count: int, seed: int) -> StoredTrajectories:
-        """Rows of `count` synthetic episodes, in place of the step's."""
-
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         """The results of matches, by opponent and seat."""
 
     def limit(self, tokens: int) -> None:
         """Set the context limit of later episodes, in tokens."""
-
-    def relayout(self, copies: int, tp: int) -> float:
-        """Regroup the same processes into `copies` sampler copies of `tp` processes each, between two steps.
-
-        They have no weights until the next `load`. Returns the seconds it took; raises EarlError where it is
-        impossible.
-        """
 
     def peaks(self) -> Mapping[str, float]:
         """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured, as
@@ -115,11 +96,11 @@ class PeerPlayers(Players):
     """One fragment in each of the processes of an embedded run; every process gets all groups."""
 
     def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
-        self.fragment, self._peers = fragment, peers
+        self.fragment, self._peers, self._place = fragment, peers, (peers.rank, peers.size)
         self.costs: Mapping[str, float] = {}
 
     def play(self, draw: Draw) -> list[Group]:
-        groups = self.fragment.play(draw.step, self._share(draw.tasks), draw.seed)
+        groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
         self.costs = self.fragment.costs
         parts = [from_bytes(data)[1] for data in self._peers.gather(to_bytes(groups, 0))]
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
@@ -131,18 +112,11 @@ class PeerPlayers(Players):
         return [group for group in groups if isinstance(group, Group)]
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
-        rows, order = self.fragment.demonstrate(self._share(tasks), seed, limit)
+        rows, order = self.fragment.demonstrate(share(tasks, *self._place), seed, limit)
         return joined([rows_from_bytes(data) for data in self._peers.gather(rows_to_bytes(rows, order))])
 
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
-        self.fragment.sample(invention, [*self._share(range(count))], seed)
-        self._peers.gather(b"")
-
-    def invent(self, invention: Invention, count: int, seed: int) -> Rows:
-        return rows_of(invention, range(count), seed)
-
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        results = self.fragment.evaluate([*self._share(matches).values()])
+        results = self.fragment.evaluate([*share(matches, *self._place).values()])
         return in_order(
             result for data in self._peers.gather(matches_to_bytes(results)) for result in matches_from_bytes(data)
         )
@@ -150,18 +124,8 @@ class PeerPlayers(Players):
     def limit(self, tokens: int) -> None:
         self.fragment.limit(tokens)
 
-    def relayout(self, copies: int, tp: int) -> float:
-        """Raises EarlError."""
-        raise EarlError(
-            f"{copies} copies of the sampler x sampler.tp {tp}: in the embedded placement every process has a copy of "
-            "its own; set placement.kind to colocated or disaggregated"
-        )
-
     def load(self, weights: Any, version: int) -> None:
-        self.fragment.load(weights, version)
-
-    def _share(self, items: Sequence[Item]) -> dict[int, Item]:
-        return share(items, self._peers.rank, self._peers.size)
+        self.fragment.sampler.load(weights, version)
 
 
 def share(items: Sequence[Item], rank: int, size: int) -> dict[int, Item]:

@@ -27,21 +27,17 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_memory(config: Config, shape: ModelShape) -> None:
-    """Raises EarlError when the weights or the episodes of one step alone exceed the machine's memory."""
+    """Raises EarlError when the weights and the episodes of one step alone exceed the machine's memory."""
     copies = COPIES + (config.algorithm.kl > 0)
     weights, room = shape.parameters * FLOAT_BYTES * copies * config.run.processes, memory_bytes()
-    if weights > room:
-        raise EarlError(
-            f"a model of {shape.parameters:,} parameters needs {size(weights)} to be trained by "
-            f"{config.run.processes} processes, this machine has {size(room)}; "
-            "choose a smaller model or fewer run.processes"
-        )
     largest = max(config.rollout.episodes, config.warm_start.episodes if config.warm_start.steps else 0)
     episodes = largest * EPISODE_BYTES + config.rollout.episodes * kv_bytes(shape)
     if weights + episodes > room:
         raise EarlError(
-            f"{largest:,} episodes per step need more than {size(episodes)}, this machine has "
-            f"{size(room)}; set rollout.episodes and warm_start.episodes lower"
+            f"a model of {shape.parameters:,} parameters needs {size(weights)} to be trained by "
+            f"{config.run.processes} processes, {largest:,} episodes per step need more than {size(episodes)}, and "
+            f"this machine has {size(room)}; choose a smaller model, or lower run.processes, rollout.episodes or "
+            "warm_start.episodes"
         )
 
 

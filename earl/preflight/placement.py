@@ -206,15 +206,10 @@ def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str
 
     place, host = config.placement, site.cluster.gpus_per_host
     tokens = config.learner.micro_batch_tokens
-    changes: dict[str, list[int]] = {
-        "recompute": [True],
-        "offload": [True],
-        "micro_batch_tokens": [tokens >> 1, tokens >> 2],
-    }
+    halved = [("micro_batch_tokens", tokens >> by) for by in (1, 2)]
     cures = [
         f"set learner.{key} to {str(value).lower()}"
-        for key, values in changes.items()
-        for value in values
+        for key, value in [("recompute", True), ("offload", True), *halved]
         if suffices(place.dp, place.tp, **{key: value})
     ]
     cures += [

@@ -242,7 +242,8 @@ class _Trials:
         return taken[1:] or taken
 
     def _work(self, point: Point) -> Callable[[], None]:
-        players, seed = self._stages.players, self._config.run.seed
+        players: Any = self._stages.players
+        seed = self._config.run.seed
         invention = invention_of(self._played, point.tokens, self._stages.shape.vocab)
         if point.choice.stage == "rollout":
             return partial(players.sample, invention, point.sequences, seed)

@@ -21,7 +21,7 @@ import contextlib, json, os, signal, sys, time
 from importlib import import_module
 for name in ("main", "training", "contestants", "replay", "live.screen", "live.now", "live.context"):
     import_module("earl.cli." + name)
-for name in ("audit", "report", "engine.export", "report.data"):
+for name in ("audit", "reports", "engine.export", "reports.data"):
     import_module("earl." + name)
 from earl.cli.main import run
 print("ready", flush=True)

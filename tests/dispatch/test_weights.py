@@ -48,7 +48,8 @@ def test_every_number_is_given_once_bit_for_bit_by_a_rank_that_has_it(made):
     came = {weight.name: np.zeros(weight.shape, int) for weight in plan.weights}
     for rank in range(plan.layout.size):
         own = held(plan, rank)
-        for pieces in plan.of(rank):
+        for bucket in plan.buckets:
+            pieces = [piece for piece in bucket if piece.source == rank]
             message, begin = pack(plan, rank, pieces, own), 0
             assert len(message) == sum(piece.size for piece in pieces)
             for piece in pieces:

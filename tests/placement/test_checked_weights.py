@@ -9,7 +9,7 @@ from earl.parallel.layout import Layout
 from earl.placement.ray.connection import connected
 from earl.placement.ray.learner_actor import WeightServer
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, BucketTensors, WeightOffer, described, offer
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightOffer, described, offer
 from tests.placement.test_offer import BUCKET, MODEL, held
 
 LAYOUT = Layout(2)
@@ -67,7 +67,7 @@ def taken(ray, way, damaged, checksums=True):
     ranks = tuple(kind.remote(rank, damaged * rank, checksums) for rank in range(LAYOUT.size))
     known = ray.get(ranks[0].described.remote())
     if way == "drawn":
-        fetched = BucketTensors(known, ranks, checksums).taken()
+        fetched = WeightOffer(known, None, ranks, checksums).taken()
     else:
         references = tuple(tuple(ray.get(rank.offer.remote())) for rank in ranks)
         fetched = WeightOffer(known, references, ranks, checksums).taken()

@@ -1,6 +1,5 @@
 """Rows that arrive damaged are named, and sent again."""
 
-import numpy as np
 import pytest
 
 from earl.config import PlacementConfig
@@ -8,7 +7,7 @@ from earl.dispatch.rows import Work
 from earl.parallel.layout import Layout
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost
-from earl.placement.ray.actor_group import ActorGroup
+from earl.placement.ray.actor_group import CallResults, Member
 from earl.placement.ray.exchange_member import LEARNED
 from earl.placement.ray.learner_actor import LearnerActor
 from earl.placement.ray.memory_budget import Budget
@@ -20,7 +19,7 @@ class Worker:
     """What has the rows, in this process."""
 
     def __init__(self, holdings):
-        self.holdings, self.members = holdings, []
+        self.holdings, self.members = holdings, [Member("worker", None, node="another host")]
 
     def offer(self, known, checksums):
         import ray
@@ -29,12 +28,27 @@ class Worker:
 
         manifest = ray.get(known)
         shard = self.holdings.shard(manifest.numbers(0), LEARNED)
-        self.members = []
         return [objects.offer(manifest.plan(), 1, shard, checksums)]
+
+
+class Ranks:
+    """One learner rank, in this process."""
+
+    def __init__(self, take):
+        self.members = [Member("rank", type("Rank", (), {"take": type("Method", (), {"remote": staticmethod(take)})}))]
+
+    def __len__(self):
+        return 1
+
+    def ask(self, stage, call, numbers):
+        return CallResults({number: call(self.members[number].actor, number) for number in numbers})
 
 
 class Notes:
     """Who hears of events."""
+
+    def turn(self, crew):
+        pass
 
     def __init__(self):
         self.told = []
@@ -57,21 +71,18 @@ def sent(ray, groups, damaged, checksums=True):
     rank, notes, times = LearnerActor(), Notes(), []
     rank._budget = Budget(None)
 
-    def take(known, references, checked):
+    def take(known, number, by_source, checked):
         times.append(1)
-        (by_source,) = references
         if len(times) <= damaged:
             ((source, reference),) = by_source.items()
             message = ray.get(reference).copy()
             message[7] ^= 1
             by_source = {source: ray.put(message)}
-        return rank.take(ray.get(known), 0, by_source, checked)
+        return rank.take(ray.get(known), number, by_source, checked)
 
     settings = PlacementConfig(transport="objects", checksums=checksums)
-    nobody = ActorGroup("nobody", 0, lambda _: None, 1.0, 1.0)
-    dispatcher = RowDispatcher(Worker(holdings), nobody, Layout(), Work(), settings, notes)
-    dispatcher._circle.hosts = lambda: np.array([0, 1], np.int32)
-    dispatcher.send(table, 7, 2, take)
+    dispatcher = RowDispatcher(Worker(holdings), Ranks(take), Layout(), Work(), settings, notes)
+    dispatcher.send(table, 7, 2)
     return rank._rows, notes.told
 
 

@@ -42,13 +42,13 @@ class Actor:
 
     def __init__(self, version, losses=0):
         self.version, self.losses, self.asked = version, losses, []
-        self.decode = type("Method", (), {"remote": staticmethod(self._decode)})
+        self.complete = type("Method", (), {"remote": staticmethod(self._complete)})
 
-    async def _decode(self, prompts):
-        self.asked.append([prompt.session for prompt in prompts])
+    async def _complete(self, prompt):
+        self.asked.append(prompt.session)
         if len(self.asked) <= self.losses:
             raise RayActorError
-        return [Completion([p.tokens[-1]], [0.0], [self.version], True) for p in prompts]
+        return Completion([prompt.tokens[-1]], [0.0], [self.version], True)
 
 
 def test_a_lost_sampler_is_asked_again_and_for_no_session_twice():
@@ -56,9 +56,9 @@ def test_a_lost_sampler_is_asked_again_and_for_no_session_twice():
     sampler = RemoteSampler(actors, 1, first_session=100)
     sampler.load({}, 3)
     prompts = [Prompt(session, [session, 7 + session], seed=0, max_tokens=1) for session in range(3)]
-    assert [completion.tokens for completion in asyncio.run(sampler._decode(prompts))] == [[7], [8], [9]]
-    first, second = actors[1].asked
-    assert first == [100, 101, 102] and not {*first} & {*second}
+    assert [asyncio.run(sampler.complete(prompt)).tokens for prompt in prompts] == [[7], [8], [9]]
+    first, *others = actors[1].asked
+    assert first == 100 and len({*others}) == 3 and not {100, 101, 102} & {*others}
     assert not actors[0].asked
 
 

@@ -12,7 +12,7 @@ from earl.parallel.layout import Layout
 from earl.placement.ray.connection import connected
 from earl.placement.ray.learner_actor import WeightServer
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, BucketTensors, described
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightOffer, described
 from tests.placement.test_offer import held
 
 MODEL = ModelConfig(hidden=256, layers=8, heads=4, head_dim=64, intermediate=768)
@@ -79,7 +79,7 @@ def test_samplers_draw_all_weights_and_the_store_has_one_bucket_of_them(ray):
     remote = ray.remote(concurrency_groups={"health": 1, "saving": 1})
     ranks = [remote(Rank).options(num_cpus=0).remote() for _ in range(LAYOUT.size)]
     known = [rank.setup.remote(number) for number, rank in enumerate(ranks)]
-    drawn = BucketTensors(ray.get(known)[0], tuple(ranks))
+    drawn = WeightOffer(ray.get(known)[0], None, tuple(ranks))
     total = sum(tensor.nbytes for tensor in tensors_once(make(MODEL, seed=3).model).values())
     samplers = [ray.remote(Sampler).options(num_cpus=0).remote() for _ in range(2)]
     with Store(ray.nodes()[0]) as store:

@@ -7,7 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,24 +44,6 @@ class Member:
     pulse: Heartbeat = field(default_factory=Heartbeat)  # for `watch`; every call has its own heartbeats
 
 
-def silent_of(members: Sequence[Member], pulses: Mapping[int, Heartbeat], patience: float) -> dict[int, str]:
-    """Ping members; returns those that are dead or silent for more than `patience` seconds, and why."""
-    now, silent = time.monotonic(), {}
-    for number, pulse in pulses.items():
-        if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
-            try:
-                ray.get(pulse.ping)
-                pulse.heard = now
-            except (RayActorError, GetTimeoutError):
-                silent[number] = "has died"
-            pulse.ping = None
-        if pulse.ping is None and number not in silent:
-            pulse.ping, pulse.heard = members[number].actor.ping.remote(), now
-        if now - pulse.heard > patience:
-            silent[number] = f"has given no sign of life for {patience:.0f} s"
-    return silent
-
-
 LEFT = "has lost its connection to another"
 SHORT = "has no memory left"
 
@@ -70,7 +54,7 @@ class CallResults:
 
     results: dict[int, Any] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)  # why members gave no result
-    short: list[OutOfMemory] = field(default_factory=list)
+    short: list[tuple[str, str]] = field(default_factory=list)  # processes that ran out of memory, and their errors
 
     def take(self, reference: Any, number: int, name: str) -> None:
         """Record a member's result, or why there is none."""
@@ -78,7 +62,8 @@ class CallResults:
             self.results[number] = ray.get(reference)
         except RayTaskError as error:  # first: it is an instance of its cause's class too
             if isinstance(error.cause, OutOfMemory) or of_memory(error.cause):
-                self.short.append(_short(error.cause, name))
+                known = isinstance(error.cause, OutOfMemory)  # perhaps of another one, which the member passes on
+                self.short.append((error.cause.who or name, error.cause.said) if known else (name, str(error.cause)))
                 self.lost[number] = SHORT
                 return
             if isinstance(error.cause, ObjectLostError | RayActorError):
@@ -90,13 +75,6 @@ class CallResults:
             self.lost[number] = "has died"
         except ObjectLostError as error:
             raise WorkerLost("what one process held for another is gone with it") from error
-
-
-def _short(error: BaseException, name: str) -> OutOfMemory:
-    """The process that ran out of memory: the member, or another one whose error it passes on."""
-    if isinstance(error, OutOfMemory):
-        return OutOfMemory(error.stage, error.who or name, error.said)
-    return OutOfMemory("", name, str(error))
 
 
 START_SECONDS = 180
@@ -195,13 +173,12 @@ class ActorGroup:
             member.process, member.node, member.devices = found
         return answers.lost | {questions[q]: f"could not be started within {START_SECONDS} s" for q in late}
 
-    def ask(self, stage: str, call: Call, numbers: Iterable[int], bound: bool = False) -> CallResults:
+    def ask(self, stage: str, call: Call, numbers: Iterable[int]) -> CallResults:
         """Call members; wait until each has answered or is lost.
 
         Args:
             stage: what the call is for; named in errors.
             call: makes the remote call, given an actor and its number.
-            bound: all called members wait for each other in this call, whatever `group` is.
 
         Raises:
             OutOfMemory: when a member has no memory left, after the others have answered or failed.
@@ -213,16 +190,18 @@ class ActorGroup:
         ends = time.monotonic() + self._longest
         pulses = {number: Heartbeat() for number in waiting.values()}
         if self._asked and waiting:
-            self._asked(stage, [self.members[number] for number in waiting.values()])
+            called = [self.members[number] for number in waiting.values()]
+            for _, alike in groupby(called, lambda member: member.name.rpartition(" ")[0]):
+                self._asked(stage, [*alike])
         while waiting and not lost:
             self._wait(waiting, pulses, answers)
             if waiting and time.monotonic() > ends:
                 late = min(waiting.values())
                 lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
         if lost:
-            stuck = self._collect(waiting, pulses, answers, len(self) if bound else self.group)
+            stuck = self._collect(waiting, pulses, answers)
             if short := answers.short:
-                raise OutOfMemory(stage, short[0].who, short[0].said, stuck)
+                raise OutOfMemory(stage, *short[0], stuck)
         if set(lost.values()) > {LEFT}:  # members that only lost a connection to another are not the cause
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return CallResults(answers.results, self._named(lost))
@@ -237,11 +216,17 @@ class ActorGroup:
         answers.lost |= self._silent(left)
         self.meanwhile()
 
-    def mates(self, number: int, group: int | None = None) -> range:
-        """The group of a member, itself included; `group` replaces the default size."""
-        size = group or self.group
-        first = number - number % size
-        return range(first, first + size)
+    def mates(self, number: int) -> range:
+        """The group of a member, itself included."""
+        first = number - number % self.group
+        return range(first, first + self.group)
+
+    def joined(self, others: Sequence[Member]) -> "ActorGroup":
+        """These members and others, as one group that works together, for the next call."""
+        both = copy(self)
+        both.members = [*self.members, *others]
+        both.group = len(both)
+        return both
 
     def watch(self) -> Mapping[int, str]:
         """Members that are dead or silent, and why; only pings."""
@@ -250,9 +235,7 @@ class ActorGroup:
     def _named(self, lost: Mapping[int, str]) -> dict[int, str]:
         return {number: f"{self.members[number].name} {why}" for number, why in lost.items()}
 
-    def _collect(
-        self, waiting: Mapping[Any, int], pulses: Mapping[int, Heartbeat], answers: CallResults, group: int
-    ) -> bool:
+    def _collect(self, waiting: Mapping[Any, int], pulses: Mapping[int, Heartbeat], answers: CallResults) -> bool:
         """Let members finish that can, so that only lost work is repeated. Returns whether others still wait. Members
         that wait for a lost one get a moment to report it, which shows which one failed first."""
         lost = answers.lost
@@ -263,13 +246,36 @@ class ActorGroup:
         while rest and time.monotonic() < ends:
             self._wait(rest, pulses, answers)
             late = time.monotonic() > (patient if answers.short else soon)
-            struck = {mate for number in lost for mate in self.mates(number, group)} if late else lost
+            struck = {mate for number in lost for mate in self.mates(number)} if late else lost
             stuck |= bool({*rest.values()} & {*struck} - lost.keys())
             rest = {reference: number for reference, number in rest.items() if number not in struck}
         return stuck or bool(rest)
 
     def _silent(self, pulses: Mapping[int, Heartbeat]) -> dict[int, str]:
-        return silent_of(self.members, pulses, self._patience)
+        """Ping members; returns those that are dead or silent for too long, and why."""
+        now, silent = time.monotonic(), {}
+        for number, pulse in pulses.items():
+            if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
+                try:
+                    ray.get(pulse.ping)
+                    pulse.heard = now
+                except (RayActorError, GetTimeoutError):
+                    silent[number] = "has died"
+                pulse.ping = None
+            if pulse.ping is None and number not in silent:
+                pulse.ping, pulse.heard = self.members[number].actor.ping.remote(), now
+            if now - pulse.heard > self._patience:
+                silent[number] = f"has given no sign of life for {self._patience:.0f} s"
+        return silent
+
+
+def ask_all(crew: ActorGroup, stage: str, call: Call, members: Sequence[int] | None = None) -> list[Any]:
+    """The result of every member, or of some. Raises WorkerLost when one gives none."""
+    numbers = range(len(crew)) if members is None else members
+    answers = crew.ask(stage, call, numbers)
+    if answers.lost:
+        raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
+    return [answers.results[number] for number in numbers]
 
 
 class ActorOwner(Protocol):

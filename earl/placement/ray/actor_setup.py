@@ -4,9 +4,9 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,17 +16,16 @@ import torch
 from torch import distributed
 
 from earl.algorithms.registry import algorithm
-from earl.config import Config
+from earl.config import Config, ModelConfig
 from earl.dispatch.transports.base import Late, ProcessLost
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
-from earl.engine.model import Policy, make, outline
+from earl.engine.model import make, outline
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
 from earl.engine.split import Band, Meeting, SplitSampler
-from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
@@ -34,21 +33,20 @@ from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
 
 def sharded_learner(
-    config: Config, mesh: Mesh, model: Path | None = None, carried: TensorSource | None = None
+    config: Config, mesh: Mesh, model: str | Path | None = None, carried: TensorSource | None = None
 ) -> Learner:
     """This process's part of the learner of a recipe. Existing weights are read slice by slice: no process ever holds
     all of them. model: a Hugging Face folder to start from instead of the recipe's model; carried: the state of all
     processes of another layout. Raises EarlError when there is no such model, or the layout does not fit it."""
     if mesh.device.type == "cpu":
         torch.set_num_threads(1)  # processes share the cores
-    path = model or config.model.path
-    described = config.model.model_copy(update={"path": path and str(path)})
+    described = model_of(config, model)
     if carried is not None:
         policy, ranks = outline(described), Shards(mesh, carried)
-    elif path is None:
+    elif described.path is None:
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
-        policy, ranks = outline(described), Shards(mesh, Stored(folder_of(path)))
+        policy, ranks = outline(described), Shards(mesh, Stored(folder_of(described.path)))
     values = algorithm(config.algorithm.name).needs_values
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)
     if carried is not None:
@@ -62,31 +60,18 @@ SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface."""
 
 
-def interface_of(host: str) -> str | None:
-    """The interface with an IPv4 address, which gloo and NCCL need; None when there is none."""
+def interface_of(host: str) -> str:
+    """The interface with an IPv4 address, which gloo and NCCL need; the loopback when there is none."""
     for _, name in socket.if_nameindex():
-        if _address(name) == host:
-            return name
-    return None
-
-
-def _address(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
-        except OSError:
-            return None
-    return socket.inet_ntoa(packed[20:24])
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+            if socket.inet_ntoa(packed[20:24]) == host:
+                return name
+    return "lo"
 
 
 WARM_BYTES = 1 << 23  # of an object that Ray copies by several threads
 WARM_WIDTH = 256  # of a matrix product for which libraries allocate their buffers
-
-
-def show(devices: Sequence[str]) -> None:
-    """Restrict this process to these GPUs; if empty, to those that Ray assigned."""
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
 
 
 def begun(config: Config, who: str = "") -> Budget:
@@ -100,16 +85,15 @@ def begun(config: Config, who: str = "") -> Budget:
     return Budget(config.placement.memory_bytes, who)
 
 
-def joined_band(config: Config, meeting: Meeting | None, store: Sealed | None) -> Band | None:
-    if meeting is None:
-        return None
+def joined_band(config: Config, meeting: Meeting, store: Sealed | None) -> Band:
     torch.set_num_threads(1)  # processes share the cores
     _between_hosts()
     return Band(meeting, store, config.placement.stage_seconds)
 
 
-def outline_of(config: Config, source: str | None) -> Policy:
-    return outline(config.model.model_copy(update={"path": source}) if source else config.model)
+def model_of(config: Config, source: str | Path | None) -> ModelConfig:
+    """The recipe's model, or the one at `source`."""
+    return config.model.model_copy(update={"path": str(source)}) if source else config.model
 
 
 def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
@@ -122,7 +106,7 @@ def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -
 
 def _between_hosts() -> None:
     """Make gloo, and NCCL unless configured, listen at the address by which Ray knows this node."""
-    interface = interface_of(ray.util.get_node_ip_address()) or "lo"
+    interface = interface_of(ray.util.get_node_ip_address())
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": exactly this name, not a prefix
 
@@ -165,16 +149,6 @@ class Alive:
             self._lines.cut()
 
 
-def _severing(self: Alive, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a method; when memory runs out, break the connections to others before anything else."""
-    try:
-        return method(self, *arguments)
-    except (MemoryError, RuntimeError) as error:
-        if of_memory(error):
-            self.sever()
-        raise
-
-
 def losing_others(method: Method) -> Method:
     """Turn errors that another process caused into a one-line ConnectionError."""
 
@@ -182,8 +156,6 @@ def losing_others(method: Method) -> Method:
     def called(self: Any, *arguments: Any) -> Any:
         try:
             return method(self, *arguments)
-        except OutOfMemory:
-            raise
         except (Late, ProcessLost) as error:
             raise ConnectionError(str(error)) from None
         except RuntimeError as error:
@@ -201,7 +173,14 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
     def decorate(method: Method) -> Method:
         @wraps(method)
         def called(self: Alive, *arguments: Any) -> Any:
-            work = partial(_severing, self, method, arguments)
+            def work() -> Any:
+                try:
+                    return method(self, *arguments)
+                except (MemoryError, RuntimeError) as error:
+                    if of_memory(error):  # the connections to others are broken before anything else
+                        self.sever()
+                    raise
+
             assert self._budget is not None, "it was set up"
             with self._budget.stage(name):
                 return self._split.together(work) if self._split and not alone else work()

@@ -19,11 +19,12 @@ from earl.errors import EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
-from earl.placement.ray.actor_group import ActorGroup, Asked, method
+from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
+from earl.placement.ray.actor_setup import model_of
 from earl.placement.ray.connection import connected
 from earl.placement.ray.learner_actor import LearnerActor
-from earl.placement.ray.learner_group import LearnerGroup, ask_all, rows_of
-from earl.placement.ray.placement_spec import PlacementSpec, Slots, policy_of, slots_of
+from earl.placement.ray.learner_group import LearnerGroup, rows_of
+from earl.placement.ray.placement_spec import policy_of, slots_of
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, Team
@@ -48,45 +49,45 @@ def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
     return group
 
 
-class Devices:
-    """Starts actors on the reserved bundles. gpus: whether the bundles are of GPUs; otherwise of CPU cores. `split`:
-    initial processes of one sampler copy."""
+def _actor(kind: type, **options: Any) -> Any:
+    return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
 
-    def __init__(self, config: Config, policy: PlacementSpec, slots: Slots, group: PlacementGroup, gpus: bool) -> None:
-        self._policy, self._slots, self._group, self.gpus = policy, slots, group, gpus
+
+class Coordinator:
+    """The actors of a run: a `Backend`, and the `ActorOwner` of their groups."""
+
+    def __init__(self, config: Config, group: PlacementGroup, gpus: bool, asked: Asked | None = None) -> None:
+        self._notes: list[tuple[str, str]] = []
+        self._failures = 0
+        self._config, self._group, self._gpus = config, group, gpus
+        self._policy = policy = policy_of(config)
+        self._slots = slots_of(policy)
+        self._saved: Path | None = None
+        self._lives = 0
+        self._awake: ActorGroup | None = None
+        self._team: RolloutWorkers | None = None
         kind = ContinuousActor if config.placement.max_staleness else RolloutActor
         self._kind = SamplerActor if policy.environments else kind
-        self.split = processes_of(config)
-        self._engine_tp = policy.rollout.devices // self.split  # devices of one process, now
+        self._split = processes_of(config)  # initial processes of one sampler copy
+        self._engine_tp = policy.rollout.devices // self._split  # devices of one process, now
+        bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
+        ranks, workers = policy.learner.actors, policy.rollout.actors * self._split
+        self._ranks = ActorGroup("learner rank", ranks, self._new_rank, *bounds, ranks, asked)
+        name = "sampler" if policy.environments else "rollout worker"
+        self._workers = ActorGroup(name, workers, self._new_worker, *bounds, asked=asked)
+        self._workers.meanwhile = self._see_to_ranks
+        self._environments = ActorGroup("environment", policy.processors, self._new_environment, *bounds, asked=asked)
 
-    def resplit(self, copies: int, tp: int) -> None:
-        """Start engines over `tp` devices from now on. Raises EarlError unless they use all devices of the run."""
-        rollout = self._policy.rollout
-        if copies * tp != rollout.actors * rollout.devices or (self.gpus and tp > rollout.devices):
-            raise EarlError(
-                f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
-                f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
-            )
-        self._engine_tp = tp
-
-    def rank(self, number: int) -> Any:
+    def _new_rank(self, number: int) -> Any:
         return self._start(LearnerActor, self._slots.ranks[number], 1)
 
-    def worker(self, number: int) -> Any:
-        """Start a process of a sampler, with a rollout fragment unless environments are separate."""
+    def _new_worker(self, number: int) -> Any:
+        """A process of a sampler, with a rollout fragment unless environments are separate."""
         devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
         return self._start(self._kind, self._bundle(number)[0], devices)
 
-    def environment(self, _: int) -> Any:
+    def _new_environment(self, _: int) -> Any:
         return _actor(EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
-
-    def shared(self, worker: int, shown: Sequence[Sequence[str]]) -> list[str]:
-        """The GPUs that a rollout worker shares with learner ranks; empty if they do not take turns. shown: the GPUs
-        that each rank sees."""
-        bundle, first = self._bundle(worker)
-        neighbours = zip(self._slots.ranks, shown, strict=True) if self._policy.turns else ()
-        devices = [device for own, seen in neighbours if own == bundle for device in seen]
-        return devices[first : first + self._engine_tp]
 
     def _bundle(self, worker: int) -> tuple[int, int]:
         """The bundle of a rollout worker, and the index of its first device there."""
@@ -95,35 +96,8 @@ class Devices:
 
     def _start(self, kind: type, bundle: int, devices: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        cpus, gpus = (0, devices) if self.gpus else (devices, 0)
+        cpus, gpus = (0, devices) if self._gpus else (devices, 0)
         return _actor(kind, num_cpus=cpus, num_gpus=gpus, scheduling_strategy=strategy)
-
-
-def _actor(kind: type, **options: Any) -> Any:
-    return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
-
-
-class Coordinator:
-    """The actors of a run: a `Backend`, and the `ActorOwner` of their groups."""
-
-    def __init__(
-        self, config: Config, policy: PlacementSpec, slots: Slots, devices: Devices, asked: Asked | None = None
-    ) -> None:
-        self._notes: list[tuple[str, str]] = []
-        self._failures = 0
-        self._config, self._policy, self._devices = config, policy, devices
-        self._recipe = config.model_dump()
-        self._saved: Path | None = None
-        self._lives = 0
-        self._awake: ActorGroup | None = None
-        self._team: RolloutWorkers | None = None
-        bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
-        ranks, workers = len(slots.ranks), len(slots.workers) * devices.split
-        self._ranks = ActorGroup("learner rank", ranks, devices.rank, *bounds, ranks, asked)
-        name = "sampler" if policy.environments else "rollout worker"
-        self._workers = ActorGroup(name, workers, devices.worker, *bounds, asked=asked)
-        self._workers.meanwhile = self._see_to_ranks
-        self._environments = ActorGroup("environment", policy.processors, devices.environment, *bounds, asked=asked)
 
     def notes(self) -> list[tuple[str, str]]:
         notes, self._notes = self._notes, []
@@ -143,9 +117,7 @@ class Coordinator:
     def open(self, saved: Path | None) -> StepPipeline:
         """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""
         self._saved = saved.resolve() if saved else None
-        model = self._config.model
-        if self._source:
-            model = model.model_copy(update={"path": self._source})
+        model = model_of(self._config, self._source)
         self._start_ranks()
         workers, policy = self._players(), shape(model)
         self._team = workers
@@ -162,12 +134,19 @@ class Coordinator:
             return Environments(self._environments, self._set_up_environment, self, samplers)
         if engine_of(self._config) == "vllm":
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines)
-        return RolloutWorkers(self._workers, self._set_up_worker, self, self._devices.split)
+        return RolloutWorkers(self._workers, self._set_up_worker, self, self._split)
 
     def _change_engines(self, copies: int, tp: int) -> None:
-        """Start engines over `tp` devices from now on; see `EngineWorkers`."""
-        self._devices.resplit(copies, tp)
-        self._recipe["sampler"] = {**self._recipe["sampler"], "tp": tp}
+        """Start engines over `tp` devices from now on; see `EngineWorkers`. Raises EarlError unless they use all
+        devices of the run."""
+        rollout = self._policy.rollout
+        if copies * tp != rollout.actors * rollout.devices or (self._gpus and tp > rollout.devices):
+            raise EarlError(
+                f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
+                f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
+            )
+        self._engine_tp = tp
+        self._config = self._config.changed(sampler={"tp": tp})
 
     @property
     def _source(self) -> str | None:
@@ -198,7 +177,7 @@ class Coordinator:
             raise WorkerLost(lost)
 
     def keep(self, config: Config) -> None:
-        self._config, self._recipe = config, config.model_dump()
+        self._config = config
 
     def _start_ranks(self) -> None:
         while lost := self._join():
@@ -209,12 +188,13 @@ class Coordinator:
         """Connect the ranks and make, or continue, their learner. Returns the error, or an empty string."""
         if lost := self._ranks.introduce():
             return "; ".join(lost.values())
+        recipe = self._config.model_dump()
         try:
             [meeting] = ask_all(self._ranks, "start", method("address"), [0])
             ask_all(
                 self._ranks,
                 "start",
-                lambda actor, rank: actor.setup.remote(self._recipe, self._source, rank, meeting, given),
+                lambda actor, rank: actor.setup.remote(recipe, self._source, rank, meeting, given),
             )
         except WorkerLost as error:
             return str(error)
@@ -236,13 +216,17 @@ class Coordinator:
         self._awake = crew
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        devices = self._devices.shared(number, [rank.devices for rank in self._ranks.members])
-        return actor.setup.remote(self._recipe, self._source, devices, meeting)
+        """Its devices are the GPUs that it shares with learner ranks; none if they do not take turns."""
+        bundle, first = self._bundle(number)
+        neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._policy.turns else ()
+        shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]
+        devices = shared[first : first + self._engine_tp]
+        return actor.setup.remote(self._config.model_dump(), self._source, devices, meeting)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
         self._lives += 1
         samplers = [member.actor for member in self._workers.members]
-        return actor.setup.remote(self._recipe, self._source, samplers, number, self._lives)
+        return actor.setup.remote(self._config.model_dump(), self._source, samplers, number, self._lives)
 
 
 @contextmanager
@@ -250,11 +234,11 @@ def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]
     """Hold the devices that a recipe's placement asks for; end everything that was started on them. asked: called after
     every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
     policy = policy_of(config)
-    slots = slots_of(policy)
-    with connected(config.placement.address, sum(slots.bundles) + policy.processors):
-        gpus = ray.cluster_resources().get("GPU", 0) >= sum(slots.bundles)
-        group = reserved(slots.bundles, gpus)
-        held = Coordinator(config, policy, slots, Devices(config, policy, slots, group, gpus), asked)
+    bundles = slots_of(policy).bundles
+    with connected(config.placement.address, sum(bundles) + policy.processors):
+        gpus = ray.cluster_resources().get("GPU", 0) >= sum(bundles)
+        group = reserved(bundles, gpus)
+        held = Coordinator(config, group, gpus, asked)
         try:
             yield held
         finally:

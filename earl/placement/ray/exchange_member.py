@@ -93,15 +93,11 @@ class EpisodeTable(RowTable):
 
     @classmethod
     def joined(cls, tables: Sequence[RowTable], names: tuple[str, ...]) -> Self:
-        order = np.concatenate([table.order for table in tables])
-        sorting = np.argsort(order, kind="stable")
+        kinds = ("lengths", "learned", "turns", "order")
+        whole = {kind: np.concatenate([getattr(table, kind) for table in tables]) for kind in kinds}
+        sorting = np.argsort(whole["order"], kind="stable")
         worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
-
-        def column(name: str) -> Counts:
-            whole: Counts = np.concatenate([getattr(table, name) for table in tables])[sorting]
-            return whole
-
-        return cls(column("lengths"), column("learned"), column("turns"), order[sorting], worker[sorting], names)
+        return cls(**{kind: whole[kind][sorting] for kind in kinds}, worker=worker[sorting], columns=names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +132,17 @@ class Manifest:
         return rows, RowShare(shard.rows, *counts, alone=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Costs of a dispatch, in bytes."""
-
-    bytes: int  # bytes that consumers lacked
-    across: int  # of these, between hosts
-    least: int  # lower bound of the bytes between hosts
-
-    @classmethod
-    def by(cls, plan: TransferPlan) -> Self:
-        moved = volume(plan)
-        return cls(moved.across + int(moved.inside.sum()), moved.across, int(moved.least.sum()))
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return {
-            "dispatch/bytes": float(self.bytes),
-            "dispatch/bytes_across": float(self.across),
-            "dispatch/bytes_least": float(self.least),
-            "dispatch/ratio": self.across / self.least if self.least else 1.0,
-        }
+def traffic(plan: TransferPlan) -> dict[str, float]:
+    """Costs of a dispatch by metric name: the bytes that consumers lacked, those of them between hosts, the lower bound
+    of these, and the ratio."""
+    moved = volume(plan)
+    least = int(moved.least.sum())
+    return {
+        "dispatch/bytes": float(moved.across + int(moved.inside.sum())),
+        "dispatch/bytes_across": float(moved.across),
+        "dispatch/bytes_least": float(least),
+        "dispatch/ratio": moved.across / least if least else 1.0,
+    }
 
 
 def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:

@@ -19,7 +19,7 @@ from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.learner import Learner, Update
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
 from earl.placement.ray.actor_setup import Alive, Lines, begun, joined, losing_others, sharded_learner, stage
-from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest, Moved
+from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest, traffic
 from earl.placement.ray.reshard import Carried, Given, give
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, described, offer
 from earl.recipe import build
@@ -87,8 +87,7 @@ class LearnerActor(ExchangeMember, WeightServer):
             mesh = joined(config, rank, meeting, self._meets)
         self._budget = self._budget or begun(config, f"learner rank {rank}")
         with self._budget.stage("start"):
-            path = Path(source) if source else None
-            self._learner = sharded_learner(config, mesh, path, Carried(carried) if carried is not None else None)
+            self._learner = sharded_learner(config, mesh, source, Carried(carried) if carried is not None else None)
             self._sound = 0
 
     def leave(self) -> Given:
@@ -102,22 +101,22 @@ class LearnerActor(ExchangeMember, WeightServer):
         return given
 
     @stage("dispatch")
-    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> Moved | None:
-        """Take this rank's rows of a step from the object store. The first rank returns what all were sent."""
+    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> dict[str, float]:
+        """Take this rank's rows of a step from the object store. Returns the costs, on the first rank alone."""
         plan = manifest.plan()
         taken = objects.take(plan, rank, references, _nothing(plan, rank), checksums)
         self._rows, self._part = manifest.taken(taken)
-        return Moved.by(plan) if rank == 0 else None
+        return traffic(plan) if rank == 0 else {}
 
     @stage("dispatch")
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
-        """Take this rank's rows of a step by the row exchange. The first rank returns what all were sent."""
+        """Take this rank's rows of a step by the row exchange. Its result is as that of `take`."""
         plan = manifest.plan()
         said = self.exchanged(plan, process, _nothing(plan, process), checksums)
         if said.fault:
             return said
         self._rows, self._part = manifest.taken(said.result)
-        return CallResult(result=Moved.by(plan) if process == 0 else None)
+        return CallResult(result=traffic(plan) if process == 0 else {})
 
     @stage("values")
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

@@ -17,14 +17,12 @@ from earl.engine.sampler import Probe
 from earl.errors import OutOfMemory
 from earl.parallel.layout import Layout
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, method
-from earl.placement.ray.exchange_member import EpisodeTable, Moved
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
+from earl.placement.ray.exchange_member import EpisodeTable
 from earl.placement.ray.reshard import Given
 from earl.placement.ray.row_exchange import RowDispatcher
-from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
+from earl.placement.ray.weight_sync import WeightOffer
 from earl.placement.rollout_backend import most
-
-Weighted = tuple[int, Mapping[str, float]]  # trained tokens, and means over them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +60,8 @@ class LearnerGroup:
         return most(ask_all(self._crew, "peaks", method("peaks")))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> Taken:
-        self.costs = self._dispatcher.send(rows, seed, minibatches, self._take)
+        self.costs = self._dispatcher.send(rows, seed, minibatches)
         return Taken()
-
-    def _take(self, manifest: Any, references: Sequence[Mapping[int, Any]], checksums: bool) -> Moved:
-        self._keeper.turn(self._crew)
-        moved: list[Moved | None] = ask_all(
-            self._crew, "dispatch", lambda actor, rank: actor.take.remote(manifest, rank, references[rank], checksums)
-        )
-        return next(own for own in moved if own)
 
     def turn_values(self, rows: Taken) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
         parts = self._parts("values", "turn_values")
@@ -98,16 +89,15 @@ class LearnerGroup:
         order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
         return whole.select(order), ranked.select(order).reference
 
-    def weights(self) -> tuple[WeightOffer | BucketTensors, Probe]:
+    def weights(self) -> tuple[WeightOffer, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        checksums = self._dispatcher.checksums
-        answers = self._all("weights", "weights", self._dispatcher.readers, checksums)
+        checksums = self._dispatcher.settings.checksums
+        answers = self._all("weights", "weights", len(self._dispatcher.workers.loading.crew), checksums)
         references, described, probe = answers[0]
         self.given = self._dispatcher.given(described)
         actors = tuple(member.actor for member in self._crew.members)
-        if references is None:
-            return BucketTensors(described, actors, checksums), probe
-        return WeightOffer(described, tuple(tuple(own) for own, _, _ in answers), actors, checksums), probe
+        offered = None if references is None else tuple(tuple(own) for own, _, _ in answers)
+        return WeightOffer(described, offered, actors, checksums), probe
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, while they go on."""
@@ -135,16 +125,8 @@ def rows_of(config: Config) -> Layout:
     return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
 
 
-def ask_all(crew: ActorGroup, stage: str, call: Call, ranks: Sequence[int] | None = None) -> list[Any]:
-    """The result of every rank, or of some. Raises WorkerLost when one gives none."""
-    numbers = range(len(crew)) if ranks is None else ranks
-    answers = crew.ask(stage, call, numbers)
-    if answers.lost:
-        raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
-    return [answers.results[number] for number in numbers]
-
-
-def _mean(parts: Sequence[Weighted]) -> dict[str, float]:
+def _mean(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """The mean of each statistic. parts: trained tokens, and means over them."""
     known = [(count, stats) for count, stats in parts if stats]
     total = sum(count for count, _ in known)
     return {name: sum(count * stats[name] for count, stats in known) / total for name in (known[0][1] if known else ())}

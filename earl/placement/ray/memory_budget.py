@@ -58,7 +58,8 @@ class Budget:
             said = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "nothing is left of its budget"
             traceback.clear_frames(error.__traceback__)  # frames hold the stage's objects
         finally:
-            self._peaks[name] = max(self._peaks.get(name, 0), self._peak(shared))
+            peak = torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM") - shared - self._resident
+            self._peaks[name] = max(self._peaks.get(name, 0), peak)
         if said is not None:
             raise OutOfMemory(name, self._who, said.partition("\n")[0])
 
@@ -68,7 +69,12 @@ class Budget:
             yield
             return
         ended = threading.Event()
-        following = threading.Thread(target=self._follow, args=(ended,), daemon=True)
+
+        def follow() -> None:
+            while not ended.wait(FOLLOW_SECONDS):
+                self._bind()
+
+        following = threading.Thread(target=follow, daemon=True)
         following.start()  # while there is room for its stack
         try:
             self._bind()
@@ -77,10 +83,6 @@ class Budget:
             ended.set()
             following.join()
             _BOUND.set(resource.RLIM_INFINITY)
-
-    def _follow(self, ended: threading.Event) -> None:
-        while not ended.wait(FOLLOW_SECONDS):
-            self._bind()
 
     def _bind(self) -> None:
         assert self._most is not None
@@ -101,11 +103,6 @@ class Budget:
             _trim()
         (OWN / "clear_refs").write_text(RESET_PEAK)
         return _status("RssShmem") + _status("RssFile")
-
-    def _peak(self, shared: int) -> int:
-        if self._cuda:
-            return torch.cuda.max_memory_allocated()
-        return max(0, _status("VmHWM") - shared - self._resident)
 
 
 class _Bound:

@@ -1,6 +1,7 @@
 """Rollout workers as Ray actors. Constructors do nothing, so that heartbeats are answered while models load."""
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
-from earl.engine.model import Policy, tokenizer_of
+from earl.engine.model import Policy, outline, tokenizer_of
 from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.engine.split import Meeting
@@ -28,16 +29,15 @@ from earl.placement.ray.actor_setup import (
     begun,
     joined_band,
     losing_others,
-    outline_of,
-    show,
+    model_of,
     stage,
 )
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import BucketTensors, WeightOffer
+from earl.placement.ray.weight_sync import WeightOffer
 from earl.recipe import build
 from earl.rollout.drivers import Streams
-from earl.rollout.invented import Invention, rows_of
+from earl.rollout.invented import Invention, rows_of, sample
 from earl.rollout.prompt import Completion, Prompt
 from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
@@ -65,7 +65,7 @@ class EpisodePlayer(ExchangeMember, Alive):
         self, tasks: Mapping[int, Task], step: int, seed: int
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
         """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
-        self._holdings.forget(step)
+        self._holdings.clear()
         played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
         kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
         return kept, self._fragment.costs
@@ -76,7 +76,7 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("rollout")
     def sample(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> None:
-        self._fragment.sample(invention, [*numbers], seed)
+        sample(invention, self._fragment.sampler, [*numbers], self._fragment.config.rollout.group_size, seed)
 
     @stage("rows")
     def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
@@ -123,31 +123,28 @@ class RolloutActor(EpisodePlayer):
     ) -> None:
         """Make the fragment, or replace its sampler; the old one is freed first. devices: the GPUs that it shares with
         learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
-        show(devices)
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = _told(recipe)
-        policy = self._policy = self._policy or outline_of(config, source)
-        self._leave()
+        policy = self._policy = self._policy or outline(model_of(config, source))
+        self._split = None
+        if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
+            self._fragment.sampler.close()
+            del self._fragment
         self._budget = self._budget or begun(config)
         with Lines() as self._lines:
-            band = joined_band(config, meeting, self._meets)
+            band = joined_band(config, meeting, self._meets) if meeting else None
         sampler = make_sampler(config, policy, band)
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)
         self._holdings = EpisodeStore(config.context.learn_truncated)
 
-    def _leave(self) -> None:
-        """Free the sampler, before memory for another one is needed."""
-        self._split = None
-        if hasattr(self, "_fragment"):
-            self._fragment.sampler.close()
-            del self._fragment
-
     @stage("weights", alone=True)
-    def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
+    def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
         taken = weights.taken()
-        self._fragment.load(taken, version, probe)
+        self._fragment.sampler.load(taken, version, probe)
         self._holdings.drop(version)
         return taken.damaged
 
@@ -191,38 +188,16 @@ SESSIONS = 1 << 32
 """More than the episodes that one process plays between two loads of weights."""
 
 
-class SamplerActor(Alive):
-    """A sampler in its own process, for all environments."""
+class SamplerActor(RolloutActor):
+    """A sampler in its own process, for all environments; it plays nothing itself."""
 
-    def setup(
-        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
-    ) -> None:
-        """See `RolloutActor.setup`."""
-        assert meeting is None, "a sampler that environments ask at any time is whole"
-        show(devices)
-        config = _told(recipe)
-        self._budget = Budget(None)
-        self._sampler = make_sampler(config, outline_of(config, source))
-        assert isinstance(self._sampler, Streams), "environments ask at any time"
-        self._streams: Streams = self._sampler
-
-    def load(self, weights: WeightOffer | BucketTensors, probe: Probe, version: int) -> list[str]:
-        """See `RolloutActor.load`."""
-        taken = weights.taken()
-        self._sampler.load(taken, version, probe)
-        return taken.damaged
-
-    async def decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return [*await asyncio.gather(*(self._streams.complete(prompt) for prompt in prompts))]
+    async def complete(self, prompt: Prompt) -> Completion:
+        sampler = self._fragment.sampler
+        assert isinstance(sampler, Streams), "environments ask at any time"
+        return await sampler.complete(prompt)
 
     def release(self, sessions: Sequence[int]) -> None:
-        self._sampler.release(sessions)
-
-    def rest(self) -> None:
-        self._sampler.sleep()
-
-    def wake(self) -> None:
-        self._sampler.wake()
+        self._fragment.sampler.release(sessions)
 
 
 class RemoteSampler:
@@ -234,10 +209,6 @@ class RemoteSampler:
         self._actors, self._number, self._first_session = actors, number, first_session
         self.version = 0
 
-    async def complete(self, prompt: Prompt) -> Completion:
-        [completion] = await self._decode([prompt])
-        return completion
-
     def release(self, sessions: Sequence[int]) -> None:
         self._actors[self._number].release.remote([self._first_session + session for session in sessions])
 
@@ -246,27 +217,23 @@ class RemoteSampler:
         del weights, probe
         self.version = version
 
-    async def _decode(self, prompts: Sequence[Prompt]) -> list[Completion]:
+    async def complete(self, prompt: Prompt) -> Completion:
         while True:
-            asked = [replace(prompt, session=self._first_session + prompt.session) for prompt in prompts]
+            asked = replace(prompt, session=self._first_session + prompt.session)
             try:
-                completions: list[Completion] = await self._actors[self._number].decode.remote(asked)
+                completion: Completion = await self._actors[self._number].complete.remote(asked)
             except RayActorError:
                 self._first_session += SESSIONS  # the lost one may still be at work: never reuse a session
                 await asyncio.sleep(AGAIN_SECONDS)
+                continue
             except RayTaskError as error:
                 raise error.cause from None
-            else:
-                self._check(completions)
-                return completions
-
-    def _check(self, completions: Sequence[Completion]) -> None:
-        others = {version for completion in completions for version in completion.versions} - {self.version}
-        if others:
-            raise VersionsDiffer(
-                f"sampler {self._number} answers with weights of version {min(others)} where all have to play "
-                f"version {self.version}: load the weights again"
-            )
+            if others := {*completion.versions} - {self.version}:
+                raise VersionsDiffer(
+                    f"sampler {self._number} answers with weights of version {min(others)} where all have to play "
+                    f"version {self.version}: load the weights again"
+                )
+            return completion
 
 
 class EnvironmentActor(EpisodePlayer):
@@ -281,12 +248,11 @@ class EnvironmentActor(EpisodePlayer):
         """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
         config = _told(recipe)
         self._budget = Budget(None)
-        model = config.model.model_copy(update={"path": source}) if source else config.model
         self._actors[:] = self._actors or actors  # replacements are known already
         places = [(number + place) % len(actors) for place in range(len(actors))]
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
-        self._fragment = RolloutFragment(config, tokenizer_of(model), router)
+        self._fragment = RolloutFragment(config, tokenizer_of(model_of(config, source)), router)
         self._holdings = EpisodeStore(config.context.learn_truncated)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
@@ -295,5 +261,5 @@ class EnvironmentActor(EpisodePlayer):
         self._actors[:] = actors
 
     def load(self, version: int) -> None:
-        self._fragment.load({}, version)
+        self._fragment.sampler.load({}, version)
         self._holdings.drop(version)

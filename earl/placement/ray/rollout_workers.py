@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,6 +35,7 @@ class Team:
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, tp: int = 1) -> None:
         self.crew, self._setup, self._keeper = crew, setup, keeper
+        self.loading: Team = self  # the actors that load weights, each its own part
         self._told: dict[str, Call] = {}
         self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
@@ -60,6 +60,8 @@ class Team:
         return self.crew.members[:: self.tp]
 
     def load(self, weights: Any, version: int) -> None:
+        """Load the weights that a handle stands for; the groups played so far have been learned from."""
+        self._learned()
         offered, probe = weights
         call = method("load", offered, probe, version)
         self._told["weights"] = call
@@ -67,10 +69,9 @@ class Team:
             for said in damaged or ():
                 self._keeper.note("dispatch", f"{said}: sent again")
 
-    def relayout(self, copies: int, tp: int) -> float:
-        """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Returns
-        the seconds it took. Raises EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
-        began = time.perf_counter()
+    def relayout(self, copies: int, tp: int) -> None:
+        """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Raises
+        EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
         if copies * tp != len(self.crew):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp} are {copies * tp} processes, and there are "
@@ -82,30 +83,25 @@ class Team:
                     f"sampler.tp {tp}: a copy of the sampler lies on one host, and processes {first} to "
                     f"{first + tp - 1} lie on several; choose a smaller one"
                 )
-        self._told.pop("weights", None)
+        self.forget()
         self._keeper.turn(self.crew)
         self.crew.group = tp
         self._ready(range(len(self.crew)))
-        return time.perf_counter() - began
 
     def forget(self) -> None:
-        """Do not give the lost learner's weights to replacements any more, until the next `load`."""
+        """Do not give the present weights to replacements any more, until the next `load`; the step is played again."""
+        self._learned()
         self._told.pop("weights", None)
 
-    @property
-    def loading(self) -> "Team":
-        """The actors that load weights, each its own part."""
-        return self
+    def _learned(self) -> None:
+        """Replacements no longer need the step's rows."""
+        self._told.pop("play", None)
+        self._told.pop("rows", None)
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of `members` in the actor group."""
-        return range(0, len(self.crew), self.tp)
-
-    def _tell(self, stage: str, call: Call) -> None:
+    def _tell(self, stage: str, call: Call) -> list[Any]:
         """Call all actors, and later also their replacements."""
         self._told[stage] = call
-        self._all(stage, call)
+        return self._all(stage, call)
 
     def _all(self, stage: str, call: Call, turn: bool = True) -> list[Any]:
         """Every copy's result, by number. call: gets an actor and its copy's number; turn: needs the device."""
@@ -181,9 +177,8 @@ class RolloutWorkers(Team, Players):
         return [outlines[ticket] for ticket in self._holders]
 
     def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
-        counted = method("table", next(iter(self._holders)).step)
-        tables = self._all("rows", counted)
-        self._told["rows"] = counted  # replacements play and pack again, until the rows are sent
+        # Replacements play and pack again, until the rows are sent.
+        tables = self._tell("rows", method("table", next(iter(self._holders)).step))
         return EpisodeTable.joined(tables, LEARNED)
 
     def offer(self, manifest: Any, checksums: bool) -> list[dict[int, Any]]:
@@ -205,26 +200,13 @@ class RolloutWorkers(Team, Players):
         return EpisodeTable.joined(tables, TAUGHT)
 
     def sample(self, invention: Invention, count: int, seed: int) -> None:
+        """Sample replies of `count` synthetic episodes, to measure the cost."""
         self._all("rollout", self._dealt("sample", range(count), invention, seed))
 
     def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
         """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
         tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
         return EpisodeTable.joined(tables, LEARNED)
-
-    def relayout(self, copies: int, tp: int) -> float:
-        self._learned()
-        return super().relayout(copies, tp)
-
-    def forget(self) -> None:
-        """The learner's weights are lost with it, and the step is played again."""
-        self._learned()
-        super().forget()
-
-    def load(self, weights: Any, version: int) -> None:
-        """Load the weights that a handle stands for; the groups played so far have been learned from."""
-        self._learned()
-        super().load(weights, version)
 
     def _dealt(self, name: str, items: Sequence[Any], *arguments: Any) -> Call:
         """A call of a method with every copy's share of some items, by number."""
@@ -237,11 +219,6 @@ class RolloutWorkers(Team, Players):
         played = self._all(stage, call)
         self._told["play"] = call
         return played
-
-    def _learned(self) -> None:
-        """Replacements no longer need the step's rows."""
-        self._told.pop("play", None)
-        self._told.pop("rows", None)
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         parts = self._all("evaluation", self._dealt("evaluate", matches))
@@ -259,43 +236,32 @@ class Environments(RolloutWorkers):
     lost during rollout is replaced, and unanswered prompts are sent again."""
 
     def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, samplers: Team) -> None:
-        self._samplers = samplers
-        crew.meanwhile = self._see_to_samplers
         super().__init__(crew, setup, keeper)
-
-    @property
-    def loading(self) -> Team:
-        return self._samplers
+        self.loading = samplers
+        crew.meanwhile = self._see_to_samplers
 
     def load(self, weights: Any, version: int) -> None:
         self._learned()
-        self._samplers.load(weights, version)
+        self.loading.load(weights, version)
         self._introduce()
         self._tell("weights", method("load", version))
 
     def forget(self) -> None:
-        self._samplers.forget()
+        self.loading.forget()
         super().forget()
 
-    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
-        """Raises EarlError."""
-        raise EarlError(
-            "environments apart ask their samplers at any time, so these are not split anew in a run; "
-            "set placement.environments to 0"
-        )
-
     def _see_to_samplers(self) -> None:
-        known = self._samplers.actors
+        known = self.loading.actors
         try:
-            self._samplers.replace("rollout", self._samplers.crew.watch())
+            self.loading.replace("rollout", self.loading.crew.watch())
         finally:  # waiting for a lost sampler would never end
-            if self._samplers.actors != known:
+            if self.loading.actors != known:
                 self._introduce()
 
     def _introduce(self) -> None:
         """Tell every environment the current samplers."""
         for actor in self.actors:
-            actor.meet.remote(self._samplers.actors)  # result ignored: losses are noticed elsewhere
+            actor.meet.remote(self.loading.actors)  # result ignored: losses are noticed elsewhere
 
 
 # Engines that split a copy by themselves, as vLLM does: another split needs another engine. 4 engines x tp 1 end, then
@@ -310,17 +276,14 @@ class EngineWorkers(RolloutWorkers):
         self._change = change
         super().__init__(crew, setup, keeper)
 
-    def relayout(self, copies: int, tp: int) -> float:
+    def relayout(self, copies: int, tp: int) -> None:
         """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
-        began = time.perf_counter()
-        self._learned()
         self._change(copies, tp)
-        self._told.pop("weights", None)
+        self.forget()
         self._keeper.turn(self.crew)
         if copies != len(self.crew):
             self.crew.replace_all(copies)
             self._ready(range(copies))
-        return time.perf_counter() - began
 
 
 # Asynchronous rollout: groups of later steps are played while the learner learns. `load` starts the groups that may
@@ -354,13 +317,6 @@ class AheadWorkers(RolloutWorkers):
         self._holders = self._ahead.taken
         return groups
 
-    def relayout(self, copies: int, tp: int) -> float:  # noqa: ARG002
-        """Raises EarlError."""
-        raise EarlError(
-            "rollout that runs ahead of the learner has no step boundary at which its samplers could be split anew; "
-            "set placement.max_staleness to 0"
-        )
-
     def limit(self, tokens: int) -> None:
         self._limit = tokens
         super().limit(tokens)
@@ -389,8 +345,7 @@ class AheadWorkers(RolloutWorkers):
         self._ahead.restore(limits)
         self._all("abandon", method("abandon"))
         ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
-        dealt = {number: share(sorted(ended), number, len(self.crew)) for number in range(len(self.crew))}
-        own = {number: [*tickets.values()] for number, tickets in dealt.items()}
+        own = [sorted(ended)[number :: len(self.crew)] for number in range(len(self.crew))]
         held = self._all(
             "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
         )
@@ -416,16 +371,14 @@ class AheadWorkers(RolloutWorkers):
             raise WorkerLost(f"what was played for step {min(taken).step} is gone with the worker that had it")
 
     def _start(self, dealt: Mapping[Ticket, int]) -> None:
-        """Let workers start groups, in orders by step."""
+        """Let workers start groups."""
+        drawn = {step: draw(self._config, step) for step in {ticket.step for ticket in dealt}}
         orders: dict[int, list[Any]] = {}
-        by_worker = sorted((number, ticket) for ticket, number in dealt.items())
-        for (number, step), tickets in groupby(by_worker, key=lambda own: (own[0], own[1].step)):
-            drawn = draw(self._config, step)
-            tasks: dict[int, Task] = {}
-            for _, ticket in tickets:
-                self._ahead.begin(ticket, number)
-                tasks[ticket.number] = drawn.tasks[ticket.number]
-            orders.setdefault(number, []).append((step, tasks, drawn.seed, self._ahead.limits[step]))
+        for ticket, number in sorted(dealt.items()):
+            self._ahead.begin(ticket, number)
+            own, limit = drawn[ticket.step], self._ahead.limits[ticket.step]
+            task = {ticket.number: own.tasks[ticket.number]}
+            orders.setdefault(number, []).append((ticket.step, task, own.seed, limit))
         if orders:
             answers = self.crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
             self.replace("start", answers.lost)

@@ -3,7 +3,7 @@
 Ranks pack buckets into the object stores of their hosts; the driver passes references only. Only samplers hold whole
 weights, and a split sampler reads only its part. Of ranks with equal parts one offers each, evenly spread. A host's
 store fetches an object once for all samplers there. Samplers that load while the learner learns find all weights in the
-stores (`WeightOffer`); otherwise they draw them bucket by bucket while the learner waits (`BucketTensors`).
+stores; otherwise they draw them bucket by bucket while the learner waits (`BucketStore`).
 """
 
 import time
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import ray
@@ -26,6 +26,7 @@ from earl.parallel.layout import Box, Layout, whole
 from earl.placement.ray.memory_budget import aside
 
 BUCKET_BYTES = 1 << 28  # what all ranks together pack at a time for a reader
+Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +54,15 @@ def described(held: HeldTensors, bucket_bytes: int = BUCKET_BYTES) -> WeightMani
 _plan = lru_cache(maxsize=4)(plan_weights)
 
 
-class WeightSource(Protocol):
-    """Where the messages of a plan are fetched."""
-
-    @property
-    def described(self) -> WeightManifest:
-        """Their manifest."""
-
-    @property
-    def checksums(self) -> bool:
-        """Whether each message ends with its checksum."""
-
-    def fetch(self, bucket: int, ranks: Sequence[int]) -> Sequence[Bytes]:
-        """The messages of some ranks in a bucket."""
-
-    def again(self, bucket: int, rank: int) -> Bytes:
-        """One of these messages again, after it arrived damaged."""
-
-    def leave(self) -> None:
-        """No more fetches follow."""
-
-
 class WeightReader(Mapping[str, Tensor]):
     """Whole tensors, each made when it is read and not kept; tied ones once. Only messages of one bucket are held at a
     time, even if a tensor spans several; read in order, each is fetched once. `damaged` lists messages that arrived
     damaged and were sent again. Reading raises Corrupted when a message arrives damaged in every try, and RayError when
     a rank or its host is gone."""
 
-    def __init__(self, source: WeightSource) -> None:
-        self._source = source
-        described = source.described
+    def __init__(self, offer: "WeightOffer") -> None:
+        self._offer, self._name = offer, uuid4().hex
+        described = offer.described
         self._plan = described.plan
         self._numbers = {weight.name: number for number, weight in enumerate(described.weights)}
         self._pieces: list[list[tuple[int, WeightPiece, int]]] = [[] for _ in described.weights]
@@ -93,6 +73,7 @@ class WeightReader(Mapping[str, Tensor]):
                 begins[piece.source] += piece.size
         self._left = set(self._numbers)
         self._bucket, self._messages = -1, dict[int, Bytes]()
+        self._references: Sequence[Reference | None] = ()  # of the bucket, by rank
         self.damaged: list[str] = []
 
     def __len__(self) -> int:
@@ -107,14 +88,15 @@ class WeightReader(Mapping[str, Tensor]):
     def part(self, name: str, box: Box) -> Tensor:
         """The part of a tensor in a box; only overlapping pieces are copied."""
         number = self._numbers[name]
-        made = torch.empty(box.shape, dtype=getattr(torch, self._source.described.kinds[number]))
+        made = torch.empty(box.shape, dtype=getattr(torch, self._offer.described.kinds[number]))
         reaching = [(*own, common) for own in self._pieces[number] if (common := own[1].box.common(box))]
         for bucket, found in groupby(reaching, key=lambda own: own[0]):
             self._copy(bucket, [own[1:] for own in found], box, made)
         self._left.discard(name)
         if not self._left and self._messages:
-            self._messages.clear()
-            self._source.leave()
+            self._bucket, self._messages, self._references = -1, {}, ()
+            if self._offer.references is None:  # no other reader has to wait for this one
+                ray.get([rank.leave_stock.remote(self._name) for rank in self._offer.ranks])
         return made
 
     def _copy(self, bucket: int, pieces: Sequence[tuple[WeightPiece, int, Box]], box: Box, made: Tensor) -> None:
@@ -127,15 +109,26 @@ class WeightReader(Mapping[str, Tensor]):
     def _come(self, bucket: int, ranks: set[int]) -> None:
         """Drop another bucket's messages, and fetch those missing of this one, as views of the store."""
         if bucket != self._bucket:
-            self._bucket, self._messages = bucket, {}
+            self._messages, self._references = {}, ()
+            self._references, self._bucket = self._opened(bucket), bucket
         missing = sorted(ranks - self._messages.keys())
-        if missing:
-            came = self._source.fetch(bucket, missing)
-            for rank, message in zip(missing, came, strict=True):
-                self._messages[rank] = self._checked(rank, message) if self._source.checksums else message
+        came = ray.get([self._references[rank] for rank in missing])
+        for rank, message in zip(missing, came, strict=True):
+            self._messages[rank] = self._checked(rank, message) if self._offer.checksums else message
+
+    def _opened(self, bucket: int) -> Sequence[Reference | None]:
+        """References by rank. Where they are drawn, all ranks are asked for a new bucket, and drop the previous one."""
+        if self._offer.references is not None:
+            return [own[bucket] for own in self._offer.references]
+        pause = SOON_SECONDS
+        while not ray.get(self._offer.ranks[0].come.remote(self._name, bucket)):
+            time.sleep(pause)
+            pause = min(2 * pause, LATER_SECONDS)
+        return [own for (own,) in ray.get([rank.bucket.remote(bucket) for rank in self._offer.ranks])]
 
     def _checked(self, rank: int, message: Bytes) -> Bytes:
         """A message without its checksum, fetched again until it is intact, at most TRIES times."""
+        actor, drawn = self._offer.ranks[rank], self._offer.references is None
         said = (
             f"bucket {self._bucket} of the weights of learner rank {rank} arrived damaged at a sampler: "
             "its checksum differs"
@@ -143,13 +136,28 @@ class WeightReader(Mapping[str, Tensor]):
         for attempt in range(TRIES):
             if attempt:
                 self.damaged.append(said)
-                message = self._source.again(self._bucket, rank)
+                if drawn:
+                    (reference,) = ray.get(actor.bucket.remote(self._bucket, True))
+                else:  # a second copy of the object in the rank's own store
+                    (reference,) = ray.get(actor.again.remote([self._references[rank]]))
+                message = ray.get(reference)
             if intact(message):
                 return message[:-CHECKSUM_BYTES]
         raise Corrupted(f"{said}; this was tried {TRIES} times, look at the network and the memory of both hosts")
 
 
-Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
+@dataclass(frozen=True, slots=True)
+class WeightOffer:
+    """The weights of all ranks: in Ray's object stores, where they live as long as such an offer does, or drawn from
+    the ranks by bucket."""
+
+    described: WeightManifest
+    references: tuple[tuple[Reference | None, ...], ...] | None  # by rank and bucket; None: they are drawn
+    ranks: tuple[Any, ...] = ()  # the actors; the first one runs the barrier
+    checksums: bool = False
+
+    def taken(self) -> WeightReader:
+        return WeightReader(self)
 
 
 def offer(
@@ -157,46 +165,16 @@ def offer(
 ) -> list[Reference | None]:
     """Put a rank's part into the object store; references by bucket, None where it gives nothing."""
     plan = described(held, bucket_bytes).plan
-    return [_packed(plan, rank, pieces, held, checksums) for pieces in plan.of(rank)]
+    return [_packed(plan, rank, bucket, held, checksums) for bucket in range(len(plan.buckets))]
 
 
-def _packed(
-    plan: WeightPlan, rank: int, pieces: Sequence[WeightPiece], held: HeldTensors, checksums: bool
-) -> Reference | None:
+def _packed(plan: WeightPlan, rank: int, bucket: int, held: HeldTensors, checksums: bool) -> Reference | None:
+    pieces = [piece for piece in plan.buckets[bucket] if piece.source == rank]
     if not pieces:
         return None
-    return put(pack(plan, rank, pieces, {name: part.numbers for name, part in held.parts.items()}), checksums)
-
-
-def put(message: Bytes, checksums: bool) -> Reference:
+    message = pack(plan, rank, pieces, {name: part.numbers for name, part in held.parts.items()})
     with aside():
         return ray.put(seal(message) if checksums else message)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightOffer:
-    """Weights in Ray's object stores; the objects live as long as such an offer does."""
-
-    described: WeightManifest
-    references: tuple[tuple[Reference | None, ...], ...]  # by rank and bucket
-    ranks: tuple[Any, ...] = ()  # the actors, called for messages that arrived damaged
-    checksums: bool = False
-
-    def taken(self) -> WeightReader:
-        return WeightReader(self)
-
-    def fetch(self, bucket: int, ranks: Sequence[int]) -> list[Bytes]:
-        messages: list[Bytes] = ray.get([self.references[rank][bucket] for rank in ranks])
-        return messages
-
-    def again(self, bucket: int, rank: int) -> Bytes:
-        """A second copy of the object in the rank's own store."""
-        (reference,) = ray.get(self.ranks[rank].again.remote([self.references[rank][bucket]]))
-        message: Bytes = ray.get(reference)
-        return message
-
-    def leave(self) -> None:
-        """A no-op: the objects are freed with the offer."""
 
 
 # Samplers draw buckets from the ranks, so that weights never exist a second time. A rank packs a bucket and keeps it
@@ -209,78 +187,31 @@ SOON_SECONDS, LATER_SECONDS = 0.001, 0.05
 """Interval of asking whether a bucket may be read: at first, and at most."""
 
 
+@dataclass(slots=True)
 class BucketStore:
-    """One rank's buckets, each packed when it is requested. held: returns the rank's boxes, on host or device. readers:
-    processes that load weights."""
+    """One rank's buckets, each packed when it is requested."""
 
-    def __init__(
-        self,
-        held: Callable[[], HeldTensors],
-        rank: int,
-        described: WeightManifest,
-        readers: int,
-        checksums: bool = False,
-    ) -> None:
-        self._held, self._rank, self._readers, self._checksums = held, rank, readers, checksums
-        self._plan = described.plan
-        self._moves = self._plan.of(rank)
-        self._number = -1
-        self._kept: Reference | None = None
-        self._gone = 0
+    held: Callable[[], HeldTensors]
+    """Returns the rank's boxes, on host or device."""
+    rank: int
+    described: WeightManifest
+    readers: int  # processes that load weights and are not done
+    checksums: bool = False
+    number: int = -1
+    kept: Reference | None = None
 
     def bucket(self, number: int, again: bool = False) -> Reference | None:
         """A bucket in the object store, replacing the previous one; None where this rank gives nothing."""
-        if number != self._number or again or self._kept is None:
-            self._kept = None
-            self._number = number
-            self._kept = _packed(self._plan, self._rank, self._moves[number], self._held(), self._checksums)
-        return self._kept
+        if number != self.number or again or self.kept is None:
+            self.kept, self.number = None, number
+            self.kept = _packed(self.described.plan, self.rank, number, self.held(), self.checksums)
+        return self.kept
 
     def leave(self) -> None:
         """A reader is done; after the last one, nothing is kept."""
-        self._gone += 1
-        if self._gone >= self._readers:
-            self._kept = None
-
-
-@dataclass(frozen=True, slots=True)
-class BucketTensors:
-    """Weights that stay with the ranks and are drawn by bucket."""
-
-    described: WeightManifest
-    ranks: tuple[Any, ...]  # the actors; the first one runs the barrier
-    checksums: bool = False
-
-    def taken(self) -> WeightReader:
-        return WeightReader(BucketReader(self.described, self.ranks, self.checksums, uuid4().hex))
-
-
-@dataclass(frozen=True, slots=True)
-class BucketReader:
-    described: WeightManifest
-    ranks: tuple[Any, ...]
-    checksums: bool
-    name: str  # unique among readers
-
-    def fetch(self, bucket: int, ranks: Sequence[int]) -> list[Bytes]:
-        """See `WeightSource`. All ranks are asked for a new bucket, and drop the previous one."""
-        pause = SOON_SECONDS
-        while not ray.get(self.ranks[0].come.remote(self.name, bucket)):
-            time.sleep(pause)
-            pause = min(2 * pause, LATER_SECONDS)
-        asked = [rank.bucket.remote(bucket) for rank in self.ranks]
-        references = [reference for (reference,) in ray.get(asked)]
-        messages: list[Bytes] = ray.get([references[rank] for rank in ranks])
-        return messages
-
-    def again(self, bucket: int, rank: int) -> Bytes:
-        (reference,) = ray.get(self.ranks[rank].bucket.remote(bucket, True))
-        message: Bytes = ray.get(reference)
-        return message
-
-    def leave(self) -> None:
-        """Do not let other readers wait for this one."""
-        ray.get([rank.leave_stock.remote(self.name) for rank in self.ranks])
+        self.readers -= 1
+        if self.readers <= 0:
+            self.kept = None
 
 
 def given(described: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> dict[str, float]:
@@ -319,39 +250,22 @@ class BucketBarrier:
 
     def __init__(self, readers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected, self._clock = readers, clock
-        self._known: set[str] = set()
-        self._waiting: dict[str, int] = {}
-        self._reading: set[str] = set()
-        self._open = -1
-        self._since = clock()
+        self._at: dict[str, int] = {}  # the bucket that each reader reads or waits for
+        self._open, self._since = -1, clock()
 
     def come(self, reader: str, bucket: int) -> bool:
         """Whether a reader may have a bucket now; if not, it asks again. Asking releases its previous bucket."""
-        if reader not in self._known:
-            self._known.add(reader)
+        late = self._clock() - self._since > PATIENCE_SECONDS
+        if reader not in self._at:
             self._since = self._clock()
-        if reader in self._reading and bucket == self._open:
-            return True
-        self._reading.discard(reader)
-        self._waiting[reader] = bucket
-        if self._reading and bucket == self._open:
-            self._admit()
-        elif not (self._reading or len(self._known) < self._expected) or self._late():
+        self._at[reader] = bucket
+        if late:
             self._expected = 0
-            self._reading.clear()
-            self._open = min(self._waiting.values())
-            self._admit()
-            self._since = self._clock()
-        return reader in self._reading
+            self._at = {name: at for name, at in self._at.items() if at != self._open or name == reader}
+        if self._open not in self._at.values() and len(self._at) >= self._expected:
+            self._open, self._since = min(self._at.values()), self._clock()
+        return bucket == self._open
 
     def leave(self, reader: str) -> None:
-        self._reading.discard(reader)
-        self._waiting.pop(reader, None)
-
-    def _late(self) -> bool:
-        return self._clock() - self._since > PATIENCE_SECONDS
-
-    def _admit(self) -> None:
-        self._reading |= {reader for reader, bucket in self._waiting.items() if bucket == self._open}
-        for reader in self._reading:
-            self._waiting.pop(reader, None)
+        if self._at.pop(reader, None) is not None:
+            self._expected -= 1
