@@ -5,6 +5,7 @@ import secrets
 import signal
 import socket
 import struct
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,7 +31,21 @@ if "RAY_AUTH_MODE" not in os.environ:
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN)}
 
 os.environ |= {"RAY_worker_niceness": "0"}  # at Ray's 15 its workers starve beside another test
-os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = warm.setting(Path(tempfile.mkdtemp(prefix="earl-tests-")))
+WARM = Path(tempfile.mkdtemp(prefix="earl-tests-"))
+os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = warm.setting(WARM)
+
+PYTHON = warm.executable(WARM)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_children(request):
+    """Python processes that a test or earl starts are forks of one that has imported what they need, but where a
+    module is marked `cold`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("cold") is None:
+            patch.setattr(sys, "executable", str(PYTHON))
+        yield
+
 
 DEFAULT_SYSTEM = "You are a helpful assistant."
 

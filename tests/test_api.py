@@ -10,6 +10,8 @@ import pytest
 
 import earl
 
+pytestmark = pytest.mark.cold
+
 ROOT = Path(__file__).parents[1]
 SMALL = {"model.hidden": 16, "model.layers": 1, "rollout.episodes": 8, "rollout.group_size": 4, "agent.max_turns": 3}
 SMALL |= {"evaluate.episodes": 2, "evaluate.final_episodes": 3, "warm_start.steps": 2, "warm_start.episodes": 8}

@@ -9,6 +9,8 @@ from pathlib import Path
 import hatchling.build
 import pytest
 
+pytestmark = pytest.mark.cold
+
 ROOT = Path(__file__).parents[1]
 LINKED = ("agents", "benchmarks", "cli", "configs", "envs")
 HEAVY = ("torch", "ray", "vllm", "transformers")

@@ -1,36 +1,63 @@
-"""Ray's workers of the tests, forked from one process that has imported torch and transformers: 1 second, not 8.
+"""Python processes of the tests, forked from one that has imported torch and transformers: a tenth of a second, not 8.
 
-    python -I -S warm.py SOCKET WATCHED worker.py …   what Ray starts in place of python: asks, waits, passes signals on
+    python -I -S warm.py SOCKET WATCHED ARGUMENTS …   what is started in place of python: asks, waits, passes signals on
     python warm.py SOCKET WATCHED                     the server; the first who asks starts it, it ends with WATCHED
 
-A worker in another network namespace than the server's is started as Ray would.
+A process whose network namespace, limits or settings of the loader or of Python are not the server's starts as usual.
 """
 
 import array
+import atexit
 import contextlib
 import fcntl
 import importlib
+import io
 import json
 import os
+import resource
+import runpy
+import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
-PATIENCE_SECONDS = 120
-HEAVY = ("earl.engine.learner", "earl.engine.local", "transformers.models.qwen3.modeling_qwen3")
+HEAVY = (
+    "earl.audit",
+    "earl.cli.training",
+    "earl.engine.learner",
+    "earl.engine.local",
+    "earl.reports",
+    "earl.trainer",
+    "transformers.models.qwen3.modeling_qwen3",
+)
+ROOT = Path(__file__).parents[1]
+WORKER = "default_worker.py"  # Ray's
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LIMITS = [limit for name, limit in vars(resource).items() if name.startswith("RLIMIT_")]
+Wish = dict[str, list[str]]
 
 
 def setting(folder: Path) -> str:
     """What RAY_JOB_CONFIG_JSON_ENV_VAR has to be, so that the workers of every Ray started from here are warm."""
-    command = [sys.executable, "-I", "-S", __file__, str(folder / "warm"), str(os.getpid())]
-    return json.dumps({"runtime_env": {"py_executable": " ".join(command)}})
+    return json.dumps({"runtime_env": {"py_executable": " ".join(command(folder))}})
 
 
-def namespace() -> str:
-    return str(Path("/proc/self/ns/net").readlink())
+def command(folder: Path) -> list[str]:
+    return [sys.executable, "-I", "-S", __file__, str(folder / "warm"), str(os.getpid())]
+
+
+def executable(folder: Path) -> Path:
+    """A program to start in place of `sys.executable`."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nexec {" ".join(command(folder))} "$@"\n')
+    path.chmod(0o755)
+    (folder / "ray").symlink_to(Path(sys.executable).with_name("ray"))  # looked for beside python
+    return path
 
 
 def connected(place: str, watched: str) -> socket.socket:
@@ -51,6 +78,7 @@ def connected(place: str, watched: str) -> socket.socket:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
                 ) as server,
             ):
                 assert server.stdout.readline() == b"ready\n", log.read_text()
@@ -61,83 +89,189 @@ def connected(place: str, watched: str) -> socket.socket:
 
 
 def ask(place: str, watched: str, arguments: list[str]) -> None:
-    """Be the worker that the server forks: its signals, and its exit code."""
+    """Be the worker that the server forks: its signals, and how it ends."""
     link = connected(place, watched)
-    wish = {"arguments": arguments, "environment": {**os.environ}, "folder": str(Path.cwd()), "namespace": namespace()}
+    server, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if reason := unlike(server, link.fileno(), arguments):
+        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "COLD": reason})
+    wish = {
+        "arguments": arguments,
+        "environment": [f"{k}={v}" for k, v in os.environ.items()],
+        "folder": [str(Path.cwd())],
+    }
     body = json.dumps(wish).encode()
-    streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
-    link.sendmsg([len(body).to_bytes(4, "little")], [streams])
+    link.sendmsg([struct.pack("i", len(body))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
     link.sendall(body)
-    worker = int.from_bytes(link.recv(4), "little")
-    if not worker:
-        os.execv(sys.executable, [sys.executable, *arguments])
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    (worker,) = struct.unpack("i", link.recv(4, socket.MSG_WAITALL))
+    for number in SIGNALS:
         signal.signal(number, lambda number, _: os.kill(worker, number))
-    os._exit((link.recv(1) or b"\1")[0])
+    (code,) = struct.unpack("i", link.recv(4, socket.MSG_WAITALL))
+    if code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
-def serve(place: str, watched: int) -> None:
-    """Fork a worker for whoever asks, while the process `watched` lives."""
+def unlike(server: int, link: int, arguments: list[str]) -> str:
+    """What a fork of the server cannot give this process; empty: nothing."""
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-c", "-m", "-u"}):
+        return "options"
+    held = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    if WORKER not in arguments[0] and any(_open(descriptor) for descriptor in held - {0, 1, 2, link}):
+        return "descriptors"
+    if Path(f"/proc/{server}/ns/net").readlink() != Path("/proc/self/ns/net").readlink():
+        return "namespace"
+    if any(resource.prlimit(server, limit) != resource.getrlimit(limit) for limit in LIMITS):
+        return "limits"
+    of = dict(entry.split("=", 1) for entry in Path(f"/proc/{server}/environ").read_text().split("\0") if "=" in entry)
+    for name in {*of, *os.environ}:
+        fixed = name.startswith(("LD_", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
+        if fixed and of.get(name) != os.environ.get(name):
+            return name
+    folders = [Path.cwd(), *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return "another earl" if any((path / "earl").is_dir() and path.resolve() != ROOT for path in folders) else ""
+
+
+def _open(descriptor: int) -> bool:
+    try:
+        return bool(os.fstat(descriptor))
+    except OSError:  # the listing's own
+        return False
+
+
+def serve(place: str, watched: int) -> Wish:
+    """Fork a worker for whoever asks, while the process `watched` lives; in the worker: what was asked for."""
     for name in HEAVY:
-        __import__(name)
+        importlib.import_module(name)
     server = socket.socket(socket.AF_UNIX)
     server.bind(place)
     server.listen(64)
-    server.settimeout(5)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
+    ready = selectors.DefaultSelector()
+    ready.register(server, selectors.EVENT_READ)
     while Path(f"/proc/{watched}").exists():
-        try:
-            link, _ = server.accept()
-        except TimeoutError:
-            continue
-        if not os.fork():
-            server.close()
-            work(link)
-        link.close()
+        for key, _ in ready.select(5):
+            if key.fileobj is server:
+                link, _ = server.accept()
+                worker = os.fork()
+                if not worker:
+                    for other in [*ready.get_map().values()]:
+                        os.close(other.fd)
+                    ready.close()
+                    server.detach()
+                    return received(link)
+                with contextlib.suppress(OSError):  # it had to start as usual
+                    link.sendall(struct.pack("i", worker))
+                handle = os.pidfd_open(worker)
+                ready.register(link, selectors.EVENT_READ, handle)
+                ready.register(handle, selectors.EVENT_READ, (link, worker))
+            elif isinstance(key.fileobj, int):  # a worker has ended
+                link, worker = key.data
+                code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+                with contextlib.suppress(OSError):
+                    link.sendall(struct.pack("i", code))
+                with contextlib.suppress(KeyError):
+                    ready.unregister(link)
+                ready.unregister(key.fd)
+                link.close()
+                os.close(key.fd)
+            elif key.fileobj.fileno() >= 0 and gone(key.fileobj):  # who asked was killed
+                signal.pidfd_send_signal(key.data, signal.SIGKILL)
+                ready.unregister(key.fileobj)
+    os._exit(0)
 
 
-def work(link: socket.socket) -> None:
-    """Become the worker that was asked for."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    head, [(_, _, streams)], _, _ = link.recvmsg(4, socket.CMSG_SPACE(12))
-    with link.makefile("rb") as source:
-        wish = json.loads(source.read(int.from_bytes(head, "little")))
-    if wish["namespace"] != namespace():
-        link.sendall(bytes(4))
+def gone(link: socket.socket) -> bool:
+    try:
+        return not link.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+    except BlockingIOError:  # the worker has taken what it was sent
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def received(link: socket.socket) -> Wish:
+    head, given, _, _ = link.recvmsg(4, socket.CMSG_SPACE(12))
+    if not head:
         os._exit(0)
+    ((_, _, streams),) = given
+    body = link.recv(*struct.unpack("i", head), socket.MSG_WAITALL)
+    link.close()
     for target, descriptor in enumerate(array.array("i", streams)):
         os.dup2(descriptor, target)
         os.close(descriptor)
+    return json.loads(body)
+
+
+def become(wish: Wish) -> None:
+    """Run what was asked for in this process, as Python does."""
     os.setsid()
     os.environ.clear()
-    os.environ.update(wish["environment"])
-    os.chdir(wish["folder"])
-    script, *rest = [word for word in wish["arguments"] if word != "-u"]
-    sys.argv = [script, *rest]
-    sys.path[:1] = [str(Path(script).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ.update(entry.split("=", 1) for entry in wish["environment"])
+    os.chdir(wish["folder"][0])
+    for name in ("stdout", "stderr"):
+        live = name == "stderr" or os.isatty(1)
+        raw = io.FileIO(1 if name == "stdout" else 2, "w", closefd=False)
+        setattr(
+            sys,
+            name,
+            io.TextIOWrapper(
+                io.BufferedWriter(raw), "utf-8", "backslashreplace" if live else None, line_buffering=live
+            ),
+        )
+    sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115
+    arguments = wish["arguments"]
+    if arguments[0] == "-u":
+        arguments = arguments[1:]
+        sys.stdout.reconfigure(write_through=True)
+    script, *rest = arguments
+    if WORKER not in script:
+        sys.executable = str(Path(sys.argv[1]).with_name("python"))  # whom it starts is warm as well
+    paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:1] = ["" if script in {"-c", "-m"} else str(Path(script).parent), *paths]
     sys.modules.pop("sitecustomize", None)
     with contextlib.suppress(ImportError):
         importlib.import_module("sitecustomize")  # of this PYTHONPATH, not of the server's
+    if script == "-m":
+        sys.argv = rest
+        sys.modules.pop(rest[0], None)
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = ["-c", *rest[1:]] if script == "-c" else arguments
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__file__ = script
-    link.sendall(os.getpid().to_bytes(4, "little"))
-    code = 1
+    if script != "-c":
+        main.__file__ = script
+    source = rest[0] if script == "-c" else Path(script).read_text()
+    exec(compile(source, "<string>" if script == "-c" else script, "exec"), main.__dict__)
+
+
+def finish(wish: Wish) -> None:
+    """End as Python does, but leave the memory to the kernel."""
+    code, interrupted = 1, False
     try:
-        exec(compile(Path(script).read_text(), script, "exec"), main.__dict__)
+        become(wish)
         code = 0
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        link.sendall(bytes([code & 0xFF]))
-        os._exit(code)
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        interrupted = sys.exc_info()[0] is KeyboardInterrupt
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
         ask(*sys.argv[1:3], sys.argv[3:])
     else:
-        serve(sys.argv[1], int(sys.argv[2]))
+        finish(serve(sys.argv[1], int(sys.argv[2])))

@@ -17,6 +17,8 @@ from earl.agents.chat import Chat
 from earl.agents.template import Template, TemplateError
 from earl.errors import EarlError
 
+pytestmark = pytest.mark.cold
+
 USER = [{"role": "user", "content": "X 12O\n456 <b>é</b>"}]
 LONGER = [
     {"role": "system", "content": "Play. "},

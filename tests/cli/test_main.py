@@ -12,6 +12,8 @@ import pytest
 from earl.cli import main
 from earl.errors import EarlError
 
+pytestmark = pytest.mark.cold
+
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "ray", "vllm", "transformers", "pyarrow", "plotly"}
 

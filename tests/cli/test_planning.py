@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.cold
+
 LINE = ("plan", "connect4", "--model", "Qwen2.5-72B", "--gpus", "16x8xH100")
 NOWHERE = ("plan", "--model", "Qwen2.5-7B", "--gpus", "8xH100")
 

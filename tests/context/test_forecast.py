@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from earl.context.forecast import WARNING_STEPS, Forecast, expected, forecast, warns
 
+pytestmark = pytest.mark.cold
+
 
 def line(steps, start=100.0, slope=1.0, noise=0.0, seed=0):
     luck = np.random.default_rng(seed).standard_normal(steps)

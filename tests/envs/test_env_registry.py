@@ -10,6 +10,8 @@ from earl.envs import registry
 from earl.envs.games.env import BoardGameEnv, tictactoe
 from earl.errors import EarlError
 
+pytestmark = pytest.mark.cold
+
 
 @pytest.fixture
 def own_registry(monkeypatch):

@@ -11,7 +11,11 @@ import pytest
 
 from earl.placement.ray.inventory import installed
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cold,
+    pytest.mark.skipif(not installed("ray"), reason="Ray is not installed"),
+]
 
 DRIVER = """
 import sys, time

@@ -19,6 +19,8 @@ from earl.recipe import build, load_toml
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 
+pytestmark = pytest.mark.cold
+
 def resident():
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -14,7 +14,7 @@ import pytest
 from earl.rehearsal import owner as owners
 from earl.rehearsal.owner import Owner, owner_of, session_folder
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+pytestmark = [pytest.mark.cold, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")]
 PREFIX = "earl-test-"
 
 # Makes a folder, and a process that writes there and does not end with this one, as some of Ray's.

@@ -18,6 +18,8 @@ from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 from tests.report.page import Page, section, write
 
+pytestmark = pytest.mark.cold
+
 SECTIONS = ["results", "strength", "training", "context", "time", "recipe", "events", "episodes"]
 MISSING = "not recorded yet"
 

@@ -16,6 +16,8 @@ from earl.runs.store import Store
 from earl.trackers import Tracking, check
 from earl.trackers.tracking import PROMETHEUS, TRACKERS, without_secrets
 
+pytestmark = pytest.mark.cold
+
 
 class Fake:
     """Writes down what it is told; fails at what `fails` names."""
