@@ -311,6 +311,24 @@ class EnvConfig(Section):
     delay_seconds: float = Field(0.0, ge=0)
     """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
 
+    processes: int = Field(0, ge=0, le=1024)
+    """Processes for environments, of each process that plays: one that hangs, crashes or fills memory is ended, and
+    only its own episode with it. 0: environments answer in the process that plays."""
+    step_timeout_seconds: float | None = Field(None, gt=0)
+    """Longest time of a reset or a step, after which the environment's process is ended; takes `processes`."""
+    memory_mb: int | None = Field(None, ge=64)
+    """Largest data of one of `processes`, in MiB (kept on Linux); absent: 4096."""
+
+    @model_validator(mode="after")
+    def _limits_take_processes(self) -> "EnvConfig":
+        for key in ("step_timeout_seconds", "memory_mb"):
+            if (limit := getattr(self, key)) is not None and not self.processes:
+                raise ValueError(
+                    f"env.{key} = {limit:g} cannot be kept in the process that plays, for it cannot be ended; "
+                    "set env.processes to 1 or more"
+                )
+        return self
+
     @model_validator(mode="after")
     def _grown_options_begin(self) -> "EnvConfig":
         for name in self.grow:

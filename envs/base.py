@@ -3,10 +3,13 @@
 Also checks what an environment returns, since it may be the user's own code.
 """
 
+import asyncio
 import inspect
 import reprlib
+import threading
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, TypedDict, cast
 
@@ -83,7 +86,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
 
 class Plain(TextEnv):
-    """Any object with `reset` and `step`, as a TextEnv. What it leaves out has these consequences:
+    """Any object with `reset` and `step`, which may be `async def`, as a TextEnv. What it leaves out has these
+    consequences:
 
     instructions    the docstring of its class
     max_turns       an episode ends by the environment, by agent.max_turns or by the context limit
@@ -105,7 +109,7 @@ class Plain(TextEnv):
         self._wanted = inspect.signature(env.reset).parameters
         self.instructions = getattr(env, "instructions", None) or inspect.cleandoc(type(env).__doc__ or "")
         self.max_turns = getattr(env, "max_turns", None) or MOST_TURNS
-        for name in ("rule", "draw", "random_action", "close"):
+        for name in ("rule", "draw", "random_action"):
             if callable(own := getattr(env, name, None)):
                 setattr(self, name, own)
 
@@ -114,12 +118,12 @@ class Plain(TextEnv):
         given, self._total = {"seed": seed, "options": options}, 0.0
         if all(one.kind is not one.VAR_KEYWORD for one in self._wanted.values()):
             given = {name: value for name, value in given.items() if name in self._wanted}
-        returned = self._env.reset(**given)
+        returned = _awaited(self._env.reset(**given))
         return returned if isinstance(returned, tuple) else (returned, {})
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         observation, reward, terminated, truncated, info = _parts(
-            self._env.step(action), "step()", ("observation", "reward", "terminated", "truncated", "info")
+            _awaited(self._env.step(action)), "step()", ("observation", "reward", "terminated", "truncated", "info")
         )
         if _is_reward(reward):
             self._total += float(reward)
@@ -130,6 +134,23 @@ class Plain(TextEnv):
     def rule(self, action: str) -> str | None:
         del action
         return None
+
+    def close(self) -> None:
+        _awaited(self._env.close() if hasattr(self._env, "close") else None)
+
+
+def _awaited(returned: Any) -> Any:
+    """What a method returned, or an `async def` comes to, on an event loop that environments of this process share."""
+    if not inspect.iscoroutine(returned):
+        return returned
+    return asyncio.run_coroutine_threadsafe(returned, _event_loop()).result()
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="earl-async-environments", daemon=True).start()
+    return loop
 
 
 def _parts(returned: Any, what: str, names: tuple[str, ...]) -> Any:

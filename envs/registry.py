@@ -88,9 +88,25 @@ def make(name: str, **options: object) -> TextEnv:
         if option not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             raise unknown(f"option of environment {name}", option, parameters)
     env = factory(**options)
-    made = env if isinstance(env, TextEnv) else Plain(env)
+    awaited = inspect.iscoroutinefunction(getattr(env, "step", None))
+    made = env if isinstance(env, TextEnv) and not awaited else Plain(env)
     _write_down(name)
     return made
+
+
+def target(name: str) -> str | None:
+    """The import string by which another process can register an environment; None where it knows the name anyway."""
+    own = _targets.get(name)
+    if own is None or name in _EARLS:
+        return None
+    if isinstance(own, str):
+        return own
+    if own.__module__ == "__main__":
+        raise EarlError(
+            f"environment {name!r} stands in the script or notebook itself, which its own processes cannot import; "
+            "move it to a file, or leave out env.processes"
+        )
+    return f"{own.__module__}:{getattr(own, '__qualname__', own)}"
 
 
 def seats(name: str) -> int:

@@ -3,12 +3,13 @@
     python -I -S warm.py SOCKET WATCHED ARGUMENTS …   what is started in place of python: asks, waits, passes signals on
     python warm.py SOCKET WATCHED                     the server; the first who asks starts it, it ends with WATCHED
 
-A process whose network namespace, limits or settings of the loader or of Python are not the server's starts as usual.
+A process whose limits, open files or settings of the loader or of Python are not the server's starts as usual.
 """
 
 import array
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import importlib
 import io
@@ -38,6 +39,7 @@ HEAVY = (
 ROOT = Path(__file__).parents[1]
 WORKER = "default_worker.py"  # Ray's
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+SPACES = {"net": 0x40000000, "mnt": 0x00020000}  # namespaces that a fork can enter, and the words of setns(2)
 LIMITS = [limit for name, limit in vars(resource).items() if name.startswith("RLIMIT_")]
 Wish = dict[str, list[str]]
 
@@ -118,10 +120,12 @@ def unlike(server: int, link: int, arguments: list[str]) -> str:
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-c", "-m", "-u"}):
         return "options"
     held = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
-    if WORKER not in arguments[0] and any(_open(descriptor) for descriptor in held - {0, 1, 2, link}):
-        return "descriptors"
-    if Path(f"/proc/{server}/ns/net").readlink() != Path("/proc/self/ns/net").readlink():
+    if os.geteuid() != 0 and any(_space(server, kind) != _space("self", kind) for kind in SPACES):
         return "namespace"
+    if any(WORKER in word for word in arguments):
+        return ""
+    if any(_open(descriptor) for descriptor in held - {0, 1, 2, link}):
+        return "descriptors"
     if any(resource.prlimit(server, limit) != resource.getrlimit(limit) for limit in LIMITS):
         return "limits"
     of = dict(entry.split("=", 1) for entry in Path(f"/proc/{server}/environ").read_text().split("\0") if "=" in entry)
@@ -131,6 +135,10 @@ def unlike(server: int, link: int, arguments: list[str]) -> str:
             return name
     folders = [Path.cwd(), *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return "another earl" if any((path / "earl").is_dir() and path.resolve() != ROOT for path in folders) else ""
+
+
+def _space(process: object, kind: str) -> Path:
+    return Path(f"/proc/{process}/ns/{kind}").readlink()
 
 
 def _open(descriptor: int) -> bool:
@@ -198,7 +206,14 @@ def received(link: socket.socket) -> Wish:
         os._exit(0)
     ((_, _, streams),) = given
     body = link.recv(*struct.unpack("i", head), socket.MSG_WAITALL)
+    asker, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     link.close()
+    for kind, word in SPACES.items():
+        if _space(asker, kind) != _space("self", kind):
+            with Path(f"/proc/{asker}/ns/{kind}").open("rb") as space:
+                assert not ctypes.CDLL(None, use_errno=True).setns(space.fileno(), word), os.strerror(
+                    ctypes.get_errno()
+                )
     for target, descriptor in enumerate(array.array("i", streams)):
         os.dup2(descriptor, target)
         os.close(descriptor)

@@ -20,6 +20,7 @@ from earl.evaluation import Match
 from earl.group import Group
 from earl.matches import MatchResult
 from earl.rollout.drivers import Greedy, play
+from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules
 from earl.rollout.pack import num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
@@ -35,7 +36,9 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
     rules = Rules(**own, context_limit=limit or config.context.first_limit)
     examples = [example.model_dump() for example in agent.examples]
     chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
-    return EpisodeFactory(config.env.name, config.env.options, chat, rules, config.env.delay_seconds)
+    return EpisodeFactory(
+        config.env.name, config.env.options, chat, rules, config.env.delay_seconds, isolation(config.env)
+    )
 
 
 class RolloutFragment:
@@ -58,6 +61,8 @@ class RolloutFragment:
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
         """The teacher's rows for the tasks under a context limit of `limit`, and the task number of each, [N]."""
         world, warm = limited(self.world, limit), self.config.warm_start
+        if warm.teacher != "random":
+            world = replace(world, isolation=None)  # its teacher sees the environment's state
         episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
         teacher, noisy = agent(warm.teacher, world.env), agent("random", world.env)
         played, labels = demonstrate(episodes, teacher, noisy, warm.noise)

@@ -21,6 +21,7 @@ from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import world_of
 from earl.recipe import made_by_earl
+from earl.rollout.env_process import Isolation, isolation, make
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -52,7 +53,7 @@ def check_world(config: Config) -> None:
     with setting("agent.parser"):
         parser(config.agent.parser)
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
-        _check_options(env, config.env.options)
+        _check_options(env, config.env.options, isolation(config.env))
     _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
     _check_met("warm_start.opponents", config.warm_start.opponents, env)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
@@ -90,7 +91,7 @@ def check_batches(config: Config, embedded: bool) -> None:
             raise EarlError(f"{part} = {size} must not be larger than {whole} = {room}; lower it or raise the other")
 
 
-def _check_options(env: str, options: Mapping[str, object]) -> None:
+def _check_options(env: str, options: Mapping[str, object], isolated: Isolation | None) -> None:
     """Options are known, have the type of their defaults, and give an environment that can be reset."""
     for option, cure in GIVEN.items():
         if option in options:
@@ -99,7 +100,7 @@ def _check_options(env: str, options: Mapping[str, object]) -> None:
         given = options.get(option, default)
         if kind(given) != kind(default) and default is not None:
             raise EarlError(f"env.options.{option} = {given!r} must be {kind(default)}, as its default {default!r} is")
-    registry.make(env, **options).reset(seed=0)
+    make(env, options, isolated).reset(seed=0)
 
 
 def kind(value: object) -> str:
@@ -228,7 +229,7 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
     """Tokens of first prompts, of every opponent and seat, in ascending order. Raises EarlError for a fault of the
     environment, and when not one prompt leaves room for a reply."""
     met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
-    lengths = []
+    lengths, faults = [], []
     for opponent in sorted("random" if name == ANY else name for name in met):
         for seat in range(world.seats):
             for number in range(SEEDS if world.seats == 1 else 1):
@@ -236,9 +237,10 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
                 episode = world.episode(Task(world.env, seed, seat, opponent), seed, 0)
                 lengths.append(len(episode.transcript))
                 if episode.error and lengths[-1] < world.rules.context_limit:
-                    raise EarlError(
-                        f"environment {world.env!r} fails: {episode.error}; check it with `earl envs check {world.env}`"
-                    )
+                    faults.append(episode.error)
+    # Who keeps environments apart expects faults of theirs.
+    if len(faults) > (len(lengths) - 1 if world.isolation else 0):
+        raise EarlError(f"environment {world.env!r} fails: {faults[0]}; check it with `earl envs check {world.env}`")
     if min(lengths) >= world.rules.context_limit:
         assert episode.error, "its first prompt is too long as well"
         raise EarlError(episode.error)
@@ -281,8 +283,11 @@ def _check_read(config: Config, form: ActionParser, reply: str, action: str) -> 
 
 
 def _actions(config: Config) -> Iterator[str]:
-    """Actions that occur in play: all that the environment lists, or in a task those of its teacher and its solver."""
+    """Actions that occur in play: all that the environment lists, or in a task those of its teacher and its solver.
+    None of an environment that is kept apart, whose faults belong to the run."""
     env, options = config.env.name, config.env.options
+    if config.env.processes:
+        return
     names: set[str] = set()
     seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}]
     if registry.seats(env) == 1:

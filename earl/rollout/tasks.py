@@ -7,11 +7,11 @@ from itertools import accumulate
 from typing import Any
 
 from earl.agents.chat import Chat
-from earl.agents.scripted.registry import player
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.errors import EarlError, boundary
+from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -27,6 +27,7 @@ class EpisodeFactory:
     chat: Chat
     rules: Rules
     delay_seconds: float = 0.0  # median of simulated waits before the environment's answers
+    isolation: Isolation | None = None  # environments in processes of their own
 
     @property
     def seats(self) -> int:
@@ -43,10 +44,10 @@ class EpisodeFactory:
         return Episode(env, self.chat, self.rules, task, seed, session, self.delay_seconds)
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
-        if self.seats == 1:
-            return registry.make(self.env, **self.options)
-        met = opponent if opponent is not None else player(task.opponent, self.env)
-        return registry.make(self.env, seat=task.seat, opponent=met, **self.options)
+        if opponent is not None:
+            return registry.make(self.env, seat=task.seat, opponent=opponent, **self.options)
+        seat = {"seat": task.seat, "opponent": task.opponent} if self.seats == 2 else {}
+        return make(self.env, self.options, self.isolation, **seat)
 
 
 class Unmade:

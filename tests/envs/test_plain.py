@@ -1,5 +1,7 @@
 """An environment of somebody else, with `reset` and `step` alone, and what stands for all that it leaves out."""
 
+import asyncio
+
 import pytest
 
 from earl.envs import registry
@@ -35,6 +37,28 @@ def played(env):
 def test_an_observation_alone_is_a_reset_and_only_the_seed_is_given():
     observation, info = checked_reset(Plain(Guess()).reset(seed=3, options={"opponent_seed": 4}), 100)
     assert (observation, info) == ("welche Zahl? 数字 🎲 3", {})
+
+
+def test_methods_may_be_asynchronous(monkeypatch):
+    class Slow(Guess):
+        async def reset(self, seed=None):
+            self.lock = asyncio.Lock()  # of the loop that the whole episode runs on
+            return super().reset(seed)
+
+        async def step(self, action):
+            async with self.lock:
+                await asyncio.sleep(0)
+                return super().step(action)
+
+        async def close(self):
+            closed.append(await asyncio.sleep(0, "closed"))
+
+    closed = []
+    monkeypatch.setattr(registry, "_targets", {**registry._targets, "slow": Slow})
+    env = registry.make("slow")
+    assert played(env)[:4] == ("7", 1.0, True, False)
+    env.close()
+    assert closed == ["closed"]
 
 
 def test_options_are_given_to_those_who_take_them():

@@ -70,7 +70,7 @@ def test_episodes_go_on_under_new_weights(fragment):
     weights, version, found = own.sampler.within._model.state_dict(), 0, {}
     while len(found) < len(tickets):
         version += 1
-        own.load(weights, version)
+        own.sampler.load(weights, version)
         found |= own.ended(4, 0.02)
     trajectories = [t for group in found.values() for t in group.trajectories]
     seen = [t.versions[t.sampled].tolist() for t in trajectories]
