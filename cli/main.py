@@ -15,7 +15,7 @@ from importlib import import_module
 import click
 
 from earl import __version__
-from earl.cli.options import COMMANDS
+from earl.cli.options import COMMANDS, GROUPS
 from earl.cli.text import one_line
 from earl.errors import EarlError, unknown
 from earl.stopping import interrupt
@@ -39,8 +39,9 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for group in dict.fromkeys(GROUPS.values()):
+            with formatter.section(group):
+                formatter.write_dl([(name, help) for name, help in COMMANDS.items() if GROUPS[name] == group])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

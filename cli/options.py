@@ -28,6 +28,7 @@ COMMANDS = {
     name: own["help"].strip().partition("\n")[0] for name, own in _DECLARED["commands"].items() if " " not in name
 }
 """The commands of `earl`, each with the first line of its help."""
+GROUPS = {name: _DECLARED["commands"][name]["group"] for name in COMMANDS}
 SETTINGS = {
     "model": "model.path",
     "placement": "placement.kind",
@@ -65,7 +66,8 @@ def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str
     """What click takes for a declared command; `shared` has what it leaves out of the options of these names."""
     arguments = [click.Argument([name], **_typed(rest)) for name, rest in own.get("arguments", {}).items()]
     options = [_option(flag, {**shared.get(flag, {}), **rest}) for flag, rest in own.get("options", {}).items()]
-    return {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}
+    told = {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}
+    return {**told, "epilog": "\n  ".join(["\b\nExamples:", *own["examples"]])} if "examples" in own else told
 
 
 def _option(flag: str, told: dict[str, Any]) -> click.Option:

@@ -80,7 +80,8 @@ def connected(place: str, watched: str) -> socket.socket:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    env={**environment_of(watched), "PYTHONPATH": str(ROOT)},
+                    cwd=ROOT,
                 ) as server,
             ):
                 assert server.stdout.readline() == b"ready\n", log.read_text()
@@ -128,13 +129,19 @@ def unlike(server: int, link: int, arguments: list[str]) -> str:
         return "descriptors"
     if any(resource.prlimit(server, limit) != resource.getrlimit(limit) for limit in LIMITS):
         return "limits"
-    of = dict(entry.split("=", 1) for entry in Path(f"/proc/{server}/environ").read_text().split("\0") if "=" in entry)
+    of = environment_of(server)
     for name in {*of, *os.environ}:
         fixed = name.startswith(("LD_", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
         if fixed and of.get(name) != os.environ.get(name):
             return name
     folders = [Path.cwd(), *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return "another earl" if any((path / "earl").is_dir() and path.resolve() != ROOT for path in folders) else ""
+
+
+def environment_of(process: object) -> dict[str, str]:
+    """What a process began with."""
+    entries = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def _space(process: object, kind: str) -> Path:
@@ -150,6 +157,11 @@ def _open(descriptor: int) -> bool:
 
 def serve(place: str, watched: int) -> Wish:
     """Fork a worker for whoever asks, while the process `watched` lives; in the worker: what was asked for."""
+    # Who starts it may be a test's limited child, or on a host of its own.
+    enter(watched)
+    for limit in LIMITS:
+        with contextlib.suppress(ValueError):  # a user cannot raise it
+            resource.setrlimit(limit, resource.prlimit(watched, limit))
     for name in HEAVY:
         importlib.import_module(name)
     server = socket.socket(socket.AF_UNIX)
@@ -170,7 +182,7 @@ def serve(place: str, watched: int) -> Wish:
                     ready.close()
                     server.detach()
                     return received(link)
-                with contextlib.suppress(OSError):  # it had to start as usual
+                with contextlib.suppress(OSError):
                     link.sendall(struct.pack("i", worker))
                 handle = os.pidfd_open(worker)
                 ready.register(link, selectors.EVENT_READ, handle)
@@ -200,20 +212,26 @@ def gone(link: socket.socket) -> bool:
         return True
 
 
+def enter(process: int) -> None:
+    """Enter a process's namespaces."""
+    for kind, word in SPACES.items():
+        if _space(process, kind) != _space("self", kind):
+            with Path(f"/proc/{process}/ns/{kind}").open("rb") as space:
+                if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), word):
+                    raise OSError(ctypes.get_errno(), f"setns into the {kind} namespace of {process}")
+
+
 def received(link: socket.socket) -> Wish:
-    head, given, _, _ = link.recvmsg(4, socket.CMSG_SPACE(12))
-    if not head:
+    head, given = b"", []
+    with contextlib.suppress(ConnectionResetError):
+        head, given, *_ = link.recvmsg(4, socket.CMSG_SPACE(12))
+    if not head:  # it had to start as usual
         os._exit(0)
     ((_, _, streams),) = given
     body = link.recv(*struct.unpack("i", head), socket.MSG_WAITALL)
     asker, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     link.close()
-    for kind, word in SPACES.items():
-        if _space(asker, kind) != _space("self", kind):
-            with Path(f"/proc/{asker}/ns/{kind}").open("rb") as space:
-                assert not ctypes.CDLL(None, use_errno=True).setns(space.fileno(), word), os.strerror(
-                    ctypes.get_errno()
-                )
+    enter(asker)
     for target, descriptor in enumerate(array.array("i", streams)):
         os.dup2(descriptor, target)
         os.close(descriptor)

@@ -29,7 +29,8 @@ from earl.runs.storage import (
     write_text,
 )
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+NAME_BYTES = 200
 _WRITTEN = (
     *("run.db", "run.db-wal", "run.db-shm", "run.db-journal", "log.txt", "report.html", "trackers.json"),
     *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
@@ -89,9 +90,9 @@ def rewrite(folder: RunFolder, config: str) -> None:
 
 def free(root: Path, name: str) -> RunFolder:
     """The folder for a new run of that name. Raises EarlError when the name is taken or invalid."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or len(name.encode(errors="replace")) > NAME_BYTES:
         raise EarlError(
-            f"run name {name!r} is not a plain name: use up to 100 letters, digits, '.', '_' and '-', "
+            f"run name {name!r} is not a plain name: use up to 100 letters (200 bytes), digits, '.', '_' and '-', "
             "not starting with '.' or '-'"
         )
     folder = RunFolder(root / name)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cold]
 
 HOSTILE = Path(__file__).parent / "hostile"
 ROOT = Path(__file__).parents[2]

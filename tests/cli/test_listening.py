@@ -8,6 +8,8 @@ import pytest
 
 from earl.placement.ray.inventory import installed
 
+pytestmark = pytest.mark.cold
+
 RUN = ["--placement", "disaggregated", "--set", "placement.dp=2", "--set", "placement.samplers=2"]
 SPLIT = ["--set", "sampler.tp=2", "--set", "placement.transport=peers"]
 

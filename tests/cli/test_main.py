@@ -2,19 +2,22 @@
 
 import json
 import resource
+import shlex
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
-from earl.cli import main
+from earl.cli import main, options
 from earl.errors import EarlError
 
 pytestmark = pytest.mark.cold
 
 ROOT = Path(__file__).parents[2]
+WITHOUT_EXAMPLES = ["recipe", "cluster", "cluster fail", "cluster heal", "bench"]
 HEAVY = {"torch", "ray", "vllm", "transformers", "pyarrow", "plotly"}
 
 
@@ -49,6 +52,22 @@ def test_help_takes_little_processor_time() -> None:
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_a_summary_is_the_first_line_of_the_command_s_help(name: str) -> None:
     assert import_module(f"earl.cli.{name}").command.get_short_help_str(limit=200) == main.COMMANDS[name]
+
+
+def test_every_example_of_a_help_page_can_be_called() -> None:
+    commands = options.declarations("commands.toml")["commands"]
+    assert [name for name, own in commands.items() if not own.get("examples")] == WITHOUT_EXAMPLES
+    for line in [line for own in commands.values() for line in own.get("examples", [])]:
+        command, words = main.cli, shlex.split(line)
+        while isinstance(command, click.Group) and (words := words[1:]) and not words[0].startswith("-"):
+            command = command.get_command(click.Context(command), words[0])
+        command.make_context(line, words if isinstance(command, click.Group) else words[1:])
+
+
+def test_commands_stand_in_groups(earl) -> None:
+    said = earl("--help").out
+    assert said.index("\nTrain:") < said.index("  train ") < said.index("\nMeasure and look:") < said.index("  eval ")
+    assert all(f"\n  {name} " in said for name in main.COMMANDS)
 
 
 def test_an_unknown_command_gets_the_nearest(earl) -> None:

@@ -16,6 +16,8 @@ from earl.runs.folder import create, lock
 from earl.runs.storage import step_of
 from earl.runs.store import Store
 
+pytestmark = pytest.mark.cold
+
 NUM_METRICS = 20
 
 WRITER = """

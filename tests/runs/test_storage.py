@@ -25,6 +25,8 @@ from earl.runs.storage import (
 )
 from earl.runs.store import Store
 
+pytestmark = pytest.mark.cold
+
 
 def make_link(path: Path, victim: Path) -> None:
     path.symlink_to(victim)

@@ -15,7 +15,7 @@ import pytest
 
 from earl.trackers.wandb import WeightsAndBiases
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cold]
 ROOT = Path(__file__).parents[2]
 BLOCK = 1 << 15
 

@@ -17,7 +17,7 @@ from earl.runs.store import Store
 from earl.stopping import StopRequest
 from earl.trainer import train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cold]
 
 BLOWS = [
     Blow("rollout worker", "rollout", "kill", member=0, call=2, delay=0.05),
