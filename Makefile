@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
 # A file's tests share what they made, so a file stays in one of the processes; threads of torch would be in their way.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),2) --dist loadfile
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile
 
 EXTRAS := lora mlflow notebook openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line
@@ -42,7 +42,7 @@ help: ## Show this list
 train: $(READY) ## Train the Tic-Tac-Toe agent on this machine; ARGS="--seed 1" passes options on
 	@$(BIN)/earl train tictactoe $(ARGS)
 
-test: $(DEV) ## Run every test in PROCESSES=2; ARGS="-k layout" passes options on
+test: $(DEV) ## Run every test in PROCESSES=3; ARGS="-k layout" passes options on
 	@$(PYTEST) $(ARGS)
 
 test-fast: $(DEV) ## Run the tests that are not marked slow
