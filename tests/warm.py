@@ -93,10 +93,10 @@ def connected(place: str, watched: str) -> socket.socket:
 
 def ask(place: str, watched: str, arguments: list[str]) -> None:
     """Be the worker that the server forks: its signals, and how it ends."""
+    # Asked before the server is: it is never to be started by a limited process, for it could not raise its limits.
+    if unlike(watched, arguments):
+        os.execv(sys.executable, [sys.executable, *arguments])
     link = connected(place, watched)
-    server, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if reason := unlike(server, link.fileno(), arguments):
-        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "COLD": reason})
     wish = {
         "arguments": arguments,
         "environment": [f"{k}={v}" for k, v in os.environ.items()],
@@ -116,20 +116,20 @@ def ask(place: str, watched: str, arguments: list[str]) -> None:
     os._exit(code)
 
 
-def unlike(server: int, link: int, arguments: list[str]) -> str:
-    """What a fork of the server cannot give this process; empty: nothing."""
+def unlike(watched: str, arguments: list[str]) -> str:
+    """What a fork of a server that WATCHED could have started cannot give this process; empty: nothing."""
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-c", "-m", "-u"}):
         return "options"
     held = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
-    if os.geteuid() != 0 and any(_space(server, kind) != _space("self", kind) for kind in SPACES):
+    if os.geteuid() != 0 and any(_space(watched, kind) != _space("self", kind) for kind in SPACES):
         return "namespace"
     if any(WORKER in word for word in arguments):
         return ""
-    if any(_open(descriptor) for descriptor in held - {0, 1, 2, link}):
+    if any(_open(descriptor) for descriptor in held - {0, 1, 2}):
         return "descriptors"
-    if any(resource.prlimit(server, limit) != resource.getrlimit(limit) for limit in LIMITS):
+    if any(resource.prlimit(int(watched), limit) != resource.getrlimit(limit) for limit in LIMITS):
         return "limits"
-    of = environment_of(server)
+    of = environment_of(watched)
     for name in {*of, *os.environ}:
         fixed = name.startswith(("LD_", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
         if fixed and of.get(name) != os.environ.get(name):
@@ -157,11 +157,7 @@ def _open(descriptor: int) -> bool:
 
 def serve(place: str, watched: int) -> Wish:
     """Fork a worker for whoever asks, while the process `watched` lives; in the worker: what was asked for."""
-    # Who starts it may be a test's limited child, or on a host of its own.
-    enter(watched)
-    for limit in LIMITS:
-        with contextlib.suppress(ValueError):  # a user cannot raise it
-            resource.setrlimit(limit, resource.prlimit(watched, limit))
+    enter(watched)  # who starts it may be on a host of its own
     for name in HEAVY:
         importlib.import_module(name)
     server = socket.socket(socket.AF_UNIX)

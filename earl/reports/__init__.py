@@ -7,6 +7,7 @@ run folders ─▶ data (read) ─▶ results, sections, browser (pure) ─▶ p
 from collections.abc import Sequence
 from pathlib import Path
 
+from earl.errors import EarlError
 from earl.reports import export
 from earl.reports.data import MAX_EPISODES, gather
 from earl.reports.export import figure_table, run_tables
@@ -25,6 +26,8 @@ def write(*folders: RunFolder, out: Path | None = None) -> Path:
     Works at any time of a run: missing parts are shown as "not recorded yet", and unreadable parts are named on the
     page. Runs are only read. `out` defaults to `place_for`.
     """
+    if out and not out.parent.is_dir():
+        raise EarlError(f"{out.parent} is no folder; make it, or give another --out than {out}")
     path = out or place_for(folders)
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
     write_text(path, render(runs, sections(runs)), _run_around(path, folders))
@@ -42,7 +45,7 @@ def place_for(folders: Sequence[RunFolder]) -> Path:
         return folders[0].report
     first = folders[0].path.resolve()
     names = "-".join(folder.path.resolve().name for folder in folders)
-    return first.parent / f"report-{names[:MAX_NAME]}.html"
+    return first.parent / f"report-{names.encode()[:MAX_NAME].decode(errors='ignore')}.html"
 
 
 def write_tables(*folders: RunFolder, to: Path, formats: Sequence[str] = export.FORMATS) -> list[Path]:

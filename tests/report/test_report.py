@@ -181,6 +181,8 @@ def test_a_page_may_lie_elsewhere(runs: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     assert reports.write(runs.run(), out=path) == path
     assert path.is_file()
+    with pytest.raises(EarlError, match="none is no folder; make it, or give another --out than "):
+        reports.write(runs.run(name="b"), out=tmp_path / "none" / "page.html")
 
 
 def test_a_report_needs_no_torch(runs: Any) -> None:
