@@ -9,6 +9,8 @@ import pytest
 
 from earl.recipe import dump
 
+pytestmark = pytest.mark.cold
+
 ROOT = Path(__file__).parents[2]
 
 # Resident memory in MiB after each 40 steps of rollout, update and handing the weights over.
@@ -18,8 +20,6 @@ from pathlib import Path
 from earl.recipe import build, load_toml
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
-
-pytestmark = pytest.mark.cold
 
 def resident():
     gc.collect()
