@@ -131,7 +131,8 @@ def unlike(watched: str, arguments: list[str]) -> str:
         return "limits"
     of = environment_of(watched)
     for name in {*of, *os.environ}:
-        fixed = name.startswith(("LD_", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
+        # Not LD_LIBRARY_PATH: importing vLLM adds to it, and so all that a process of tests started would be cold.
+        fixed = name.startswith(("LD_PRELOAD", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
         if fixed and of.get(name) != os.environ.get(name):
             return name
     folders = [Path.cwd(), *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
