@@ -50,6 +50,8 @@ def setting(folder: Path) -> str:
 
 
 def command(folder: Path) -> list[str]:
+    # Not from /proc later: the title that pytest-xdist gives its processes is written over their environment.
+    (folder / "environment.json").write_text(json.dumps(dict(os.environ)))
     return [sys.executable, "-I", "-S", __file__, str(folder / "warm"), str(os.getpid())]
 
 
@@ -80,7 +82,7 @@ def connected(place: str, watched: str) -> socket.socket:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
-                    env={**environment_of(watched), "PYTHONPATH": str(ROOT)},
+                    env={**environment_of(place), "PYTHONPATH": str(ROOT)},
                     cwd=ROOT,
                 ) as server,
             ):
@@ -94,7 +96,7 @@ def connected(place: str, watched: str) -> socket.socket:
 def ask(place: str, watched: str, arguments: list[str]) -> None:
     """Be the worker that the server forks: its signals, and how it ends."""
     # Asked before the server is: it is never to be started by a limited process, for it could not raise its limits.
-    if unlike(watched, arguments):
+    if unlike(place, watched, arguments):
         os.execv(sys.executable, [sys.executable, *arguments])
     link = connected(place, watched)
     wish = {
@@ -116,7 +118,7 @@ def ask(place: str, watched: str, arguments: list[str]) -> None:
     os._exit(code)
 
 
-def unlike(watched: str, arguments: list[str]) -> str:
+def unlike(place: str, watched: str, arguments: list[str]) -> str:
     """What a fork of a server that WATCHED could have started cannot give this process; empty: nothing."""
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-c", "-m", "-u"}):
         return "options"
@@ -129,7 +131,7 @@ def unlike(watched: str, arguments: list[str]) -> str:
         return "descriptors"
     if any(resource.prlimit(int(watched), limit) != resource.getrlimit(limit) for limit in LIMITS):
         return "limits"
-    of = environment_of(watched)
+    of = environment_of(place)
     for name in {*of, *os.environ}:
         # Not LD_LIBRARY_PATH: importing vLLM adds to it, and so all that a process of tests started would be cold.
         fixed = name.startswith(("LD_PRELOAD", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
@@ -139,10 +141,10 @@ def unlike(watched: str, arguments: list[str]) -> str:
     return "another earl" if any((path / "earl").is_dir() and path.resolve() != ROOT for path in folders) else ""
 
 
-def environment_of(process: object) -> dict[str, str]:
-    """What a process began with."""
-    entries = Path(f"/proc/{process}/environ").read_text().split("\0")
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+def environment_of(place: str) -> dict[str, str]:
+    """What WATCHED began with, and the server begins with."""
+    environment: dict[str, str] = json.loads(Path(place).with_name("environment.json").read_text())
+    return environment
 
 
 def _space(process: object, kind: str) -> Path:
