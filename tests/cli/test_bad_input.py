@@ -14,6 +14,8 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, lock
 from earl.runs.store import Store
 
+pytestmark = pytest.mark.cold
+
 SMALL_DISK_BYTES = 1 << 20
 
 

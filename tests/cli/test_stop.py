@@ -13,7 +13,7 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.summary import summarize
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cold, pytest.mark.slow]
 
 MANY = ["--set", "run.processes=2", "--set", "evaluate.every=10"]
 

@@ -61,7 +61,7 @@ if sys.argv[1] == "rate":
 print(json.dumps(report))
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cold, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

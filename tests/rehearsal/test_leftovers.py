@@ -18,6 +18,8 @@ from earl.rehearsal import plan
 from earl.rehearsal.owner import Owner
 from earl.rehearsal.plan import call, check_network
 
+pytestmark = pytest.mark.cold
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
 

@@ -13,6 +13,8 @@ from earl.errors import EarlError
 from earl.rehearsal import cluster
 from earl.rehearsal.plan import check
 
+pytestmark = pytest.mark.cold
+
 
 @pytest.fixture
 def namespace(tmp_path: Path) -> Iterator[Path]:
