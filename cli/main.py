@@ -15,7 +15,7 @@ from importlib import import_module
 import click
 
 from earl import __version__
-from earl.cli.options import COMMANDS, GROUPS
+from earl.cli.options import COMMANDS, CONTEXT, GROUPS
 from earl.cli.text import one_line
 from earl.errors import EarlError, unknown
 from earl.stopping import interrupt
@@ -44,7 +44,7 @@ class Commands(click.Group):
                 formatter.write_dl([(name, help) for name, help in COMMANDS.items() if GROUPS[name] == group])
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="earl")
 def cli() -> None:
     """Train language-model agents by reinforcement learning on multi-turn games and tool tasks."""

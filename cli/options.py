@@ -29,6 +29,8 @@ COMMANDS = {
 }
 """The commands of `earl`, each with the first line of its help."""
 GROUPS = {name: _DECLARED["commands"][name]["group"] for name in COMMANDS}
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Of every command, not of `earl` alone: click keeps the help option of a command's first context."""
 SETTINGS = {
     "model": "model.path",
     "placement": "placement.kind",
@@ -67,6 +69,7 @@ def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str
     arguments = [click.Argument([name], **_typed(rest)) for name, rest in own.get("arguments", {}).items()]
     options = [_option(flag, {**shared.get(flag, {}), **rest}) for flag, rest in own.get("options", {}).items()]
     told = {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}
+    told["context_settings"] = CONTEXT
     return {**told, "epilog": "\n  ".join(["\b\nExamples:", *own["examples"]])} if "examples" in own else told
 
 
