@@ -26,7 +26,7 @@ from earl.placement.pipeline import StepPipeline
 from earl.rollout.drivers import Completes, play
 from earl.rollout.episode import Episode
 from earl.rollout.prompt import Completion, Prompt
-from earl.rollout.tasks import draw_tasks, group_episodes
+from earl.rollout.tasks import draw_tasks, group_episodes, opponents
 from earl.runs.journal import Clock
 from earl.seeds import derive
 from earl.trajectory import Trajectory
@@ -119,7 +119,7 @@ def warmed(config: Config, policy: Policy) -> StepPipeline:
 def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episode]:
     """New games; `number` selects their seed."""
     seed = derive("benchmark", number)
-    tasks = draw_tasks(placement.world.env, placement.config.env.opponents, count, seed)
+    tasks = draw_tasks(opponents(placement.config), count, seed)
     return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from earl.cli.players import find_run, need_run, same_env
+from earl.cli.players import find_run, in_env, need_run
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
 from earl.config import Config
@@ -70,8 +70,7 @@ def _recipe(name: str, env: str | None, rules: Rules | None) -> Config:
 
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, EvalPolicy]:
-    config = build(folder.recipe())
-    same_env(folder, config, env)
+    config = in_env(folder, build(folder.recipe()), env)
     chosen = chosen_checkpoint(folder, checkpoint or "best")
     click.echo(clean(f"{folder.name}, step {chosen.step}: {chosen.signed.said}"), err=True)
     return config, judge(config, load(chosen.path), context_limit(chosen))

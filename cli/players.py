@@ -22,14 +22,14 @@ def need_run(root: Path, name: str) -> RunFolder:
     return find_run(root, name) or open_existing(root / name)
 
 
-def same_env(folder: RunFolder, config: Config, env: str | None) -> None:
-    """Raises EarlError if a run was trained in another environment than `env`."""
-    if env is not None:
+def in_env(folder: RunFolder, config: Config, env: str | None) -> Config:
+    """The run's recipe for one of its environments alone. Raises EarlError if it was not trained in `env`."""
+    trained = {one.env.name: one for one in config.each_env()}
+    if env is not None and env not in trained:
         registry.seats(env)
-        if env != config.env.name:
-            raise EarlError(
-                f"run {folder.name!r} was trained in {config.env.name}, not in {env}; name {config.env.name}"
-            )
+        known = " or ".join(trained)
+        raise EarlError(f"run {folder.name!r} was trained in {' and '.join(trained)}, not in {env}; name {known}")
+    return trained[env or config.env.name]
 
 
 def nobody(root: Path, name: str, env: str) -> EarlError:

@@ -65,10 +65,12 @@ def every_key() -> Iterator[tuple[str, str, str]]:
 
 def meanings(section: type[Section]) -> Mapping[str, str]:
     """The meaning of each key of a section: the text under its field."""
-    node = ast.parse(inspect.getsource(section)).body[0]
-    assert isinstance(node, ast.ClassDef)
+    classes = [one for one in section.__mro__ if issubclass(one, Section)]
+    nodes = [ast.parse(inspect.getsource(one)).body[0] for one in reversed(classes)]
     return {
         before.target.id: " ".join(str(ast.literal_eval(after.value)).split())
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
         for before, after in pairwise(node.body)
         if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr)
     }

@@ -192,7 +192,9 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     step, number = _place(episode, step)
     step, trajectory, experience = _stored(folder, step, number)
     config, facts = build(folder.recipe()), model_facts(folder.checkpoints)
-    played = scenes(trajectory, experience, Decoder(facts.tokenizer if facts else None), config.env.options)
+    own = config.env.each.get(trajectory.task.env)
+    options = own.options if own else {}
+    played = scenes(trajectory, experience, Decoder(facts.tokenizer if facts else None), options)
     head = _head(folder.name, step, number, trajectory)
     if as_json:
         print_json(_object(folder.name, step, number, trajectory, played))

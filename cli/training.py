@@ -4,7 +4,7 @@ folder, lock, training, progress output, final evaluation and report.
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from earl import preflight, reports, trainer
 from earl.cli.match_tables import as_objects, in_short, match_table
 from earl.cli.options import print_json
-from earl.cli.players import need_run, same_env
+from earl.cli.players import in_env, need_run
 from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig
@@ -29,6 +29,7 @@ from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.cluster import size
 from earl.recipe import build, dump
+from earl.rollout.tasks import opponents
 from earl.runs import checkpoint, signing
 from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, rewrite
 from earl.runs.storage import open_below, storage
@@ -94,23 +95,36 @@ def _sum(parts: Mapping[str, int]) -> str:
 def plan_lines(plan: RunPlan) -> list[str]:
     config, kind = plan.config, plan.config.placement.kind
     rollout, warm_steps, processes = config.rollout, config.warm_start.steps, config.run.processes
-    warm = f"{_count(warm_steps, 'step')} of imitation, then " if warm_steps else ""
+    shown = f" of {config.warm_start.data} in place of a teacher" if config.warm_start.data else ""
+    warm = f"{_count(warm_steps, 'step')} of imitation{shown}, then " if warm_steps else ""
     batch = f"{rollout.prompts} prompts x {rollout.group_size} = {rollout.episodes} episodes per step"
-    opponents = ", ".join(f"{name} {share:.0%}" for name, share in _shares(config).items()) or "none"
+    shares, envs = _shares(config), config.env.name
+    opponents = ", ".join(f"{name} {share:.0%}" for _, name, share in shares if name) or "none"
+    if config.env.others:
+        envs = ", ".join(f"{env} {share:.0%}" for env, share in _env_shares(shares).items())
+        opponents = ", ".join(f"{env} {name} {share:.0%}" for env, name, share in shares if name) or "none"
     where = _count(processes, "process", "es") if kind == "embedded" else kind
     if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
         where += f" (which does not read run.processes = {processes})"
     lines = [
-        f"{config.env.name}: {batch}; {warm}{_count(config.run.steps, 'step')} of {config.algorithm.name}",
+        f"{envs}: {batch}; {warm}{_count(config.run.steps, 'step')} of {config.algorithm.name}",
         f"{config.model.path or 'a new model'} of {plan.parameters:,} parameters, {where}; opponents: {opponents}",
     ]
     return [one_line(line) for line in [*lines, *(f"warning: {risk}" for risk in preflight.risks(config))]]
 
 
-def _shares(config: Config) -> dict[str, float]:
-    """Opponent → share of the episodes, sum 1; empty in tool tasks."""
-    total = sum(config.env.opponents.values())
-    return {name: share / total for name, share in config.env.opponents.items()}
+def _shares(config: Config) -> list[tuple[str, str, float]]:
+    """Environment, opponent ("" in tool tasks) and share of the episodes, sum 1."""
+    cells = [(env, name, share) for env, met in opponents(config).items() for name, share in met.items()]
+    total = sum(share for *_, share in cells)
+    return [(env, name, share / total) for env, name, share in cells]
+
+
+def _env_shares(shares: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for env, _, share in shares:
+        found[env] = found.get(env, 0.0) + share
+    return found
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
@@ -118,12 +132,13 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
-    config, place = plan.config, plan.config.placement
+    config, place, shares = plan.config, plan.config.placement, _shares(plan.config)
     chosen = {"kind": place.kind, "dp": place.dp, "tp": place.tp, "cp": place.cp, "samplers": place.samplers}
     sampler = {"sampler_tp": config.sampler.tp, "engine": config.sampler.engine}
     return {
         "env": config.env.name,
-        "opponents": _shares(config),
+        "environments": _env_shares(shares),
+        "opponents": {name: share for env, name, share in shares if name and env == config.env.name},
         "algorithm": config.algorithm.name,
         "prompts": config.rollout.prompts,
         "group_size": config.rollout.group_size,
@@ -186,7 +201,7 @@ def continued(
             f"or start a new run without --resume{cure}"
         )
     before, root = build(folder.recipe()), folder.path.parent
-    same_env(folder, before, env)
+    in_env(folder, before, env)
     if summarize(folder).state == "finished" and not more:
         return TrainingJob(before, root, None, folder=folder)
     config = elsewhere(folder.recipe(), where, assignments)

@@ -106,6 +106,9 @@ class WarmStartConfig(Section):
     """Steps of imitation; 0: none."""
     teacher: str = "random"
     """Whose actions are the labels. `random` teaches only the format of a reply."""
+    data: str | None = None
+    """Episodes in place of a teacher's: a file .jsonl of chats, a line {"messages": [{"role": …, "content": …}, …]} for
+    each; or a file .parquet of a run's trajectories, or their folder."""
     opponents: dict[str, Share] = Field({})
     """Opponent → share; empty: those of [env]."""
     noise: float = Field(0.25, ge=0, le=1)
@@ -296,8 +299,8 @@ def _a_history(value: str) -> str:
     )
 
 
-class EnvConfig(Section):
-    """[env]: the world, and who is met in it."""
+class OneEnvConfig(Section):
+    """An environment, and who is met in it."""
 
     name: str
     """Name in the environment registry."""
@@ -320,7 +323,7 @@ class EnvConfig(Section):
     """Largest data of one of `processes`, in MiB (kept on Linux); absent: 4096."""
 
     @model_validator(mode="after")
-    def _limits_take_processes(self) -> "EnvConfig":
+    def _limits_take_processes(self) -> "OneEnvConfig":
         for key in ("step_timeout_seconds", "memory_mb"):
             if (limit := getattr(self, key)) is not None and not self.processes:
                 raise ValueError(
@@ -330,7 +333,7 @@ class EnvConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _grown_options_begin(self) -> "EnvConfig":
+    def _grown_options_begin(self) -> "OneEnvConfig":
         for name in self.grow:
             if type(self.options.get(name)) is not int:
                 raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
@@ -344,6 +347,35 @@ class EnvConfig(Section):
         """
         grown = {name: round((1 - share) * int(self.options[name]) + share * last) for name, last in self.grow.items()}
         return {**self.options, **grown}
+
+
+class OtherEnvConfig(OneEnvConfig):
+    """[[env.others]]: another environment of the same run, with the keys of [env] and these."""
+
+    share: float = Field(gt=0, le=1e6, allow_inf_nan=False)
+    """Share of the groups, next to 1 for the environment of [env]."""
+    teacher: str | None = None
+    """Absent: warm_start.teacher."""
+
+
+class EnvConfig(OneEnvConfig):
+    """[env]: the world, and who is met in it."""
+
+    others: list[OtherEnvConfig] = Field([])
+    """More environments of the same run: tables [[env.others]] with the keys of [env], `share` (of the groups, next to 1
+    for this one) and `teacher` (absent: warm_start.teacher). Each is evaluated against its `opponents`."""
+
+    @property
+    def each(self) -> dict[str, OneEnvConfig]:
+        """By name; that of [env] first."""
+        return {one.name: one for one in (self, *self.others)}
+
+    @model_validator(mode="after")
+    def _environments_differ(self) -> "EnvConfig":
+        names = [self.name, *(other.name for other in self.others)]
+        if twice := [name for name in self.each if names.count(name) > 1]:
+            raise ValueError(f"env.others names {twice[0]!r} again; list each environment once")
+        return self
 
 
 class ExampleMessage(Section):
@@ -488,8 +520,23 @@ class Config(Section):
     @property
     def code(self) -> list[str]:
         """Names that may be import strings: of the environment, the parser, teachers and opponents."""
-        met = (self.env.opponents, self.warm_start.opponents, self.evaluate.opponents)
-        return [self.env.name, self.agent.parser, self.warm_start.teacher, *(name for own in met for name in own)]
+        named = [self.agent.parser]
+        for one in self.each_env():
+            met = (one.env.opponents, one.warm_start.opponents, one.evaluate.opponents)
+            named += [one.env.name, one.warm_start.teacher, *(name for own in met for name in own)]
+        return named
+
+    def each_env(self) -> "list[Config]":
+        """The recipe of each of its environments alone; its own first."""
+        alone, warm = self.changed(env={"others": []}), self.warm_start
+        return [alone, *(alone._of(other, other.teacher or warm.teacher) for other in self.env.others)]
+
+    def _of(self, other: OtherEnvConfig, teacher: str) -> "Config":
+        """This recipe for another environment."""
+        env = EnvConfig(**other.model_dump(exclude={"share", "teacher"}))
+        evaluate = {"opponents": [*other.opponents], "exact": False}
+        own = self.changed(warm_start={"teacher": teacher, "opponents": {}}, evaluate=evaluate)
+        return own.model_copy(update={"env": env})
 
     @property
     def total_steps(self) -> int:

@@ -1,7 +1,7 @@
 """Evaluation of a policy: sampled matches with intervals, or exact enumeration of the opponent's replies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from earl.agents.scripted.registry import player as scripted_player
@@ -26,6 +26,7 @@ class Match:
     seat: int
     exact: bool = False
     episodes: int = 400  # games, or held-out tasks; not read when exact
+    env: str = ""  # one of the run's other environments; else its own
 
 
 def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episodes: int) -> list[Match]:
@@ -34,23 +35,24 @@ def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episod
     if world.seats == 1:
         if any(opponents) or exact:
             raise EarlError(f"{world.env} is a task without opponents; leave out --opponent and --exact")
-        return [Match("", 0, episodes=episodes)]
+        return [Match("", 0, False, episodes, world.env)]
     if not opponents:
         raise EarlError(f"{world.env} is played against somebody; name one with --opponent, such as random")
     if ANY in opponents and not exact:
         raise EarlError(f"opponent {ANY!r} stands for every legal reply; it needs --exact")
-    return [Match(name, seat, exact, episodes) for name in opponents for seat in range(world.seats)]
+    return [Match(name, seat, exact, episodes, world.env) for name in opponents for seat in range(world.seats)]
 
 
 def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
-    """Play one match; episodes that end by a fault count as lost. Raises EarlError when a tree has more than MAX_LEAVES
-    leaves."""
-    weights = None
+    """Play one match; episodes that end by a fault count as lost. In one of the run's other environments, the result's
+    opponent begins with its name. Raises EarlError when a tree has more than MAX_LEAVES leaves."""
+    own, weights = world.of(match.env), None
     if match.exact:
-        played, weights = _enumerate(world, sampler, match)
+        played, weights = _enumerate(own, sampler, match)
     else:
-        played = _sample(world, sampler, match, seed)
-    return match_results(played, weights, match.exact)[0]
+        played = _sample(own, sampler, match, seed)
+    result = match_results(played, weights, match.exact)[0]
+    return result if own is world else replace(result, opponent=f"{match.env} {match.opponent}".strip())
 
 
 def strength(results: Sequence[MatchResult]) -> tuple[float, float]:

@@ -16,6 +16,7 @@ class MatchResult:
 
     env: str
     opponent: str
+    """Empty in tasks. In another environment of the run than its own: ENV, or ENV OPPONENT."""
     seat: int
     exact: bool
     """Every reply of the opponent was enumerated; the fractions are then probabilities, not samples."""

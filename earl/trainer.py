@@ -156,8 +156,11 @@ def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
 
 
 def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:
-    config = placement.config.evaluate
-    return placement.players.evaluate(evaluation.matches(placement.world, config.opponents, config.exact, episodes))
+    planned = []
+    for one in placement.config.each_env():
+        met = one.evaluate
+        planned += evaluation.matches(placement.world.of(one.env.name), met.opponents, met.exact, episodes)
+    return placement.players.evaluate(planned)
 
 
 def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:

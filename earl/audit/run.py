@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from earl.config import MOST
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
 from earl.group import Group
-from earl.placement.fragment import world_of
+from earl.placement.fragment import limited, world_of
 from earl.recipe import build
 from earl.rollout.tasks import EpisodeFactory
 from earl.runs import checkpoint, trajectories
@@ -143,7 +143,7 @@ class AuditedRun:
         limit = self.metrics.get(began, {}).get("context/limit")
         if limit is None or not 1 <= limit <= MOST:
             return self.world
-        return replace(self.world, rules=replace(self.world.rules, context_limit=int(limit)))
+        return limited(self.world, int(limit))
 
     def versions(self, step: int) -> range:
         """The versions that may have sampled a step's episodes: one if rollout and learner take turns."""

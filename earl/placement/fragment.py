@@ -5,6 +5,7 @@ Every placement has one or more. Each plays its share; `Players` splits the work
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from earl.engine.sampler import Sampler
 from earl.evaluation import Match
 from earl.group import Group
 from earl.matches import MatchResult
+from earl.placement.demonstrations import Demonstrations, demonstrations
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules
@@ -36,9 +38,17 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
     rules = Rules(**own, context_limit=limit or config.context.first_limit)
     examples = [example.model_dump() for example in agent.examples]
     chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
-    return EpisodeFactory(
-        config.env.name, config.env.options, chat, rules, config.env.delay_seconds, isolation(config.env)
-    )
+    worlds = {
+        env.name: EpisodeFactory(env.name, env.options, chat, rules, env.delay_seconds, isolation(env))
+        for env in config.env.each.values()
+    }
+    return replace(worlds.pop(config.env.name), others=worlds)
+
+
+def shown(config: Config, world: EpisodeFactory) -> Demonstrations | None:
+    """What is imitated in place of a teacher, if anything. Raises EarlError as `demonstrations` does."""
+    warm = config.warm_start
+    return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else None
 
 
 class RolloutFragment:
@@ -47,6 +57,7 @@ class RolloutFragment:
     def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         self.config = config
         self.world = world_of(config, tokenizer)
+        self._shown = shown(config, self.world)
         self.sampler = sampler
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
 
@@ -59,13 +70,16 @@ class RolloutFragment:
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
-        """The teacher's rows for the tasks under a context limit of `limit`, and the task number of each, [N]."""
-        world, warm = limited(self.world, limit), self.config.warm_start
-        if warm.teacher != "random":
-            world = replace(world, isolation=None)  # its teacher sees the environment's state
+        """The teacher's rows for the tasks under a context limit of `limit`, or those of warm_start.data, and the task
+        number of each, [N]."""
+        if self._shown is not None:
+            rows, counts = self._shown.rows([derive(seed, "data", number) for number in tasks])
+            return rows, np.repeat(np.array([*tasks], np.int64), counts)
+        teachers = {one.env.name: one.warm_start.teacher for one in self.config.each_env()}
+        world = limited(self.world, limit).changed(lambda own: _in_sight(own, teachers[own.env]))
         episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
-        teacher, noisy = agent(warm.teacher, world.env), agent("random", world.env)
-        played, labels = demonstrate(episodes, teacher, noisy, warm.noise)
+        agents = {env: (agent(teacher, env), agent("random", env)) for env, teacher in teachers.items()}
+        played, labels = demonstrate(episodes, agents, self.config.warm_start.noise)
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
 
@@ -77,7 +91,12 @@ class RolloutFragment:
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
-    return replace(world, rules=replace(world.rules, context_limit=tokens))
+    return world.changed(lambda own: replace(own, rules=replace(own.rules, context_limit=tokens)))
+
+
+def _in_sight(world: EpisodeFactory, teacher: str) -> EpisodeFactory:
+    """With environments in the process of a teacher that sees their state."""
+    return world if teacher == "random" else replace(world, isolation=None)
 
 
 def _waves(sampler: Sampler) -> dict[str, float]:
@@ -88,4 +107,5 @@ def _waves(sampler: Sampler) -> dict[str, float]:
 
 def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
     """The world with the options that hold at a step."""
-    return replace(world, options=config.env.options_at(config.course(step)))
+    share, envs = config.course(step), config.env.each
+    return world.changed(lambda own: replace(own, options=envs[own.env].options_at(share)))

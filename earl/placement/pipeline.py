@@ -22,7 +22,7 @@ from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.rollout_backend import Players, StoredTrajectories, most
 from earl.rollout.pack import charged, experiences, learned, trajectories_of, unlearned
-from earl.rollout.tasks import EpisodeFactory, draw, draw_tasks
+from earl.rollout.tasks import EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import TrainingRecord
 
@@ -115,8 +115,8 @@ class StepPipeline:
         self._version = 0
 
     def demonstrations(self, step: int, limit: int | None = None) -> StoredTrajectories:
-        warm, seed = self.config.warm_start, self._seed("demonstrate", step)
-        tasks = draw_tasks(self.world.env, warm.opponents or self.config.env.opponents, warm.episodes, seed)
+        seed = self._seed("demonstrate", step)
+        tasks = draw_tasks(opponents(self.config, taught=True), self.config.warm_start.episodes, seed)
         return self.players.demonstrate(tasks, seed, limit or self._limit)
 
     def dispatch_taught(self, rows: StoredTrajectories, step: int) -> Any:

@@ -80,7 +80,8 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
     first rule that the recipe breaks.
     """
     with fetching(not dry):
-        check_world(config)
+        for one in config.each_env():
+            check_world(one)
         site = survey(config, dry)
         check_batches(config, site.kind == "embedded")
         with setting("track"):
@@ -96,7 +97,9 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
             check_disk(root, size)
         if config.context.automatic:
             config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, placed))})
-        first = check_speech(config, _speaker(config, site, dry), shape)
+        speaker = _speaker(config, site, dry)
+        found = [check_speech(one, speaker, shape) for one in config.each_env()]
+        first = max((tokens for tokens in found if tokens is not None), default=None)
     return RunPlan(config, shape.parameters, first, size, placed)
 
 

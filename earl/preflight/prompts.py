@@ -19,7 +19,7 @@ from earl.envs.check import play, playable
 from earl.errors import EarlError, boundary
 from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
-from earl.placement.fragment import world_of
+from earl.placement.fragment import shown, world_of
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
@@ -57,7 +57,7 @@ def check_world(config: Config) -> None:
     _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
     _check_met("warm_start.opponents", config.warm_start.opponents, env)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
-    if config.warm_start.steps:
+    if config.warm_start.steps and not config.warm_start.data:
         with setting("warm_start.teacher"):
             agent(config.warm_start.teacher, env)
     if seats == 1 and config.agent.history == "board_only":
@@ -146,14 +146,19 @@ def risks(config: Config) -> Iterator[str]:
         yield f"learner.learning_rate = {rate:g} is for a new model, and ruins a pretrained one; 1e-6 to 1e-5 is usual"
     if config.warm_start.steps:
         yield (
-            f"warm_start.steps = {config.warm_start.steps}: imitation of {config.warm_start.teacher!r} takes the place "
-            "of what a pretrained model can do; 0 leaves it out"
+            f"warm_start.steps = {config.warm_start.steps}: imitation of {imitated(config)} takes the place of "
+            "what a pretrained model can do; 0 leaves it out"
         )
     if config.agent.max_turn_tokens < SHORT_TURN and config.agent.thinking:
         yield f"agent.max_turn_tokens = {config.agent.max_turn_tokens} cuts off what it thinks; 256 or more is usual"
 
 
 SHORT_TURN = 64
+
+
+def imitated(config: Config) -> str:
+    """Whom or what the warm start imitates."""
+    return repr(config.warm_start.data or config.warm_start.teacher)
 
 
 @contextmanager
@@ -189,6 +194,7 @@ def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> in
         return None
     _check_tokenizer(config, policy, shape)
     world = world_of(config, policy.tokenizer)
+    shown(config, world)
     with setting("evaluate"):
         matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
     with outside(f"the chat template of {config.model.path!r} fails", "choose another chat model"):
@@ -292,7 +298,7 @@ def _actions(config: Config) -> Iterator[str]:
     seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}]
     if registry.seats(env) == 1:
         seats = [{}]
-        names |= {config.warm_start.teacher} if config.warm_start.steps else set()
+        names |= {config.warm_start.teacher} if config.warm_start.steps and not config.warm_start.data else set()
         names |= {"solver"} & {*scripted.names(env)}
     agents = [scripted.agent(name, env) for name in sorted(names)]
     for seat in seats:

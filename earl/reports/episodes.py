@@ -200,9 +200,9 @@ def _episodes(run: RunData, room: Room) -> list[dict[str, Any]]:
     if run.episodes is None:
         return []
     decoder = Decoder(run.model.tokenizer if run.model else None)
-    options = run.config.env.options if run.config else {}
+    envs = run.config.env.each if run.config else {}
     names = {stored.trajectory.task.env for stored in run.episodes.chosen}
-    draws = {name: _drawer(name, options) for name in names}
+    draws = {name: _drawer(name, envs[name].options if name in envs else {}) for name in names}
     return [episode(stored, decoder, draws[stored.trajectory.task.env], room) for stored in run.episodes.chosen]
 
 

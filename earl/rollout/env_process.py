@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 from earl.agents.scripted.registry import player
-from earl.config import EnvConfig
+from earl.config import OneEnvConfig
 from earl.envs import registry
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text
 from earl.errors import EarlError, boundary
@@ -53,7 +53,7 @@ class Isolation:
     """Of a process's data; kept on Linux."""
 
 
-def isolation(env: EnvConfig) -> Isolation | None:
+def isolation(env: OneEnvConfig) -> Isolation | None:
     memory = (env.memory_mb or MEMORY_MB) << 20
     return Isolation(env.processes, env.step_timeout_seconds, memory) if env.processes else None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
@@ -45,6 +46,12 @@ class Transcript:
         self.authors += authors
         self.logprobs += completion.logprobs
         self.versions += completion.versions
+
+    def columns(self) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
+        """As a `Trajectory` has them: tokens, authors, log-probs and versions."""
+        authors = np.frombuffer(bytes(self.authors), np.uint8)
+        tokens, versions = (np.array(column, np.int32) for column in (self.tokens, self.versions))
+        return tokens, authors, np.array(self.logprobs, np.float32), versions
 
 
 DELAY_SPREAD = 1.25
@@ -181,19 +188,8 @@ class Episode:
     def trajectory(self) -> Trajectory:
         """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
-        return Trajectory(
-            task=self.task,
-            seed=self.seed,
-            tokens=np.array(self.transcript.tokens, dtype=np.int32),
-            authors=np.frombuffer(bytes(self.transcript.authors), dtype=np.uint8),
-            logprobs=np.array(self.transcript.logprobs, dtype=np.float32),
-            versions=np.array(self.transcript.versions, dtype=np.int32),
-            turns=tuple(self.turns),
-            stop=self.stop,
-            outcome=self.outcome,
-            illegal=self.illegal,
-            error=self.error,
-        )
+        ended = (self.stop, self.outcome, self.illegal, self.error)
+        return Trajectory(self.task, self.seed, *self.transcript.columns(), tuple(self.turns), *ended)
 
     def _act(self, start: int, action: str) -> None:
         began = time.perf_counter()

@@ -15,12 +15,17 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     replies = sum(len(trajectory.turns) for trajectory in trajectories)
     stops = {f"stop/{stop}": _share(t.stop is stop for t in trajectories) for stop in StopReason}
+    by_env: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        by_env.setdefault(trajectory.task.env, []).append(trajectory.reward)
+    rewards = {f"reward/{env}": float(np.mean(own)) for env, own in by_env.items()} if len(by_env) > 1 else {}
     return {
         "episodes": float(len(trajectories)),
         "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),
         "turns": replies / len(trajectories),
         "illegal_replies": sum(t.illegal for t in trajectories) / max(1, replies),
         "zero_variance_groups": _share(len({t.reward for t in group.trajectories}) == 1 for group in groups),
+        **rewards,
         **stops,
         **context_metrics(trajectories),
     }

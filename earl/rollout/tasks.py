@@ -1,10 +1,10 @@
 """Which episodes a step plays: tasks drawn by the shares of opponents and seats, their seeds and environments."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 from earl.agents.chat import Chat
 from earl.config import Config
@@ -22,26 +22,36 @@ EVALUATION = "evaluation"
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFactory:
+    """Makes the episodes of a run. `others` makes those of its other environments, by their names."""
+
     env: str
     options: Mapping[str, Any]
     chat: Chat
     rules: Rules
     delay_seconds: float = 0.0  # median of simulated waits before the environment's answers
     isolation: Isolation | None = None  # environments in processes of their own
+    others: "Mapping[str, EpisodeFactory]" = field(default_factory=dict)
 
     @property
     def seats(self) -> int:
         """2 for games, 1 for tool tasks."""
         return registry.seats(self.env)
 
+    def of(self, env: str) -> "EpisodeFactory":
+        return self.others.get(env, self)
+
+    def changed(self, change: "Callable[[EpisodeFactory], EpisodeFactory]") -> "EpisodeFactory":
+        """With a change to each environment's."""
+        return replace(change(self), others={name: change(other) for name, other in self.others.items()})
+
     def episode(self, task: Task, seed: int, session: int, opponent: object = None) -> Episode:
         """A new episode of a task; `opponent` replaces the task's."""
-        env: Any = None
+        world, env = self.of(task.env), cast(Any, None)
         with boundary() as fault:
-            env = self.make(task, opponent)
+            env = world.make(task, opponent)
         if fault.message:
             env = Unmade(fault.message)
-        return Episode(env, self.chat, self.rules, task, seed, session, self.delay_seconds)
+        return Episode(env, world.chat, world.rules, task, seed, session, world.delay_seconds)
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
         if opponent is not None:
@@ -72,24 +82,37 @@ class Draw:
 def draw(config: Config, step: int) -> Draw:
     """The tasks of a step. They depend on the recipe and the step only, so that they are known ahead of time."""
     seed = derive(config.run.seed, "rollout", step)
-    tasks = draw_tasks(config.env.name, config.env.opponents, config.rollout.prompts, seed)
-    return Draw(step, tasks, seed)
+    return Draw(step, draw_tasks(opponents(config), config.rollout.prompts, seed), seed)
 
 
-def draw_tasks(env: str, opponents: Mapping[str, float], count: int, seed: int) -> list[Task]:
-    """`count` tasks whose opponents and seats match their shares, as nearly as whole numbers allow.
+def opponents(config: Config, taught: bool = False) -> dict[str, dict[str, float]]:
+    """Environment → opponent → share of the groups, of warm start if `taught`; "" where a task has none."""
+    shares = [1.0, *(other.share for other in config.env.others)]
+    found = {}
+    for share, one in zip(shares, config.each_env(), strict=True):
+        met = (taught and one.warm_start.opponents) or one.env.opponents or {"": 1.0}
+        found[one.env.name] = {name: share * part / sum(met.values()) for name, part in met.items()}
+    return found
 
-    Systematic sampling: `count` evenly spaced points, shifted by one random offset, select from the cells opponent ×
-    seat laid end to end by their shares. Over many steps every cell gets exactly its share.
+
+def draw_tasks(opponents: Mapping[str, Mapping[str, float]], count: int, seed: int) -> list[Task]:
+    """`count` tasks whose environments, opponents and seats match their shares, as nearly as whole numbers allow.
+
+    Systematic sampling: `count` evenly spaced points, shifted by one random offset, select from the cells environment ×
+    opponent × seat laid end to end by their shares. Over many steps every cell gets exactly its share.
     """
-    seats, shares = registry.seats(env), opponents or {"": 1.0}
-    cells = [(name, seat, share / seats) for name, share in shares.items() for seat in range(seats)]
-    ends = [*accumulate(share for _, _, share in cells)]
-    total, offset = sum(share for _, _, share in cells), derive(seed, "offset") / 2**63
+    cells = [
+        (env, name, seat, share / registry.seats(env))
+        for env, met in opponents.items()
+        for name, share in met.items()
+        for seat in range(registry.seats(env))
+    ]
+    ends = [*accumulate(share for *_, share in cells)]
+    offset = derive(seed, "offset") / 2**63
     drawn = []
     for number in range(count):
-        point = (number + offset) / count * total
-        name, seat, _ = cells[min(bisect_right(ends, point), len(cells) - 1)]
+        point = (number + offset) / count * ends[-1]
+        env, name, seat, _ = cells[min(bisect_right(ends, point), len(cells) - 1)]
         drawn.append(Task(env, derive(seed, "task", number), seat, name))
     return drawn
 

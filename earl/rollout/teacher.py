@@ -1,6 +1,6 @@
 """Demonstrations: episodes played by a scripted teacher, with clean labels under noisy execution."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from earl.agents.scripted.base import Agent
@@ -11,17 +11,18 @@ from earl.trajectory import Trajectory
 
 
 def demonstrate(
-    episodes: Sequence[Episode], teacher: Agent, noisy: Agent, noise: float
+    episodes: Sequence[Episode], agents: Mapping[str, tuple[Agent, Agent]], noise: float
 ) -> tuple[list[Trajectory], list[dict[int, list[int]]]]:
     """Play all episodes by script. Returns the trajectories, and for each the tokens of the teacher's reply by turn.
 
-    Each turn's label is the teacher's action. With probability `noise` the action of `noisy` is played instead, so
-    that the student also sees, correctly labelled, the positions after mistakes. Raises EarlError when the teacher's
-    reply is longer than the student's may be.
+    `agents`: environment → teacher, and who disturbs it. Each turn's label is the teacher's action. With probability
+    `noise` the other's is played instead, so that the student also sees, correctly labelled, the positions after
+    mistakes. Raises EarlError when the teacher's reply is longer than the student's may be.
     """
     labels: list[dict[int, list[int]]] = []
     for episode in episodes:
         rng, own = Random(episode.seed), {}
+        teacher, noisy = agents[episode.task.env]
         while episode.stop is None:
             with boundary() as fault:
                 clean, played = _actions(episode, teacher, noisy, noise, rng)

@@ -254,7 +254,7 @@ def test_a_teacher_that_raises_ends_its_demonstration_alone(episode):
 
     teacher, labels = Teacher(), []
     for teacher.fails in (True, False):
-        (played,), (own,) = demonstrate([episode()], teacher, teacher, 0.0)
+        (played,), (own,) = demonstrate([episode()], {"counting": (teacher, teacher)}, 0.0)
         labels.append((played.stop, len(own)))
     assert labels == [(StopReason.ENV_ERROR, 0), (StopReason.FINISHED, 3)]
 

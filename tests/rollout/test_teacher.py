@@ -20,9 +20,9 @@ def demonstrated(chat):
 
     def make(env, teacher, noise, count, seed=0, rules=ROOMY):
         world = EpisodeFactory(env, {}, chat, rules)
-        tasks = draw_tasks(env, {} if env == "arithmetic" else {"random": 1}, count, seed)
+        tasks = draw_tasks({env: {"": 1} if env == "arithmetic" else {"random": 1}}, count, seed)
         episodes = [world.episode(task, seed + i, i) for i, task in enumerate(tasks)]
-        return demonstrate(episodes, agent(teacher, env), agent("random", env), noise)
+        return demonstrate(episodes, {env: (agent(teacher, env), agent("random", env))}, noise)
 
     return make
 
@@ -31,7 +31,7 @@ def test_a_tool_task_is_solved_by_calls_and_an_answer(chat, text):
     episode = EpisodeFactory("arithmetic", {}, chat, ROOMY).episode(Task("arithmetic", seed=5), seed=1, session=0)
     first, second = episode.env.operations
     value = str(eval_of(first))
-    trajectories, labels = demonstrate([episode], agent("solver", "arithmetic"), agent("random", "arithmetic"), 0.0)
+    trajectories, labels = demonstrate([episode], {"arithmetic": (agent("solver", "arithmetic"),) * 2}, 0.0)
     (result,) = trajectories
     assert (result.stop, result.outcome, result.reward) == (StopReason.FINISHED, Outcome.WIN, 1.0)
     actions = [f"<tool_call>{first}</tool_call>", f"<tool_call>{second}</tool_call>", str(eval_of(second))]

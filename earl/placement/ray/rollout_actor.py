@@ -47,7 +47,8 @@ def _told(recipe: Mapping[str, Any]) -> Config:
     """The recipe of the run's driver, whose code may be imported. Raises EarlError when this node cannot."""
     config = build(recipe)
     registry.allow(*config.code)
-    registry.seats(config.env.name)
+    for env in config.env.each:
+        registry.seats(env)
     return config
 
 
