@@ -362,8 +362,8 @@ class EnvConfig(OneEnvConfig):
     """[env]: the world, and who is met in it."""
 
     others: list[OtherEnvConfig] = Field([])
-    """More environments of the same run: tables [[env.others]] with the keys of [env], `share` (of the groups, next to 1
-    for this one) and `teacher` (absent: warm_start.teacher). Each is evaluated against its `opponents`."""
+    """More environments of the same run: tables [[env.others]] with the keys of [env], `share` (of the groups, next to
+    1 for this one) and `teacher` (absent: warm_start.teacher). Each is evaluated against its `opponents`."""
 
     @property
     def each(self) -> dict[str, OneEnvConfig]:

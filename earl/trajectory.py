@@ -42,6 +42,7 @@ class StopReason(StrEnum):
     TURN_LIMIT = "turn_limit"
     CONTEXT_LIMIT = "context_limit"
     TRUNCATED_TURN = "truncated_turn"
+    ENV_TRUNCATED = "env_truncated"  # by the environment, such as a time limit; not charged
     ENV_ERROR = "env_error"
     SAMPLER_ERROR = "sampler_error"
 
@@ -92,6 +93,16 @@ class Ended:
     __slots__ = ()
     turns: tuple[Turn, ...]
     stop: StopReason
+
+    @property
+    def bootstrapped(self) -> bool:
+        """Whether it could have gone on; the prompt that would have followed ends its tokens."""
+        return self.stop is StopReason.ENV_TRUNCATED
+
+    @property
+    def num_values(self) -> int:
+        """Values that a value head estimates: before each turn, and where bootstrapped after the last."""
+        return len(self.turns) + self.bootstrapped
 
     @property
     def reward(self) -> float:

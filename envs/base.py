@@ -96,7 +96,7 @@ class Plain(TextEnv):
     draw            no board is shown
     random_action, info["legal_actions"]  `earl envs check` cannot play it, and a reply's length is not checked ahead
 
-    An episode that it truncates ends there, and is not charged.
+    An episode that it truncates ends there, and is not charged; a value head estimates what would have followed.
     """
 
     charges_truncation = False

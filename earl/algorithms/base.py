@@ -17,7 +17,8 @@ Stats = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """One value per turn, all turns of all trajectories laid end to end, K in all. A turn's tokens share its value."""
+    """One value per turn (`Ended.num_values`), all turns of all trajectories laid end to end, K in all. A turn's tokens
+    share its value."""
 
     turns: NDArray[np.float32]  # [K]
     returns: NDArray[np.float32]  # [K], targets of the value head; 0 without one
@@ -46,7 +47,7 @@ class Algorithm(Protocol):
 
 def per_turn(groups: PlayedGroups, episode_values: Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
     """Repeat `episode_values` (per group, one value per trajectory) over each episode's turns: [K]."""
-    counts = [len(trajectory.turns) for group in groups for trajectory in group.trajectories]
+    counts = [trajectory.num_values for group in groups for trajectory in group.trajectories]
     flat = np.concatenate([np.zeros(0), *episode_values])
     return np.repeat(flat, counts).astype(np.float32)
 

@@ -14,10 +14,10 @@ EPSILON = 1e-8
 def turn_level_gae(
     rewards: NDArray[np.float64], values: NDArray[np.float64], gamma: float, lam: float
 ) -> NDArray[np.float64]:
-    """A_k = δ_k + γλ A_{k+1} with δ_k = r_k + γ V_{k+1} - V_k over the turns of one episode, V = 0 after the last.
-    A turn is one action of the decision process, however many tokens it has."""
+    """A_k = δ_k + γλ A_{k+1} with δ_k = r_k + γ V_{k+1} - V_k over the K turns of one episode. After the last, V is 0,
+    or the last of K + 1 `values`. A turn is one action of the decision process, however many tokens it has."""
     advantages = np.zeros(len(rewards))
-    ahead = following = 0.0
+    ahead, following = 0.0, values[-1] if len(values) > len(rewards) else 0.0
     for turn in reversed(range(len(rewards))):
         delta = rewards[turn] + gamma * following - values[turn]
         ahead = delta + gamma * lam * ahead
@@ -33,12 +33,15 @@ class PPO:
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         parts, start = [], 0
+        real = np.ones(len(values), np.bool_)
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
             rewards = np.array([turn.reward for turn in trajectory.turns], dtype=np.float64)
-            own = values[start : start + len(rewards)].astype(np.float64)
+            own = values[start : start + trajectory.num_values].astype(np.float64)
             parts.append(turn_level_gae(rewards, own, config.gamma, config.gae_lambda))
-            start += len(rewards)
-        raw = np.concatenate([np.zeros(0), *parts])
+            start += trajectory.num_values
+            real[start - trajectory.bootstrapped : start] = False
+        raw, scaled = np.zeros((2, len(values)))
+        raw[real] = made = np.concatenate([np.zeros(0), *parts])
         returns = (raw + values).astype(np.float32)
-        scaled = (raw - raw.mean()) / (raw.std() + EPSILON) if len(raw) else raw
+        scaled[real] = (made - made.mean()) / (made.std() + EPSILON) if len(made) else made
         return Advantages(scaled.astype(np.float32), returns)

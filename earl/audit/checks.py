@@ -49,13 +49,13 @@ def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """One array [K] per episode, one value per turn; zeros for an episode that is not learned from."""
     kept = learned(groups, config.context.learn_truncated)
-    counts = [len(trajectory.turns) for trajectory in trajectories_of(kept)]
+    counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
     values = np.zeros(sum(counts), np.float32)
     charges = charged(kept, config.context.length_penalty)
     turns = algorithm(config.algorithm.name).advantages(charges, values, config.algorithm).turns
     parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
     own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}
-    return [own.get(id(t), np.zeros(len(t.turns), np.float32)) for t in trajectories_of(groups)]
+    return [own.get(id(t), np.zeros(len(t.turns), np.float32))[: len(t.turns)] for t in trajectories_of(groups)]
 
 
 def _compare(case: Case, advantages: Sequence[NDArray[np.float32]], tolerance: float) -> Iterator[Finding]:

@@ -147,7 +147,7 @@ class StepPipeline:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
         `recorded`. rows: the dispatched rows of the groups."""
         kept = charged(self.learned(groups), self.config.context.length_penalty)
-        values = np.zeros(sum(len(trajectory.turns) for trajectory in trajectories_of(kept)), np.float32)
+        values = np.zeros(sum(trajectory.num_values for trajectory in trajectories_of(kept)), np.float32)
         if self.algorithm.needs_values:
             turns, estimates = self.learner.turn_values(rows)
             values[turns] = estimates

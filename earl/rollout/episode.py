@@ -210,10 +210,20 @@ class Episode:
         if terminated:
             return self._end(StopReason.FINISHED, Outcome(info["outcome"]))
         if truncated:
-            if not self.env.charges_truncation:
-                return self._end(StopReason.TURN_LIMIT)
-            return self._forfeit(StopReason.TURN_LIMIT)
+            if self.env.charges_truncation:
+                return self._forfeit(StopReason.TURN_LIMIT)
+            return self._leave(info, observation)
         return self._continue(info, observation, closed=True)
+
+    def _leave(self, info: Info, observation: str) -> None:
+        """End where the environment stops an episode that could go on. From the last observation, if the context has
+        room for it, a value head estimates the rest."""
+        closed = self.transcript.tokens[-1] == self.chat.end
+        following = self.chat.reply(info.get("role", "user"), observation, closed)
+        if len(following.tokens) > self._room():
+            return self._end(StopReason.TURN_LIMIT)
+        self.transcript.give(following)
+        return self._end(StopReason.ENV_TRUNCATED)
 
     def _refuse(self, start: int, reason: StopReason, rule: str) -> None:
         """Answer an invalid reply with the rule, or forfeit when no retry is left."""

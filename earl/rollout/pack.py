@@ -31,7 +31,7 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
     for index, trajectory in enumerate(trajectories):
         own = None if labels is None else labels[index]
         parts += [_row(trajectory, turns, first_turn, own) for turns in contexts(trajectory)]
-        first_turn += len(trajectory.turns)
+        first_turn += trajectory.num_values
     return Rows.joined(parts)
 
 
@@ -83,8 +83,8 @@ def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
 
 
 def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int, labels: Labels | None) -> Rows:
-    """One context: from its start to its last sampled token."""
-    start, end = turns[0][1].context_start, turns[-1][1].end
+    """One context: from its start to its last sampled token, or to the prompt that would have followed."""
+    start, end = _span(trajectory, turns)
     tokens = trajectory.tokens[start:end]
     sampled = trajectory.sampled[start:end]
     mask, targets = sampled.copy(), tokens.copy()
@@ -96,7 +96,16 @@ def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int,
         if labels is not None:
             span = slice(turn.action_start - start, turn.end - start)
             mask[span] = _label(targets[span], labels.get(number, ()))
+    if end > turns[-1][1].end:
+        numbers[-1], value_mask[-1] = first_turn + len(trajectory.turns), True
     return Rows(offsets_of([len(tokens)]), tokens, mask, targets, trajectory.logprobs[start:end], numbers, value_mask)
+
+
+def _span(trajectory: Trajectory, turns: list[tuple[int, Turn]]) -> tuple[int, int]:
+    """The tokens of a context's row."""
+    number, last = turns[-1]
+    whole = trajectory.bootstrapped and number == len(trajectory.turns) - 1
+    return turns[0][1].context_start, trajectory.num_tokens if whole else last.end
 
 
 def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
@@ -165,7 +174,7 @@ def _unpacked(
 ) -> TrainingRecord:
     result = _nothing(trajectory)
     for turns in contexts(trajectory):
-        start, end, offset = turns[0][1].context_start, turns[-1][1].end, int(batch.offsets[next(rows)])
+        (start, end), offset = _span(trajectory, turns), int(batch.offsets[next(rows)])
         row = slice(offset, offset + end - start)
         result.mask[start:end] = batch.mask[row]
         result.logprobs[start:end] = np.where(batch.mask[row], logprobs[row], 0)

@@ -1,5 +1,6 @@
 """Every algorithm's advantages against the same sums written out with loops."""
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -11,6 +12,8 @@ from earl.algorithms.ppo import turn_level_gae
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.config import AlgorithmConfig
 from earl.errors import EarlError
+from earl.group import Group
+from earl.trajectory import StopReason
 
 CONFIG = AlgorithmConfig()
 
@@ -108,6 +111,25 @@ def test_ppo(groups, gamma, lam):
     )
     expected = [(advantage - mean(raw)) / deviation(raw) for advantage in raw]
     assert result.turns.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.8), (0.7, 0.0)])
+def test_ppo_estimates_the_rest_of_an_episode_that_was_truncated(group, gamma, lam):
+    (cut, whole) = group([1.0, 2.0], [3.0]).trajectories
+    cut = replace(cut, stop=StopReason.ENV_TRUNCATED)
+    values = np.array([0.5, -1.0, 7.0, 2.0], np.float32)
+    result = advantages("ppo", [Group((cut, whole))], values, AlgorithmConfig(gamma=gamma, gae_lambda=lam))
+    # A reward of γ·7 in the last turn is worth as much as a value of 7 after it.
+    raw = [*naive_gae([1.0, 2.0 + gamma * 7.0], [0.5, -1.0], gamma, lam), *naive_gae([3.0], [2.0], gamma, lam)]
+    expected = [(advantage - mean(raw)) / deviation(raw) for advantage in raw]
+    assert result.turns.tolist() == pytest.approx([*expected[:2], 0.0, expected[2]], abs=1e-5)
+    assert result.returns.tolist() == pytest.approx([raw[0] + 0.5, raw[1] - 1.0, 7.0, raw[2] + 2.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce++"])
+def test_other_algorithms_give_a_truncated_episode_one_value_more(name, group):
+    cut = [replace(one, stop=StopReason.ENV_TRUNCATED) for one in group([1.0, 0.0], [0.0]).trajectories]
+    assert len(advantages(name, [Group(tuple(cut))]).turns) == 5
 
 
 def test_imitation_counts_every_turn_alike(groups):

@@ -119,6 +119,17 @@ def counting():
     return Counting
 
 
+class Timed(Counting):
+    """Does not charge an episode that it stops."""
+
+    charges_truncation = False
+
+
+@pytest.fixture(scope="session")
+def timed():
+    return Timed
+
+
 @pytest.fixture(scope="session")
 def text():
     """The tokens as text."""

@@ -100,6 +100,19 @@ def test_an_environment_that_gives_up_counts_as_the_turn_limit(played):
     assert played("stop").stop is StopReason.TURN_LIMIT
 
 
+def test_a_truncation_that_is_not_charged_ends_with_the_prompt_that_would_have_followed(played, timed, text):
+    result = played("1", "stop", env=timed(), forfeit_reward=-5.0, max_turn_tokens=8)
+    assert (result.stop, result.reward, result.bootstrapped, result.num_values) == ("env_truncated", 0.25, True, 3)
+    assert text(result.tokens) == "(0$[1$(1$[stop$(enough$["
+    assert result.turns[-1].end == len(result.tokens) - len("(enough$[")
+
+
+def test_without_room_for_the_last_observation_nothing_is_estimated(played, timed, text):
+    result = played("stop", env=timed(), max_turn_tokens=8, context_limit=len("(0$[stop$(enough$"))
+    assert (result.stop, result.reward, result.bootstrapped, result.num_values) == ("turn_limit", 0.0, False, 1)
+    assert text(result.tokens) == "(0$[stop$"
+
+
 def test_a_reply_that_is_too_long_is_cut(played, text):
     result = played("1" * 9, max_turn_tokens=3)
     assert text(result.tokens) == "(0$[111"

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from earl.group import Group
 from earl.rollout.drivers import play
-from earl.rollout.pack import complete, pack, trajectories_of, turn_values
+from earl.rollout.pack import complete, experiences, pack, trajectories_of, turn_values
 from earl.trajectory import Author
+
+HISTORIES = ("full", "board_only")
 
 
 def dots(flags):
@@ -60,6 +62,27 @@ def test_what_follows_the_last_reply_is_left_out(played, text):
     # The context was full after the answer "(1$[": nothing was learned there.
     rows = pack(played(("1",), context_limit=10))
     assert text(rows.tokens) == "(0$[1$"
+
+
+def test_what_would_have_followed_a_truncation_has_a_value_and_no_loss(played, episode, script, timed, text):
+    cut = [episode(number, env=timed(), max_turn_tokens=8, history=history) for number, history in enumerate(HISTORIES)]
+    rows = pack([*play(cut, script(("1", "stop"), ("1", "stop"))), *played(("1", "9"))])
+    assert text(rows.tokens) == "(0$[1$(1$[stop$(enough$[" + "(0$[1$" + "(1$[stop$(enough$[" + "(0$[1$(1$[9$"
+    assert numbers(rows.turns[rows.value_mask]) == "01234567"
+    assert numbers(rows.turns[:24]) == "---000---111111--------2"
+    assert dots(rows.mask[:24]) == "....xx....xxxxx........."
+    batch = complete(rows, np.arange(8, dtype=np.float32), np.zeros(8, np.float32), None)
+    assert sorted({*batch.advantages[batch.mask]}) == [0, 1, 3, 4, 6, 7]  # not the values of 2 and 5
+
+
+def test_the_record_of_a_truncated_episode_has_its_turns_alone(episode, script, timed):
+    (cut,) = play([episode(env=timed(), max_turn_tokens=8)], script(("1", "stop")))
+    rows = pack([cut])
+    batch = complete(rows, np.array([3, 4, 9], np.float32), np.zeros(3, np.float32), None)
+    (record,) = experiences([Group((cut,))], [group := Group((cut,))], batch, batch.advantages)
+    assert record.advantages.tolist() == [3, 4]
+    assert record.mask.tolist() == [*batch.mask]
+    assert group.trajectories[0] is cut
 
 
 def test_a_retry_is_a_turn_of_its_own(played):
