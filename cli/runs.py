@@ -18,7 +18,7 @@ def command(root: Path, as_json: bool) -> None:
         raise click.UsageError(f"--runs {str(root)!r} is no folder.")
     with storage(root):
         folders: list[RunFolder] = listing(root)
-    rows = [_row(folder) for folder in folders]
+    rows = sorted(map(_row, folders), key=lambda row: row.get("started") or "9999")  # not begun, or damaged: last
     if as_json:
         print_json(rows)
     elif rows:
@@ -46,8 +46,13 @@ def _row(folder: Any) -> dict[str, Any]:
         "state": summary.state,
         "evaluation": as_objects(results),
         "in_short": in_short(results),
-        "changed": datetime.fromtimestamp(summary.changed).astimezone().isoformat(timespec="seconds"),
+        "started": _time(summary.started) if summary.started else None,
+        "changed": _time(summary.changed),
     }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

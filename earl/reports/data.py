@@ -17,6 +17,7 @@ from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import checked, read_below, step_name, storage
 from earl.runs.store import Numbers, Store, files_of
+from earl.runs.summary import started
 from earl.runs.tables import RecordedDecision
 from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
 
@@ -218,13 +219,15 @@ class RunData:
     """The layout of each stage by step; empty if layouts were fixed."""
     model: ModelFacts | None
     episodes: StoredEpisodes | None
-    started: float | None
-    """Time at which the recipe was written, in seconds since the epoch."""
     changed: float | None
     signed: str
     """The signer, as a text; for an unfinished run that of its last checkpoint."""
     problems: tuple[str, ...]
     """Read errors, one sentence each."""
+
+    @property
+    def started(self) -> float | None:
+        return started(self.numbers.events)
 
     @property
     def warm_steps(self) -> int:
@@ -252,7 +255,6 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
         decisions=attempt(lambda run: _rows(run, Store.decisions), []) if stored else [],
         model=attempt(lambda run: model_facts(run.checkpoints), None),
         episodes=stored_episodes(folder, max_episodes, problems),
-        started=_modified(folder.config),
         changed=max(filter(None, map(_modified, files_of(folder.database))), default=None),
         signed=_signed(folder, problems),
         problems=tuple(problems),

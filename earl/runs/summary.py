@@ -12,7 +12,7 @@ from earl.runs.checkpoint import Checkpoint, Damaged
 from earl.runs.folder import RunFolder
 from earl.runs.storage import read_below, step_name, storage
 from earl.runs.store import Store, files_of
-from earl.runs.tables import RecordedMatch
+from earl.runs.tables import Event, RecordedMatch
 
 FINAL = "final"
 """Phase of the matches that end a run: a run that has recorded them is finished."""
@@ -25,16 +25,23 @@ class Summary:
     state: str  # "finished", "running" or "stopped"; a killed run is stopped
     matches: tuple[RecordedMatch, ...]  # the last evaluation; that of the best weights once the run is finished
     changed: float  # last change of the numbers or the recipe; seconds since the epoch
+    started: float | None  # the time of its first event; None before it
 
 
 def summarize(folder: RunFolder) -> Summary:
     """Read a run's recipe and numbers. Raises EarlError when one of them is damaged."""
     config = build(folder.recipe())
-    step, matches = 0, []
+    step, matches, events = 0, [], []
     if folder.database.is_file():
         with Store(folder.database, read_only=True) as store:
-            step, matches = store.last_step() or 0, store.matches()
-    return Summary(config, step, state_of(folder, matches), tuple(last_evaluation(matches)), changed(folder))
+            step, matches, events = store.last_step() or 0, store.matches(), store.events()
+    state = state_of(folder, matches)
+    return Summary(config, step, state, tuple(last_evaluation(matches)), changed(folder), started(events))
+
+
+def started(events: Sequence[Event]) -> float | None:
+    """When a run began, by its own record: a copy of its folder has other dates."""
+    return min((event.time for event in events), default=None)
 
 
 def last_evaluation(matches: Sequence[RecordedMatch]) -> list[RecordedMatch]:

@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from earl.runs.folder import create
+from earl.reports.data import gather
+from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
 
 
@@ -50,6 +53,25 @@ def test_states_of_runs(earl, tiny: Path, tmp_path: Path, trained: Path) -> None
     table = earl("runs", "--runs", tmp_path / "runs").out
     assert "is not TOML" in table
     assert "\x1b" not in table
+
+
+def test_runs_are_listed_by_when_they_began_whatever_their_files_dates(earl, trained: Path, tmp_path: Path) -> None:
+    recipe = (trained / "config.toml").read_text()
+    for name, time in (("young", 1_700_000_000.0), ("old", 1_600_000_000.0), ("unbegun", None)):
+        run = create(tmp_path / "runs", name, recipe)
+        if time is not None:
+            with Store(run.database) as store:
+                store.event(0, "start", "started")
+            with closing(sqlite3.connect(run.database)) as database, database:
+                database.execute("UPDATE events SET time = ?", (time,))
+    told = earl("runs", "--runs", tmp_path / "runs", "--json").json
+    assert [(run["run"], (run["started"] or "never")[:4]) for run in told] == [
+        ("old", "2020"),
+        ("young", "2023"),
+        ("unbegun", "neve"),
+    ]
+    shutil.copytree(tmp_path / "runs" / "old", tmp_path / "copy")
+    assert gather(RunFolder(tmp_path / "copy")).started == 1_600_000_000.0
 
 
 def test_the_report_is_written_again(earl, trained: Path, tmp_path: Path) -> None:
