@@ -10,6 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
+from earl.agents.parser import parser
 from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
@@ -18,6 +19,7 @@ from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.engine.split import Meeting
 from earl.envs import registry
+from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.group import GroupOf, TrajectorySummary
 from earl.placement.async_rollout import ContinuousFragment, Ticket
@@ -47,8 +49,13 @@ def _told(recipe: Mapping[str, Any]) -> Config:
     """The recipe of the run's driver, whose code may be imported. Raises EarlError when this node cannot."""
     config = build(recipe)
     registry.allow(*config.code)
-    for env in config.env.each:
-        registry.seats(env)
+    try:
+        parser(config.agent.parser)
+        for env in config.env.each:
+            registry.seats(env)
+    except EarlError as error:
+        place = ray.util.get_node_ip_address()
+        raise EarlError(f"the node {place} lacks what others have: {error}; install it there as here") from None
     return config
 
 
