@@ -56,9 +56,13 @@ class Adapted(ABC):
     def random_action(self, rng: Random) -> str:
         return rng.choice(self.actions())
 
+    def move_at_random(self, rng: Random) -> None:
+        """Carry out a random action of the player to move."""
+        self.apply(self.random_action(rng))
+
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is one of them, or none are listed."""
-        legal = () if self.over() else self.actions()
+        legal = self._legal_now
         return f"illegal: choose one of {', '.join(legal)}" if legal and action not in legal else None
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -69,27 +73,30 @@ class Adapted(ABC):
         self.begin(own & 0x7FFFFFFF)
         self._given = 0.0
         self._opponent_moves()
-        return self.observation(), self._info()
+        return self.observation(), self._shown()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         broken = self.rule(action)
         if broken is not None:
-            return broken, 0.0, False, False, {**self._info(), "illegal": broken}
+            return broken, 0.0, False, False, {**self._shown(), "illegal": broken}
         if not self.over():  # the opponent's first move may have ended it
             self.apply(action)
             self._opponent_moves()
         total, over = self.total(), self.over()
         reward, self._given = total - self._given, total
-        return self.observation(), reward, over and not self.truncated, over and self.truncated, self._info()
+        return self.observation(), reward, over and not self.truncated, over and self.truncated, self._shown()
 
     def _opponent_moves(self) -> None:
         while not self.over() and self.player() != self.seat:
-            by = self._opponent
-            self.apply(by.act(self, self._chance) if by else self.random_action(self._chance))
+            if self._opponent:
+                self.apply(self._opponent.act(self, self._chance))
+            else:
+                self.move_at_random(self._chance)
+        self._legal_now = () if self.over() else self.actions()
 
-    def _info(self) -> dict[str, Any]:
-        legal = () if self.over() else self.actions()
-        return {"role": "user", "legal_actions": legal} if legal else {"role": "user"}
+    def _shown(self) -> dict[str, Any]:
+        """The info beside an observation."""
+        return {"role": "user", "legal_actions": self._legal_now} if self._legal_now else {"role": "user"}
 
 
 def factory(adapter: Callable[..., object], name: str, players: int) -> Callable[..., object]:

@@ -66,9 +66,11 @@ class Gymnasium(Adapted):
 
 
 def text_of(value: Any) -> str:
-    """An observation as text: numbers with at most four digits, the planes of a board as one letter a cell."""
+    """An observation as text: fractions with four digits, the planes of a board as one letter a cell."""
     if isinstance(value, str):
         return value
+    if isinstance(value, int | np.integer):
+        return str(int(value))
     if isinstance(value, dict):
         return "\n".join(f"{name}: {text_of(part)}" for name, part in value.items())
     if isinstance(value, tuple):
@@ -77,7 +79,9 @@ def text_of(value: Any) -> str:
     if array.ndim == 3:
         letters = np.where(array.any(-1), array.argmax(-1), -1)
         return "\n".join("".join(".abcdefghijklmnopqrstuvwxyz"[min(cell, 25) + 1] for cell in row) for row in letters)
-    return "\n".join(" ".join(f"{number:.4g}" for number in row) for row in np.atleast_2d(array).tolist())
+    form = ".4g" if array.dtype.kind == "f" else "d"
+    rows = array.tolist() if array.ndim == 2 else [array.reshape(-1).tolist()]
+    return "\n".join([" ".join([format(number, form) for number in row]) for row in rows])
 
 
 def names() -> list[str]:

@@ -26,7 +26,11 @@ class OpenSpiel(Adapted):
         self._settle()
 
     def apply(self, action: str) -> None:
-        self._state.apply_action(self._legal[action])
+        self._state.apply_action(self._moves()[action])
+        self._settle()
+
+    def move_at_random(self, rng: Random) -> None:
+        self._state.apply_action(rng.choice(self._state.legal_actions()))
         self._settle()
 
     def observation(self) -> str:
@@ -34,7 +38,7 @@ class OpenSpiel(Adapted):
         shown = str(self._state)
         if self._board or self._known:
             shown = (self._state.observation_string if self._board else self._state.information_state_string)(seat)
-        return shown if self.over() else f"{shown}\nactions: {', '.join(self._legal)}"
+        return shown if self.over() else f"{shown}\nactions: {', '.join(self._moves())}"
 
     def total(self) -> float:
         return float(self._state.returns()[self.seat])
@@ -46,15 +50,21 @@ class OpenSpiel(Adapted):
         return int(self._state.current_player())
 
     def actions(self) -> tuple[str, ...]:
-        return tuple(self._legal)
+        return tuple(self._moves())
 
     def _settle(self) -> None:
-        """Draw what chance decides, and name the actions of the player who then moves."""
+        """Draw what chance decides."""
+        self._named: dict[str, int] = {}
         while self._state.is_chance_node():
             outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
             self._state.apply_action(self._nature.choices(outcomes, chances)[0])
-        player, state = self._state.current_player(), self._state
-        self._legal = {} if self.over() else {state.action_to_string(player, a): a for a in state.legal_actions()}
+
+    def _moves(self) -> dict[str, int]:
+        """The actions of the player to move, by name."""
+        if not self._named and not self.over():
+            player, name = self._state.current_player(), self._state.action_to_string
+            self._named = {name(player, action): action for action in self._state.legal_actions()}
+        return self._named
 
 
 def names() -> list[str]:

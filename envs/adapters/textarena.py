@@ -65,7 +65,7 @@ class TextArena(Adapted):
     def player(self) -> int:
         return int(self._game.state.current_player_id)
 
-    def _info(self) -> dict[str, Any]:
+    def _shown(self) -> dict[str, Any]:
         solved = {"outcome": "win" if self.total() >= 1 else "loss"} if self.over() and self._players == 1 else {}
         return {"role": "user", **solved}
 
