@@ -4,9 +4,11 @@ The opening of a conversation is rendered whole. From then on only what the temp
 model's reply and the next point of generation is rendered and tokenised; what the model sampled stays as it is.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import Any, Protocol
 
 from earl.agents.parser import THINK_OPEN
@@ -167,9 +169,11 @@ class Chat:
 
     def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
         encoded = self._encode(text)
-        inside = (begin <= first and last <= end for first, last in encoded["offset_mapping"])
-        authors = bytes(author if written else Author.TEMPLATE for written in inside)
-        return Piece(tuple(encoded["input_ids"]), authors)
+        spans, tokens = encoded["offset_mapping"], tuple(encoded["input_ids"])
+        first = bisect_left(spans, begin, key=itemgetter(0))
+        after = max(first, bisect_right(spans, end, key=itemgetter(1)))
+        outside = (bytes([Author.TEMPLATE]) * count for count in (first, len(tokens) - after))
+        return Piece(tokens, (bytes([author]) * (after - first)).join(outside))
 
     def _encode(self, text: str) -> Any:
         with boundary() as fault:
