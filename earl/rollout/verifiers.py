@@ -29,12 +29,12 @@ LONGEST = 1 << 22
 """Characters of a text of the environment."""
 
 
-class Episodes(vf.TaskData):
+class EpisodeData(vf.TaskData):
     seed: int
     seat: int
 
 
-class Episode(vf.Task[Episodes]):
+class EpisodeTask(vf.Task[EpisodeData]):
     pass
 
 
@@ -90,17 +90,19 @@ def environment(
     made(0).close()  # refuses what it does not know, as does the parser
     parser_of(parser)
 
-    class Tasks(vf.Taskset[Episode, vf.TasksetConfig]):
+    class Tasks(vf.Taskset[EpisodeTask, vf.TasksetConfig]):
         INFINITE = True
 
-        def load(self) -> Iterator[Episode]:
+        def load(self) -> Iterator[EpisodeTask]:
             for number in count():
                 own, seed = made(number % seats), derive(0, "verifiers", number)
                 seen, _ = checked_reset(own.reset(seed=seed), LONGEST)
                 told = own.instructions or None
-                data = Episodes(name=f"{env}#{number}", prompt=seen, system_prompt=told, seed=seed, seat=number % seats)
+                data = EpisodeData(
+                    name=f"{env}#{number}", prompt=seen, system_prompt=told, seed=seed, seat=number % seats
+                )
                 own.close()
-                yield Episode(data, self.config.task)
+                yield EpisodeTask(data, self.config.task)
 
     class Play(vf.Env[PlayConfig]):
         async def run(self, task: Any, agents: Any) -> None:
