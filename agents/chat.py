@@ -4,6 +4,7 @@ The opening of a conversation is rendered whole. From then on only what the temp
 model's reply and the next point of generation is rendered and tokenised; what the model sampled stays as it is.
 """
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Chat:
         if fault.message or not isinstance(source, str):
             raise self._unusable(fault.message or f"it is {source!r:.99}, not a text")
         self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})})
+        self._frame = lru_cache(maxsize=1 << 6)(self._around)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
         self.decode = lru_cache(maxsize=1 << 12)(self._decode)
@@ -155,13 +157,25 @@ class Chat:
 
     def _render(self, before: Sequence[Message], role: str, content: str, prefix: str = "") -> tuple[str, int, int]:
         """The conversation's text, and where in it `content` begins and ends, which follows `prefix` in its message."""
-        conversations = ([*before, {"role": role, "content": prefix + last}] for last in (_CONTENT, content))
+        whole = self._text(before, role, prefix + content)
+        key = json.dumps([before, role, prefix])
+        head, tail = self._frame(key)
+        if not (whole.startswith(head) and whole.endswith(tail)):  # such as the hour, in a template that tells it
+            self._frame.cache_clear()
+            head, tail = self._frame(key)
+        return whole, len(head), len(whole) - len(tail)
+
+    def _around(self, key: str) -> tuple[str, str]:
+        """What the template puts before and after a message's content, whatever that is."""
+        before, role, prefix = json.loads(key)
+        head, _, tail = self._text(before, role, prefix + _CONTENT).rpartition(_CONTENT)
+        return head, tail
+
+    def _text(self, before: Sequence[Message], role: str, content: str) -> str:
         try:
-            frame, whole = self._template.render(*conversations)
+            return self._template.render([*before, {"role": role, "content": content}])
         except TemplateError as error:
             raise self._unusable(str(error)) from None
-        head, _, tail = frame.rpartition(_CONTENT)
-        return whole, len(head), len(whole) - len(tail)
 
     def _unusable(self, reason: str) -> EarlError:
         name = getattr(self.tokenizer, "name_or_path", "") or "this model"

@@ -48,21 +48,21 @@ class Template:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
 
-    def render(self, *conversations: Sequence[Message]) -> list[str]:
-        """The text of each conversation, up to the point where a reply begins."""
+    def render(self, conversation: Sequence[Message]) -> str:
+        """The conversation's text, up to the point where a reply begins."""
         if len(self._program["template"]) > TEMPLATE_CHARACTERS:
             raise TemplateError(f"it is longer than {TEMPLATE_CHARACTERS} characters")
-        request = _line(conversations)
+        request = _line(conversation)
         with self._lock:
             answer = self._ask(request) or self._ask(request)  # somebody else may have ended the process
         if answer is None:
             raise TemplateError(f"it takes more than {SECONDS:g} s or {MEMORY_BYTES >> 20} MiB")
-        if isinstance(answer, str):
-            raise TemplateError(answer)
-        return list(answer)
+        if "error" in answer:
+            raise TemplateError(answer["error"])
+        return str(answer["text"])
 
     def _ask(self, request: bytes) -> Any:
-        """What the process says: texts, or one text that names an error; None: it has ended."""
+        """What the process says: a "text" or an "error"; None: it has ended."""
         if self._process is None or self._owner != os.getpid():  # a forked process has its parent's pipes
             self._owner = os.getpid()
             self._process, request = _start(), _line(self._program) + request
@@ -79,7 +79,7 @@ class Template:
         self._close()
         overtime = self._process.wait() == -signal.SIGPROF
         self._process = None
-        return f"it takes more than {SECONDS:g} s" if overtime else None
+        return {"error": f"it takes more than {SECONDS:g} s"} if overtime else None
 
 
 def _line(value: object) -> bytes:
@@ -121,17 +121,15 @@ def _serve() -> None:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, in the midst of any call
         try:
             compiled = compiled or environment.from_string(program["template"])
-            texts = [
-                compiled.render(
-                    messages=messages, tools=None, documents=None, add_generation_prompt=True, **program["tokens"]
-                )
-                for messages in json.loads(line)
-            ]
-            answer = texts if max(map(len, texts)) <= TEXT_CHARACTERS else f"it makes over {TEXT_CHARACTERS} characters"
+            text = compiled.render(
+                messages=json.loads(line), tools=None, documents=None, add_generation_prompt=True, **program["tokens"]
+            )
+            fits = len(text) <= TEXT_CHARACTERS
+            answer = {"text": text} if fits else {"error": f"it makes over {TEXT_CHARACTERS} characters"}
         except MemoryError:
-            answer = f"it takes more than {MEMORY_BYTES >> 20} MiB"
+            answer = {"error": f"it takes more than {MEMORY_BYTES >> 20} MiB"}
         except Exception as error:
-            answer = f"{type(error).__name__}: {error}"[:300]
+            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
         sys.stdout.buffer.write(_line(answer))
         sys.stdout.buffer.flush()
         signal.setitimer(signal.ITIMER_PROF, 0)
