@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from operator import itemgetter
 from typing import Any, Protocol
 
 from earl.agents.parser import THINK_OPEN
@@ -28,7 +27,7 @@ class Tokenizer(Protocol):
     eos_token_id: int
     special_tokens_map: Mapping[str, Any]
 
-    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool) -> Any:
+    def __call__(self, text: str, *, add_special_tokens: bool, return_attention_mask: bool) -> Any:
         """Token ids of a text, with the span of characters that each came from."""
 
     def get_chat_template(self) -> str:
@@ -183,15 +182,16 @@ class Chat:
 
     def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
         encoded = self._encode(text)
-        spans, tokens = encoded["offset_mapping"], tuple(encoded["input_ids"])
-        first = bisect_left(spans, begin, key=itemgetter(0))
-        after = max(first, bisect_right(spans, end, key=itemgetter(1)))
+        tokens = tuple(encoded["input_ids"])
+        places = range(len(tokens))
+        first = bisect_left(places, begin, key=lambda place: encoded.token_to_chars(place).start)
+        after = max(first, bisect_right(places, end, key=lambda place: encoded.token_to_chars(place).end))
         outside = (bytes([Author.TEMPLATE]) * count for count in (first, len(tokens) - after))
         return Piece(tokens, (bytes([author]) * (after - first)).join(outside))
 
     def _encode(self, text: str) -> Any:
         with boundary() as fault:
-            encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            encoded = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)
         if fault.message:
             name = getattr(self.tokenizer, "name_or_path", "") or "this model"
             raise EarlError(

@@ -23,15 +23,22 @@ END = "$"
 MARKS = {"system": "{", "user": "(", "assistant": "[", "tool": "|"}
 
 
+Span = namedtuple("Span", "start end")
+
+
+class Encoded(dict):
+    def token_to_chars(self, place):
+        return Span(place, place + 1)
+
+
 class Characters:
     """Token ids are code points; a message is its role's mark, its text and "$"."""
 
     eos_token = END
     eos_token_id = ord(END)
 
-    def __call__(self, text, *, add_special_tokens, return_offsets_mapping):
-        spans = [(i, i + 1) for i in range(len(text))]
-        return {"input_ids": [ord(character) for character in text], "offset_mapping": spans}
+    def __call__(self, text, *, add_special_tokens, return_attention_mask):
+        return Encoded(input_ids=[ord(character) for character in text])
 
     special_tokens_map = {"marks": MARKS}  # noqa: RUF012
 
