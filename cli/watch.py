@@ -11,8 +11,7 @@ from earl.cli.options import declared, print_json
 @declared("watch")
 def command(run: str, root: Path, once: bool, as_json: bool) -> None:
     from earl.cli.live import screen
-    from earl.cli.live.context import as_object
-    from earl.cli.live.now import Reader
+    from earl.cli.live.now import Reader, as_object
     from earl.cli.players import need_run
     from earl.cli.text import console
 

@@ -8,6 +8,7 @@ from itertools import chain, groupby, islice
 from rich.console import RenderableType
 from rich.text import Text
 
+from earl.cli.live import now
 from earl.cli.live.canvas import (
     BAD,
     DIM,
@@ -23,8 +24,7 @@ from earl.cli.live.canvas import (
     safe,
     short,
 )
-from earl.cli.live.context import Forecast, authors, bands, forecasts, level, limits, truncation
-from earl.cli.live.now import WARNINGS, Points, RunNow, evaluation, pace, score_curves, stage_table, step_seconds
+from earl.cli.live.now import WARNINGS, Forecast, Points, RunNow, forecasts
 from earl.cli.match_tables import by_opponent
 from earl.matches import mean_over_seats
 from earl.runs.summary import FINAL
@@ -45,12 +45,12 @@ SIGNALS = {
 
 
 def strength(run: RunNow, height: int) -> Drawn:
-    step, phase, results = evaluation(run)
+    step, phase, results = now.evaluation(run)
     if not results:
         return [Text("not evaluated yet", DIM)]
     curves = {
         opponent: Curve(chr(ord("a") + number % 26), "", points, PALETTE[number % len(PALETTE)])
-        for number, (opponent, points) in enumerate(score_curves(run.numbers.matches).items())
+        for number, (opponent, points) in enumerate(now.score_curves(run.numbers.matches).items())
     }
     means = [mean_over_seats(seats) for seats in by_opponent(results)[: max(1, height - 4)]]
     names = {"win": "win", "draw": "draw", "loss": "loss"} if means[0].opponent else {"win": "solved"}
@@ -84,7 +84,7 @@ COURSE = 200
 
 
 def stages(run: RunNow, height: int) -> Drawn:
-    found = stage_table(run)
+    found = now.stage_table(run)
     if not found:
         return NOTHING
     whole = sum(mean for _, _, mean in found) or 1.0
@@ -94,10 +94,10 @@ def stages(run: RunNow, height: int) -> Drawn:
         color = PALETTE[number % len(PALETTE)]
         cells = duration(last), duration(mean), percent(mean / whole)
         table.add_row(Text(safe(stage), color), *cells, bar(mean / whole, color))
-    seconds = dict(step_seconds(run, COURSE))
+    seconds = dict(now.step_seconds(run, COURSE))
     tokens = [(value, seconds[step]) for step, value in run.series("tokens")[-10:] if seconds.get(step)]
     rate = f", {short(sum(n for n, _ in tokens) / sum(s for _, s in tokens))} tokens/s" if tokens else ""
-    told = f"{duration(pace(run))} per step{rate}"
+    told = f"{duration(now.pace(run))} per step{rate}"
     course = columns(len(told) + 1, 0)
     course.add_row(told, Sparkline([*seconds.values()]))
     return [table, course]
@@ -127,12 +127,12 @@ MEMORY = {"memory/kv_bytes": "KV cache", "memory/activation_bytes": "activations
 
 
 def context(run: RunNow, height: int) -> Drawn:
-    found = bands(run)
+    found = now.quantiles(run)
     if not found:
         return [Text("nothing recorded yet: contexts are measured from the first step of RL on", DIM)]
     told = [*_truncated(run), *_forecasts(run), *_memory(run)][: max(1, height - LEAST_PLOT)]
     longest = max((value for points in found.values() for _, value in points if math.isfinite(value)), default=0.0)
-    limit, top, curves = limits(run), longest, []
+    limit, top, curves = run.series("context/limit"), longest, []
     if limit:
         near = limit[-1][1] <= FAR * longest
         top = max(longest, *(value for _, value in limit)) if near else longest
@@ -166,10 +166,9 @@ def _forecasts(run: RunNow) -> list[Text]:
         lines.append(Text(f"{', '.join(unlikely)}: the limit from step {first:.0f} on, but more likely not", DIM))
     if lines:
         return lines
-    measured = level(run)
-    what = "longest context per episode" if measured == "window" else "episode"
     told = "the limit is not forecast to be reached" if forecasts(run) else "no forecast"
-    return [Text(f"{told}; {what}: {short(run.last(f'context/{measured}/mean'))} tokens on average", DIM)]
+    mean = short(run.last("context/window/mean"))
+    return [Text(f"{told}; longest context per episode: {mean} tokens on average", DIM)]
 
 
 def _forecast(run: RunNow, name: str, forecast: Forecast) -> Text:
@@ -183,7 +182,7 @@ def _forecast(run: RunNow, name: str, forecast: Forecast) -> Text:
 
 
 def _truncated(run: RunNow) -> list[Text]:
-    told = ", ".join(f"{percent(share)} {cause}" for cause, share in truncation(run).items())
+    told = ", ".join(f"{percent(share)} {cause}" for cause, share in now.truncation(run).items())
     return [Text(f"cut off: {told}", BAD)] if told else []
 
 
@@ -194,7 +193,7 @@ def _memory(run: RunNow) -> list[Text]:
 
 def written_by(run: RunNow, height: int) -> Drawn:
     del height
-    found = authors(run)
+    found = now.authors(run)
     if not found:
         return NOTHING
     totals: defaultdict[int, float] = defaultdict(float)

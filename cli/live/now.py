@@ -1,14 +1,18 @@
 """The current state of a run for the live view, and what is derived from its numbers. Pure functions."""
 
+import json
 import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from earl.cli.match_tables import as_objects
 from earl.config import Config
 from earl.errors import EarlError
 from earl.matches import MatchResult, mean_over_seats
@@ -19,6 +23,7 @@ from earl.runs.storage import storage
 from earl.runs.store import Numbers, files_of
 from earl.runs.summary import FINAL, changed, last_evaluation, state_of
 from earl.runs.tables import RecordedMatch
+from earl.trajectory import Author
 
 RECENT = 30
 WARNINGS = ("forecast", "limit")
@@ -131,6 +136,83 @@ def _score(results: Sequence[MatchResult]) -> float:
     seats = {result.seat: result for result in sorted(results, key=lambda result: result.exact)}
     mean = mean_over_seats([*seats.values()])
     return mean.win + mean.draw / 2
+
+
+# Contexts: quantiles, limit, forecast, authors.
+
+QUANTILES = ("p50", "p95", "p99", "max")
+CAUSES = {"prompt": "no room for the next prompt", "reply": "reply hit the limit", "turn": "reply hit max_turn_tokens"}
+ENDS = ("early", "median", "late")
+Forecast = tuple[float, float, float]
+"""Steps at which a quantile of the context reaches the limit: its median between `ENDS` that hold 80 %; inf: never."""
+
+
+def quantiles(run: RunNow) -> dict[str, Points]:
+    """Of the longest context that a reply of an episode saw; those that were recorded."""
+    found = {name: run.series(f"context/window/{name}") for name in QUANTILES}
+    return {name: points for name, points in found.items() if points}
+
+
+def forecasts(run: RunNow) -> dict[str, Forecast]:
+    """By quantile, where one was recorded."""
+    found = {name: tuple(run.last(f"forecast/{name}/{end}") for end in ENDS) for name in QUANTILES[:3]}
+    return {name: (a, b, c) for name, (a, b, c) in found.items() if not any(map(math.isnan, (a, b, c)))}
+
+
+def authors(run: RunNow) -> dict[str, Points]:
+    """Tokens of each step by author."""
+    found = {author.name.lower(): run.series(f"tokens/{author.name.lower()}") for author in Author}
+    return {name: points for name, points in found.items() if any(value for _, value in points)}
+
+
+def truncation(run: RunNow) -> dict[str, float]:
+    named = {text: run.last(f"truncation/{name}") for name, text in CAUSES.items()}
+    return {text: share for text, share in named.items() if share > 0}
+
+
+LAST_EVENTS = 20
+
+
+def as_object(run: RunNow) -> dict[str, Any]:
+    """The run as JSON. NaN, missing numbers and forecasts beyond the horizon are null."""
+    step, at, results = evaluation(run)
+    value = {
+        "run": run.name,
+        "env": run.config.env.name if run.config else None,
+        "state": run.state,
+        "phase": phase(run),
+        "step": run.step,
+        "steps": run.steps,
+        "changed": _moment(run.changed),
+        "seconds_per_step": pace(run),
+        "seconds_left": seconds_left(run),
+        "evaluation": {"step": step, "phase": at, "results": as_objects(results)} if results else None,
+        "context": _context(run),
+        "tokens": {name: points[-1][1] for name, points in authors(run).items()},
+        "stages": {name: {"last_seconds": last, "seconds_per_step": mean} for name, last, mean in stage_table(run)},
+        "metrics": {
+            name: {"step": points[-1][0], "value": points[-1][1]}
+            for name, points in sorted(run.numbers.metrics.items())
+        },
+        "events": [asdict(event) | {"time": _moment(event.time)} for event in run.numbers.events[-LAST_EVENTS:]],
+        "problems": list(run.problems),
+    }
+    finite: dict[str, Any] = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    return finite
+
+
+def _context(run: RunNow) -> dict[str, Any]:
+    return {
+        "level": "window",
+        **{name: run.last(f"context/window/{name}") for name in ("mean", *QUANTILES)},
+        "limit": run.last("context/limit"),
+        "forecast": {name: dict(zip(ENDS, own, strict=True)) for name, own in forecasts(run).items()},
+        "truncated": truncation(run),
+    }
+
+
+def _moment(time: float) -> str:
+    return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
 
 
 MOST = 1e300

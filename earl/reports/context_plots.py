@@ -110,20 +110,11 @@ def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, NDArray[np.floa
 QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
 
 
-def limit_of(data: RunData) -> Points:
-    """The context limit by step; the recipe's limit throughout if it was not recorded."""
-    recorded = data.numbers.metrics.get("context/limit")
-    if recorded:
-        return recorded
-    limit = data.config.context.limit if data.config else None
-    return [(0, float(limit)), (data.numbers.last_step or 1, float(limit))] if isinstance(limit, int) else []
-
-
-def limited_levels(data: RunData) -> set[str]:
-    """The levels that the limit applies to. With full history a reply's context is the whole episode."""
+def limit_of(data: RunData, level: str) -> Points:
+    """The context limit by step, if it applies to the level. With full history a reply's context is the episode."""
     full = data.config is None or data.config.agent.history == "full"
-    known = data.numbers.metrics.get("context/window/p50")
-    return {"window" if known else "turn", *(["episode"] if full else [])} - ({"turn"} if full else set())
+    applies = level == "window" or (level == "episode" and full)
+    return data.numbers.metrics.get("context/limit", []) if applies else []
 
 
 def band_figure(runs: Runs, level: str) -> Figure:
@@ -135,12 +126,12 @@ def band_figure(runs: Runs, level: str) -> Figure:
     drawn["yaxis"]["rangemode"] = "tozero"
     longest = max(y or 0 for band in bands for y in band["y"])
     for run, data in enumerate(runs):
-        if level in limited_levels(data):
-            bands += _limit(runs, run, drawn, longest)
+        if limits := limit_of(data, level):
+            bands += _limit(runs, run, limits, drawn, longest)
             if level == "window" and len(runs) == 1:
-                bands += outlook_traces(data, limit_of(data), drawn)
+                bands += outlook_traces(data, limits[-1][1], drawn)
     told += " Median: half are shorter. p95: 95 % are shorter."
-    if any(level in limited_levels(data) and limit_of(data) for data in runs):
+    if any(limit_of(data, level) for data in runs):
         told += " The dashed line is the limit: an episode that reaches it is cut off."
     if any("outlook" in band.get("meta", {}) for band in bands):
         told += " Shaded beyond the last step: where the last forecast saw each quantile reach the limit (80 %)."
@@ -165,17 +156,13 @@ def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
     return traces
 
 
-def _limit(runs: Runs, run: int, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
+def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
     """The limit as a line. If it is far above the data, it is only an annotation, so that the data stay readable."""
-    points = limit_of(runs[run])
-    if not points:
-        return []
-    limits = [value for _, value in points]
     color = color_of(run, 0, len(runs)) if len(runs) > 1 else ORANGE
-    if min(limits) > 5 * longest:
-        told = f"context limit: {count(limits[-1])} tokens (above this plot)"
+    if min(value for _, value in points) > 5 * longest:
+        told = f"context limit: {count(points[-1][1])} tokens (above this plot)"
         place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "top"}
-        drawn["annotations"] = [*drawn["annotations"], note(told, **place)] if run == 0 else drawn["annotations"]
+        drawn["annotations"] += [note(told, **place)] if run == 0 else []
         return []
     bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
     style, label = {"dash": "dash", "shape": "hv"}, label_of(runs, run, "limit")
@@ -206,9 +193,8 @@ AUTHORS = {"template": GREY, "environment": AMBER, "tool": GREEN, "thinking": PU
 
 def context_figures(runs: Runs) -> list[Figure]:
     authors = [_author_figure(runs, run) for run in range(len(runs))]
-    seen = any("context/window/p50" in run.numbers.metrics for run in runs)
     return [
-        *(band_figure(runs, level) for level in (*(["window"] if seen else []), "episode", "turn")),
+        *(band_figure(runs, level) for level in ("window", "episode", "turn")),
         *(figure for figure in authors if figure.spec or len(runs) == 1),
         _truncation_figure(runs),
         *declared(runs, "memory"),
@@ -228,15 +214,15 @@ def _author_figure(runs: Runs, run: int) -> Figure:
     return Figure(f"authors-{run}", title, told + (bucket_note(metrics.values()) if traces else ""), spec)
 
 
+COVERED = ("stop/finished", "stop/context_limit", "stop/truncated_turn")
+"""Reasons that are no truncation, or that the causes tell apart."""
+
+
 def _truncation_figure(runs: Runs) -> Figure:
-    """Truncated episodes by cause; in runs without recorded causes, by stop reason."""
+    """Truncated episodes by cause, and those that ended by another reason."""
     words, recorded = WORDS["stops"], {name for run in runs for name in run.numbers.metrics}
-    names = sorted(name for name in recorded if name.startswith("stop/") and name != "stop/finished")
-    stops = {name: name.removeprefix("stop/").replace("_", " ") for name in names}
-    if "truncation/reply" in recorded:
-        for covered in ("stop/context_limit", "stop/truncated_turn"):
-            stops.pop(covered, None)
-        stops = words["causes"] | stops
+    others = sorted(name for name in recorded - set(COVERED) if name.startswith("stop/"))
+    stops = words["causes"] | {name: name.removeprefix("stop/").replace("_", " ") for name in others}
     happened = {
         name: label
         for name, label in stops.items()
@@ -293,50 +279,38 @@ def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: f
     return traces
 
 
-def outlook_traces(data: RunData, limits: Points, drawn: dict[str, Any]) -> list[dict[str, Any]]:
+def outlook_traces(data: RunData, limit: float, drawn: dict[str, Any]) -> list[dict[str, Any]]:
     """The last forecast as a wedge from each quantile to the limit. Extends the x axis of `drawn` in place."""
-    now = data.numbers.last_step or 0
-    found = {name: _last(data, name) for name in FORECAST}
-    reached = {name: ends for name, ends in found.items() if ends and math.isfinite(ends[1])}
-    if not reached or not limits:
+    now, metrics = data.numbers.last_step or 0, data.numbers.metrics
+    reached: dict[str, list[float]] = {}
+    for name in FORECAST:
+        series = [metrics.get(f"forecast/{name}/{end}", []) for end in ("early", "median", "late")]
+        bounds = [max(points[-1][1], now) for points in series if points]
+        known = len(bounds) == 3 and bool(metrics.get(f"context/window/{name}"))
+        if known and math.isfinite(bounds[1]) and bounds[2] > now:  # a forecast for a past step is not shown
+            reached[name] = bounds
+    if not reached:
         return []
     ends = [end for bounds in reached.values() for end in bounds if math.isfinite(end)]
     until = min(max(*ends, now + 1), 2.0 * now + 50)
     drawn["xaxis"] = {**drawn["xaxis"], "range": [-0.01 * until, 1.02 * until]}
-    traces = []
-    for name, (early, median, late) in reversed(reached.items()):
-        traces += _wedge(name, now, data.numbers.metrics[f"context/window/{name}"][-1][1], limits[-1][1], until,
-                         (early, median, late))  # fmt: skip
-    return traces
-
-
-def _last(data: RunData, name: str) -> tuple[float, float, float] | None:
-    metrics = data.numbers.metrics
-    series = [metrics.get(f"forecast/{name}/{end}") for end in ("early", "median", "late")]
-    if not all(series) or not metrics.get(f"context/window/{name}"):
-        return None
-    now = data.numbers.last_step or 0
-    early, median, late = (max(points[-1][1], now) for points in series if points)
-    return (early, median, late) if late > now else None  # a forecast for a past step is not shown
+    starts = {name: (now, metrics[f"context/window/{name}"][-1][1]) for name in reached}
+    return [trace for name in reversed(reached) for trace in _wedge(name, starts[name], limit, until, reached[name])]
 
 
 def _wedge(
-    name: str, now: int, height: float, limit: float, until: float, bounds: tuple[float, float, float]
+    name: str, start: tuple[int, float], limit: float, until: float, bounds: Sequence[float]
 ) -> list[dict[str, Any]]:
     early, median, late = bounds
     label, color = f"forecast, {name}", FORECAST[name]
-    corners = [
-        (now, height),
-        (min(early, until), limit),
-        (min(late, until), limit),
-        *([(until, height)] if late > until else []),
-    ]
+    corners = [start, (min(early, until), limit), (min(late, until), limit)]
+    corners += [(until, start[1])] if late > until else []
     base = {"mode": "lines", "legendgroup": label, "meta": {**AGAIN, "outlook": True}}
     area = {"fill": "toself", "fillcolor": faint(color, 0.18), "hoverinfo": "skip"}
     traces = [line(label, corners, color, {"width": 0}, **base, **area)]
     if median <= until:
         end = f"{late:,.0f}" if math.isfinite(late) else "beyond the horizon"
         words = f"{name} reaches the limit at step {median:,.0f} ({early:,.0f} to {end})"
-        path, dotted = [(now, height), (median, limit)], {"width": 1.5, "dash": "dot"}
+        path, dotted = [start, (median, limit)], {"width": 1.5, "dash": "dot"}
         traces.append(line(label, path, color, dotted, hovertemplate=words, showlegend=False, **base))
     return traces

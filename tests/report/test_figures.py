@@ -29,11 +29,10 @@ def without(data: RunData, *names: str) -> RunData:
 
 def with_limit(data: RunData, limit: int, history: str = "full") -> RunData:
     assert data.config
-    update = {
-        "context": data.config.context.model_copy(update={"limit": limit}),
-        "agent": data.config.agent.model_copy(update={"history": history}),
-    }
-    return replace(data, config=data.config.model_copy(update=update))
+    agent = data.config.agent.model_copy(update={"history": history})
+    metrics = {**data.numbers.metrics, "context/limit": [(11, float(limit)), (60, float(limit))]}
+    config, numbers = data.config.model_copy(update={"agent": agent}), replace(data.numbers, metrics=metrics)
+    return replace(data, config=config, numbers=numbers)
 
 
 def test_one_plot_per_opponent_with_all_seats_and_enlarged_losses(runs: Any) -> None:
@@ -92,14 +91,10 @@ def test_a_forgetful_agent_is_limited_by_what_a_reply_sees(runs: Any) -> None:
         False,
         False,
     ]
-    older = without(data, "context/window", "context/limit")
-    listed = context_plots.context_figures([older])
-    assert "context-window" not in {figure.name for figure in listed}
-    assert traces(spec(listed, "context-turn"))["limit"]["y"] == [30, 30], "the recipe's"
 
 
 def test_a_distant_limit_is_told_but_does_not_flatten_the_plot(runs: Any) -> None:
-    data = with_limit(without(gather(runs.run()), "context/limit"), 32768)
+    data = with_limit(gather(runs.run()), 32768)
     found = spec(context_plots.context_figures([data]), "context-window")
     assert "limit" not in traces(found)
     assert any("above this plot" in note["text"] for note in found["layout"]["annotations"])
@@ -164,8 +159,6 @@ def test_truncation_is_shown_by_cause(runs: Any) -> None:
         "reply met the context limit",
         "reply longer than a turn may be",
     ]
-    older = traces(spec(context_plots.context_figures([without(data, "truncation/")]), "stops"))
-    assert list(older) == ["context limit"]
 
 
 def test_several_runs_share_every_plot(runs: Any) -> None:
