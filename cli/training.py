@@ -23,8 +23,7 @@ from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig
 from earl.errors import EarlError
-from earl.matches import MatchResult
-from earl.observer import Observers
+from earl.observer import Observers, RecordedStep
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.cluster import size
@@ -266,21 +265,13 @@ class Watch:
         with storage(path), os.fdopen(open_below(self._folder.path, path, flags), "a", encoding="utf-8") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')}  {line}\n")
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
-        del timings
-        numbers = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
+    def step(self, record: RecordedStep) -> None:
+        numbers = [form.format(record.metrics[name]) for name, form in SHOWN.items() if name in record.metrics]
         self._numbers = ", ".join(numbers) or self._numbers
-        if matches:
-            when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
-            self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
-        self.bar.update(self._task, completed=step, numbers=self._numbers)
+        if record.matches:
+            when = "at the end, the best weights" if record.phase == FINAL else f"step {record.step}/{self._total}"
+            self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(record.matches)])}")
+        self.bar.update(self._task, completed=record.step, numbers=self._numbers)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind in SAID:

@@ -1,23 +1,28 @@
 """Observers of a run, such as the progress bar and the trackers. Only the first process has observers."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from earl.matches import MatchResult
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """What was recorded of a step that is done."""
+
+    step: int
+    metrics: Mapping[str, float]
+    timings: Mapping[str, float]  # seconds by stage
+    matches: Sequence[MatchResult]
+    phase: str  # of the matches; "final" for those of the best weights, at the end
+
+
 class Observer(Protocol):
     """Receives everything that is written to the run's database, in the same order."""
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
-        """A step is done and recorded; timings are seconds by stage, `phase` is that of the matches."""
+    def step(self, record: RecordedStep) -> None:
+        """A step is done and recorded."""
 
     def event(self, step: int, kind: str, message: str) -> None:
         """An event, such as a better evaluation or a raised limit."""
@@ -30,9 +35,9 @@ class Observers:
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def step(self, *recorded: Any) -> None:
+    def step(self, record: RecordedStep) -> None:
         for observer in self._observers:
-            observer.step(*recorded)
+            observer.step(record)
 
     def event(self, *told: Any) -> None:
         for observer in self._observers:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -16,12 +16,12 @@ from typing import Self
 from earl.config import TrackConfig
 from earl.documents import parse_json_object
 from earl.errors import EarlError, boundary, unknown
-from earl.matches import MatchResult
+from earl.observer import RecordedStep
 from earl.runs.folder import RunFolder
 from earl.runs.storage import OddFile, folder_below, read_below, write_text
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
-from earl.trackers.base import Record, TrackedRun, Tracker
+from earl.trackers.base import TrackedRun, Tracker
 
 PROMETHEUS = "prometheus"
 """Selected by `track.prometheus_port`, not by name."""
@@ -128,19 +128,11 @@ class Tracking:
                 f"tracker {name!r} cannot start: {without_secrets(fault.message)}; mend that, or change {key}"
             )
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
-        record = Record(step, metrics, timings, matches, phase)
+    def step(self, record: RecordedStep) -> None:
         for active in list(self._active):
-            due = step > active.had or phase == FINAL
-            if due and self._tell(active, step, lambda tracker: tracker.record(record)):
-                self._remember(active, step)
+            due = record.step > active.had or record.phase == FINAL
+            if due and self._tell(active, record.step, lambda tracker: tracker.record(record)):
+                self._remember(active, record.step)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind == "finish":
