@@ -160,13 +160,8 @@ def play(run: Run | str, opponent: str = "", seat: int = 0, seed: int = 0, runs:
     [played] = play_out([judge.world.episode(task, task.seed, 0)], judge.sampler)
     if played.error:
         raise EarlError(f"environment {task.env!r} fails: {played.error}; check it with `earl envs check`")
-    authors, told = played.authors.tolist(), []
-    starts = [place for place in range(len(authors)) if not place or authors[place] != authors[place - 1]]
-    for start, end in zip(starts, [*starts[1:], len(authors)], strict=True):
-        if authors[start] != Author.TEMPLATE:
-            text = judge.world.chat.decode(tuple(played.tokens[start:end].tolist()))
-            told.append(f"{Author(authors[start]).name.lower()}: {text}")
-    return told
+    said = [(author, played.tokens[start:end]) for author, start, end in played.stretches() if author]  # no template
+    return [f"{Author(author).name.lower()}: {judge.world.chat.decode(tuple(text.tolist()))}" for author, text in said]
 
 
 def report(*compared: Run | str, out: str | Path | None = None, runs: str | Path = "runs") -> Path:

@@ -5,8 +5,10 @@
 A trajectory holds the token ids exactly as sampled and as given. They are never decoded and re-encoded.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +142,12 @@ class Trajectory(Ended):
     def sampled(self) -> NDArray[np.bool_]:
         """Tokens sampled by the policy in place, [T]. A repeated token keeps its author, but not its version."""
         return self.versions >= 0
+
+    def stretches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int]]:
+        """Author, start and end of each run of tokens by one author."""
+        for author, run in groupby(range(len(self.tokens))[start:end], key=lambda place: int(self.authors[place])):
+            places = list(run)
+            yield author, places[0], places[-1] + 1
 
     @property
     def num_tokens(self) -> int:

@@ -25,8 +25,7 @@ from earl.cli.live.canvas import (
     short,
 )
 from earl.cli.live.now import WARNINGS, Forecast, Points, RunNow, forecasts
-from earl.cli.match_tables import by_opponent
-from earl.matches import mean_over_seats
+from earl.matches import by_opponent, mean_over_seats
 from earl.runs.summary import FINAL
 
 Drawn = list[RenderableType]
@@ -52,7 +51,7 @@ def strength(run: RunNow, height: int) -> Drawn:
         opponent: Curve(chr(ord("a") + number % 26), "", points, PALETTE[number % len(PALETTE)])
         for number, (opponent, points) in enumerate(now.score_curves(run.numbers.matches).items())
     }
-    means = [mean_over_seats(seats) for seats in by_opponent(results)[: max(1, height - 4)]]
+    means = [mean_over_seats(seats) for seats in list(by_opponent(results).values())[: max(1, height - 4)]]
     names = {"win": "win", "draw": "draw", "loss": "loss"} if means[0].opponent else {"win": "solved"}
     names["illegal"] = "illegal"
     table = columns(0, *[-8] * len(names))

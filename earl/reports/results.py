@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
+from earl.matches import BOTH_SEATS, MatchResult, by_opponent, mean_over_seats, wilson
 from earl.reports.data import RunData
 from earl.reports.figures import (
     AGAIN,
@@ -104,11 +104,8 @@ def _last(matches: Iterable[RecordedMatch], phase: str) -> list[RecordedMatch]:
 
 
 def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phase:
-    grouped: dict[Pairing, list[MatchResult]] = {}
-    for match in matches:
-        grouped.setdefault((match.result.opponent, match.result.exact), []).append(match.result)
+    grouped = by_opponent(match.result for match in matches)
     for results in grouped.values():
-        results.sort(key=lambda result: result.seat)
         if len(results) > 1:
             results.append(mean_over_seats(results))
     return Phase(title, (when or f"step {matches[0].step}") if matches else "not recorded yet", grouped)
