@@ -6,23 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from earl.matches import BOTH_SEATS, MatchResult, by_opponent, mean_over_seats, wilson
+from earl.reports import figures
 from earl.reports.data import RunData
-from earl.reports.figures import (
-    AGAIN,
-    BLUE,
-    DASHES,
-    GREY,
-    ORANGE,
-    Figure,
-    color_of,
-    error_bars,
-    faint,
-    label_of,
-    layout,
-    line,
-    note,
-    percent_axis,
-)
+from earl.reports.figures import Figure
 from earl.reports.html import count, percent, percent_digits, shown
 from earl.runs.tables import RecordedMatch
 
@@ -178,7 +164,7 @@ def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:
 
 DURING = ("start", "warm_start", "train")
 """Phases that evaluate the weights of their own step; the final one evaluates the best weights."""
-COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
+COLORS = {"win": figures.BLUE, "draw": figures.GREY, "loss": figures.ORANGE}
 EXACT = "Exact: every possible reply of the opponent was tried."
 SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
@@ -199,9 +185,9 @@ def intervals(curve: Sequence[RecordedMatch], name: str) -> list[tuple[float, fl
 def _shares(curve: Sequence[RecordedMatch], name: str, label: str, color: str, **bars: Any) -> dict[str, Any]:
     """A line of shares, with error bars unless they are exact."""
     points = [(match.step, float(getattr(match.result, name))) for match in curve]
-    trace = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}")
+    trace = figures.line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}")
     if not curve[0].result.exact:
-        trace["error_y"] = error_bars((value for _, value in points), intervals(curve, name), **bars)
+        trace["error_y"] = figures.error_bars((value for _, value in points), intervals(curve, name), **bars)
     return trace
 
 
@@ -235,10 +221,10 @@ def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any
         suffix = f", {seat_name(seat).removeprefix('moves ')}" if len(seats) > 1 else ""
         for name, word in names.items():
             trace = _shares(own, name, word + suffix, COLORS[name], thickness=1, width=2)
-            trace["line"]["dash"] = DASHES[place % 4]
+            trace["line"]["dash"] = figures.DASHES[place % 4]
             traces.append(trace | {"marker": {"size": 6, "symbol": SYMBOLS[place % 4]}, "legendgroup": trace["name"]})
         if enlarge:
-            traces.append({**traces[-1], "yaxis": "y2", "showlegend": False, "meta": AGAIN})
+            traces.append({**traces[-1], "yaxis": "y2", "showlegend": False, "meta": figures.AGAIN})
     return traces
 
 
@@ -246,14 +232,14 @@ def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[s
     """The main panel, and below it the losses up to `top`, unless that is 0."""
     is_game = bool(curve[0].result.opponent)
     unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
-    drawn = layout([data], unit, height=430 if top else 300)
+    drawn = figures.layout([data], unit, height=430 if top else 300)
     drawn["margin"] = {**drawn["margin"], "t": 28 + 18 * len({match.result.seat for match in curve})}
-    drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42 if top else 0, 1])
+    drawn["yaxis"] = figures.percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42 if top else 0, 1])
     if top:
-        drawn["yaxis2"] = percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
+        drawn["yaxis2"] = figures.percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
         drawn["xaxis"] = {**drawn["xaxis"], "anchor": "y2"}
         place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": 0.28, "yanchor": "bottom"}
-        drawn["annotations"].append(note(below, **place))
+        drawn["annotations"].append(figures.note(below, **place))
     return drawn
 
 
@@ -295,14 +281,14 @@ def _curve_figure(
         if curve
         for trace in _run_traces(runs, run, curve, name)
     ]
-    axis = percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
-    spec = {"data": traces, "layout": layout(runs, "", yaxis=axis)}
+    axis = figures.percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
+    spec = {"data": traces, "layout": figures.layout(runs, "", yaxis=axis)}
     how = EXACT if exact else "Shaded: 95 % intervals (Wilson)."
     return Figure(f"strength-{number}", title, how, spec, tuple(names[name] for name in order))
 
 
 def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str) -> list[dict[str, Any]]:
-    color, label = color_of(run, 0, len(runs)), label_of(runs, run)
+    color, label = figures.color_of(run, 0, len(runs)), figures.label_of(runs, run)
     group = {"legendgroup": f"{run} {name}"}
     own = _shares(curve, name, label, color, visible=False) | group
     if curve[0].result.exact:
@@ -310,5 +296,11 @@ def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str)
     bounds = intervals(curve, name)
     edges = [(match.step, low) for match, (low, _) in zip(curve, bounds, strict=True)]
     edges += [(match.step, high) for match, (_, high) in zip(curve[::-1], bounds[::-1], strict=True)]
-    area = {"fill": "toself", "fillcolor": faint(color, 0.15), "hoverinfo": "skip", "showlegend": False, "meta": AGAIN}
-    return [line(label, edges, color, {"width": 0}, mode="lines", **area, **group), own]
+    area = {
+        "fill": "toself",
+        "fillcolor": figures.faint(color, 0.15),
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "meta": figures.AGAIN,
+    }
+    return [figures.line(label, edges, color, {"width": 0}, mode="lines", **area, **group), own]
