@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
-from earl.benchmarks import transfers
+from earl.benchmarks import processes
 from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
@@ -82,11 +82,11 @@ def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _distributed(layout: Layout, *arguments: Any) -> NDArray[np.float64]:
-    return np.array(transfers.run(None, (0,) * layout.size, _rank, layout, free_ports(1)[0], *arguments)[0])
+    return np.array(processes.run(None, (0,) * layout.size, _rank, layout, free_ports(1)[0], *arguments)[0])
 
 
 def _rank(
-    seat: transfers.Seat, layout: Layout, port: int, variant: str, updates: range, folder: Path | None = None
+    seat: processes.Seat, layout: Layout, port: int, variant: str, updates: range, folder: Path | None = None
 ) -> NDArray[np.float64]:
     """One process of a layout; it resumes the checkpoint of its first update in `folder`, and leaves the next one."""
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from earl.benchmarks.layouts import free_ports
 from earl.benchmarks.placements import RECIPE
-from earl.benchmarks.transfers import run
+from earl.benchmarks.processes import run
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.local import LocalSampler

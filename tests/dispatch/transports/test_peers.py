@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from earl.benchmarks.transfers import run, started
+from earl.benchmarks.processes import run, started
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from earl.benchmarks.layouts import free_ports
-from earl.benchmarks.transfers import run
+from earl.benchmarks.processes import run
 
 
 class Evil:

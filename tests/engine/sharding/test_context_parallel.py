@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
 from earl.benchmarks.layouts import _alone, _learner, free_ports
-from earl.benchmarks.transfers import run
+from earl.benchmarks.processes import run
 from earl.engine.attention import spans
 from earl.engine.learner import Update
 from earl.engine.sharding.context_parallel import _bounds, _piece

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from earl.benchmarks.layouts import VARIANTS, _learner, free_ports, trained
-from earl.benchmarks.transfers import run
+from earl.benchmarks.processes import run
 from earl.parallel.layout import Layout
 
 pytestmark = pytest.mark.slow
