@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from earl.agents.parser import THINK_OPEN
 from earl.agents.template import Message, Template, TemplateError
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, translated
 from earl.trajectory import Author
 
 # They stand for the model's reply and for a message while the text around them is measured.
@@ -73,10 +73,10 @@ class Chat:
         self.tokenizer = tokenizer
         self.stop = stop_ids(tokenizer)
         self._system, self._examples = system, [*examples]
-        with boundary() as fault:
+        with translated(self._unusable):
             source = tokenizer.get_chat_template()
-        if fault.message or not isinstance(source, str):
-            raise self._unusable(fault.message or f"it is {source!r:.99}, not a text")
+        if not isinstance(source, str):
+            raise EarlError(self._unusable(f"it is {source!r:.99}, not a text"))
         self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})})
         self._frame = lru_cache(maxsize=1 << 6)(self._around)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
@@ -127,8 +127,8 @@ class Chat:
             if role == "user":
                 raise
             text, begin, end = self._after_reply("user", content)
-        skipped = self._ending(text)[1]
-        skipped = skipped if closed else 0
+        ending = self._ending(text)[1]
+        skipped = ending if closed else 0
         return self._tokenise(text[skipped:], begin - skipped, end - skipped, author)
 
     def _after_reply(self, role: str, content: str) -> tuple[str, int, int]:
@@ -136,7 +136,7 @@ class Chat:
         opening = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
         text, begin, end = self._render(opening, role, content)
         if _REPLY not in text[:begin]:
-            raise self._unusable("it leaves out what the model replied")
+            raise EarlError(self._unusable("it leaves out what the model replied"))
         skipped = text.rindex(_REPLY, 0, begin) + len(_REPLY)
         return text[skipped:], begin - skipped, end - skipped
 
@@ -174,11 +174,14 @@ class Chat:
         try:
             return self._template.render([*before, {"role": role, "content": content}])
         except TemplateError as error:
-            raise self._unusable(str(error)) from None
+            raise EarlError(self._unusable(str(error))) from None
 
-    def _unusable(self, reason: str) -> EarlError:
-        name = getattr(self.tokenizer, "name_or_path", "") or "this model"
-        return EarlError(f"the chat template of {name} cannot be used: {reason}; mend it, or choose another model")
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.tokenizer, "name_or_path", "") or "this model")
+
+    def _unusable(self, reason: str) -> str:
+        return f"the chat template of {self._name} cannot be used: {reason}; mend it, or choose another model"
 
     def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
         encoded = self._encode(text)
@@ -190,15 +193,9 @@ class Chat:
         return Piece(tokens, (bytes([author]) * (after - first)).join(outside))
 
     def _encode(self, text: str) -> Any:
-        with boundary() as fault:
-            encoded = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)
-        if fault.message:
-            name = getattr(self.tokenizer, "name_or_path", "") or "this model"
-            raise EarlError(
-                f"the tokenizer of {name} cannot encode {text[:99]!r}: {fault.message}; use characters that it knows, "
-                "or another model"
-            )
-        return encoded
+        cure = "use characters that it knows, or another model"
+        with translated(lambda fault: f"the tokenizer of {self._name} cannot encode {text[:99]!r}: {fault}; {cure}"):
+            return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)
 
     def _decode(self, tokens: tuple[int, ...]) -> str:
         """The text of sampled tokens, without the end-of-turn token."""

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import gymnasium
 
 from earl.envs.base import Plain, TextEnv
-from earl.errors import EarlError, boundary, unknown
+from earl.errors import EarlError, translated, unknown
 
 Factory = Callable[..., object]
 Target = TypeVar("Target", str, Factory)
@@ -162,14 +162,10 @@ def offered(library: str) -> list[str]:
 def _adapted(library: str, name: str) -> Factory:
     if library == "verifiers":
         _check_allowed(name)  # it imports the package of that name
-    factory: Any = None
     module = _adapter_module(library)
-    with boundary() as fault:
-        factory = module.load(name.partition(":")[2])
-    if fault.message:
-        raise EarlError(f"environment {name!r}: {fault.message}")
-    made: Factory = factory
-    return made
+    with translated(lambda fault: f"environment {name!r}: {fault}"):
+        factory: Factory = module.load(name.partition(":")[2])
+    return factory
 
 
 def _adapter_module(library: str) -> Any:
@@ -254,15 +250,11 @@ def _check_allowed(name: str) -> None:
 
 def _import(name: str, target: str, kind: str = "environment") -> Factory:
     module, _, attribute = target.partition(":")
-    factory: Any = None
-    with boundary() as fault:
-        factory = getattr(import_module(module), attribute)
+    rule = 'write the target as "module:attribute" of a class or function that can be imported here'
+    with translated(lambda fault: f"{kind} {name!r}: cannot load {target!r} ({fault}); {rule}"):
+        factory: Factory = getattr(import_module(module), attribute)
         inspect.signature(factory)
-    if fault.message:
-        rule = 'write the target as "module:attribute" of a class or function that can be imported here'
-        raise EarlError(f"{kind} {name!r}: cannot load {target!r} ({fault.message}); {rule}")
-    made: Factory = factory
-    return made
+    return factory
 
 
 for gymnasium_id, named in GYMNASIUM_IDS.items():

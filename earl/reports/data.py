@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from earl.config import Config
 from earl.documents import parse_json_object
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, translated
 from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
@@ -196,9 +196,9 @@ def _tokenizer(path: Path) -> "Tokenizer | None":
     checked(_run_of(path), path)
     from tokenizers import Tokenizer  # reports without episodes do not need it
 
-    with boundary() as fault:  # tokenizers raises bare Exceptions
+    cure = "continue the run to get a new checkpoint"
+    with translated(lambda fault: f"tokenizer {path} cannot be read ({fault}); {cure}"):  # it raises bare Exceptions
         return Tokenizer.from_file(str(path))
-    raise EarlError(f"tokenizer {path} cannot be read ({fault.message}); continue the run to get a new checkpoint")
 
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Protocol
 
 from earl.envs.base import MOST_TURNS
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, translated
 
 
 class Mover(Protocol):
@@ -104,12 +104,8 @@ def factory(adapter: Callable[..., object], name: str, players: int) -> Callable
     Raises EarlError for three or more."""
 
     def made(options: dict[str, Any]) -> object:
-        env: object = None
-        with boundary() as fault:
-            env = adapter(name, **options)
-        if env is None:
-            raise EarlError(f"{name!r} cannot be made with {options}: {fault.message}; mend the options or install it")
-        return env
+        with translated(lambda fault: f"{name!r} cannot be made with {options}: {fault}; mend them or install it"):
+            return adapter(name, **options)
 
     def alone(**options: Any) -> object:
         return made(options)
