@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens that a prompt gains, and who wrote each.
+    """Tokens that a prompt gains, and the author of each.
 
     Example:
         Piece(tokens=[user, "1", "2", end, assistant], authors=[TEMPLATE, ENVIRONMENT, ENVIRONMENT, TEMPLATE, TEMPLATE])
@@ -94,7 +94,7 @@ class Chat:
         return self._render([], "user", "?")[0].rstrip().endswith(THINK_OPEN)
 
     def written(self, action: str) -> list[int]:
-        """The tokens of a reply that somebody else wrote, such as a teacher, with the end-of-turn token."""
+        """The tokens of a reply that the model did not write, such as a teacher's, with the end-of-turn token."""
         return [*self._encode(action)["input_ids"], self.end]
 
     def _opening(self, instructions: str, content: str) -> Piece:
@@ -116,7 +116,7 @@ class Chat:
         """The tokens between the model's reply and the next point of generation.
 
         Args:
-            role: who answers, "user" or "tool"; a template without tools is told so by the user.
+            role: author of the answer, "user" or "tool"; a template without tools gets it from the user.
             content: the answer.
             closed: whether the reply ended with the template's own end-of-turn token; if not, it is added.
         """

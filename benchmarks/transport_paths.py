@@ -63,22 +63,22 @@ def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) 
 
 class Bench:
     def __init__(self, workers: int, ranks: int) -> None:
-        keeper = Mock()  # recovers nothing: no failure is expected
-        keeper.failed.side_effect = RuntimeError("an actor of the benchmark failed")
+        coordinator = Mock()  # recovers nothing: no failure is expected
+        coordinator.failed.side_effect = RuntimeError("an actor of the benchmark failed")
         bounds = (60.0, 600.0)
         self._ranks = ActorGroup("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
-        self._crew = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
+        self._workers = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
         assert not self._ranks.introduce(), "ranks answer"
         ray.get([member.actor.ready.remote() for member in self._ranks.members])
-        players = RolloutWorkers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
+        players = RolloutWorkers(self._workers, lambda actor, *_: actor.ping.remote(), coordinator)
         self._learners: dict[str, LearnerGroup] = {}
         for way in WAYS:
             settings, layout = PlacementConfig(transport=way), Layout(ranks)
-            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, keeper)
-            self._learners[way] = LearnerGroup(self._ranks, keeper, dispatcher)
+            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, coordinator)
+            self._learners[way] = LearnerGroup(self._ranks, coordinator, dispatcher)
 
     def measured(self, tokens: int, repeats: int) -> dict[str, Any]:
-        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
+        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._workers.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
 
         def dispatched(way: str, _: int) -> tuple[float, float]:

@@ -51,13 +51,13 @@ def show(name: str, as_json: bool) -> None:
     spec = registry.spec(name)
     if as_json:
         return print_json({**asdict(spec), "scripted": names(name)})
-    who = "opponents and teachers" if spec.seats > 1 else "teachers"
+    scripted = "opponents and teachers" if spec.seats > 1 else "teachers"
     facts = [
         ("name", f"{spec.name} ({spec.target})"),
         ("seats", spec.seats),
         ("turns at most", spec.max_turns),
         ("options", _options(spec.options)),
-        (who, ", ".join(names(name))),
+        (scripted, ", ".join(names(name))),
         ("rules", spec.instructions),
         ("first observation", f"\n{spec.observation}"),
     ]

@@ -40,9 +40,9 @@ def match_table(results: Sequence[MatchResult]) -> "Table":
     named = [*(("solved",) if task else ("win", "draw")), "loss", "illegal", "truncated"]
     rows = []
     for result in (result for seats in by_opponent(results).values() for result in seats):
-        who = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
+        player = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
         shares = [_share(result, name) for name in FRACTIONS if not (task and name == "draw")]
-        rows.append((*who, *shares, _measured(result, task)))
+        rows.append((*player, *shares, _measured(result, task)))
     return table((*(("task",) if task else ("opponent", "seat")), *named, "measured"), rows, right=named)
 
 

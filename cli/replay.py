@@ -58,10 +58,8 @@ class Scene:
 def scenes(trajectory: Trajectory, experience: TrainingRecord | None, decoder: Decoder, draw: Draw) -> list[Scene]:
     """The turns of an episode."""
     found, reached = [], 0
-    if experience is not None and (len(experience.mask), len(experience.advantages)) != (
-        len(trajectory.tokens),
-        len(trajectory.turns),
-    ):
+    sizes = len(trajectory.tokens), len(trajectory.turns)
+    if experience and (len(experience.mask), len(experience.advantages)) != sizes:
         experience = None  # it is of another episode
     for number, turn in enumerate(trajectory.turns):
         given = _given(trajectory, reached, turn.action_start, decoder)
@@ -101,12 +99,6 @@ STYLES = {
 }
 NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
 KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
-
-
-def print_all(head: str, played: Sequence[Scene], console: Console, logprobs: bool) -> None:
-    console.print(_legend(head))
-    for number, scene in enumerate(played):
-        console.print(_scene(scene, number, len(played), logprobs))
 
 
 def step_through(head: str, played: Sequence[Scene], console: Console, logprobs: bool, key: Callable[[], str]) -> None:
@@ -184,7 +176,7 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     if sys.stdin.isatty() and sys.stdout.isatty() and not out.is_dumb_terminal:
         step_through(head, played, out, logprobs, click.getchar)
     else:
-        print_all(head, played, out, logprobs)
+        out.print(Group(_legend(head), *(_scene(one, at, len(played), logprobs) for at, one in enumerate(played))))
 
 
 def _place(episode: str, step: int | None) -> tuple[int | None, int]:

@@ -82,7 +82,7 @@ def names() -> tuple[str, ...]:
 
 def make(name: str, **options: object) -> TextEnv:
     """Make a new environment. Raises EarlError for an unknown name or option, with the nearest known one, and for an
-    import string that nobody allowed."""
+    import string that was not allowed."""
     factory, parameters = _load(name)
     for option in options:
         if option not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):

@@ -79,7 +79,7 @@ def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
     if base not in names(env):
         raise unknown(kind, base, names(env))
     if depth is not None:
-        raise EarlError(f"{kind} {name!r}: nobody takes a depth in {env}; write {base!r}")
+        raise EarlError(f"{kind} {name!r}: no player takes a depth in {env}; write {base!r}")
     return arithmetic.ScriptedAgent(_teachers(env)[base], epsilon)
 
 

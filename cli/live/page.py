@@ -109,8 +109,8 @@ def strength(run: RunNow, height: int) -> Drawn:
     for mean in means:
         curve = curves.get(mean.opponent, Curve(" ", "", (), ""))
         shares = [(percent(getattr(mean, name)), BAD if name == "illegal" and mean.illegal else "") for name in names]
-        who = Text(f"{curve.mark} {safe(mean.opponent) or 'held-out tasks'}", curve.color)
-        table.add_row(who, *(Text(*share) for share in shares))
+        opponent = Text(f"{curve.mark} {safe(mean.opponent) or 'held-out tasks'}", curve.color)
+        table.add_row(opponent, *(Text(*share) for share in shares))
     drawn = [curves[mean.opponent] for mean in means if mean.opponent in curves]
     return [Plot(drawn, height - table.row_count, (0.0, 1.0), run.step, "{:.0%}".format, legend=False), table]
 

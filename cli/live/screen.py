@@ -98,13 +98,9 @@ def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[
 
 
 def turned(page: int, pressed: str | None) -> int:
-    if pressed == "next":
-        return page + 1
-    if pressed == "previous":
-        return page - 1
     if pressed is not None and pressed.isdigit():
         return int(pressed) - 1
-    return page
+    return page + (pressed == "next") - (pressed == "previous")
 
 
 def snapshot(run: RunNow, console: Console) -> None:

@@ -81,9 +81,9 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     )
     for fault in run.forged:
         signed.add(Finding(Fault.BAD_SIGNATURE, fault))
-    for who in run.signers:
-        if not who.trusted:
-            signed.add(Unchecked(who.said))
+    for signer in run.signers:
+        if not signer.trusted:
+            signed.add(Unchecked(signer.said))
     verdicts = (whole, *checked.values(), signed)
     return Audit(folder.path.resolve().name, len(paths), episodes, verdicts, run.idle)
 

@@ -37,7 +37,7 @@ def _token_fault(replay: Replay, actions: Sequence[str]) -> Finding:
         return replay.finding(Fault.LEFT_TRUNCATION, f"the first {lost} of {len(theirs)} tokens are missing", token=0)
     if not local and ours[:1] != theirs[:1]:
         begin = f"the episode begins with {replay.quote(ours[:1])}, a prompt begins with {replay.quote(theirs[:1])}"
-        return replay.finding(Fault.LEFT_TRUNCATION, f"{begin}: what was before is missing", token=0)
+        return replay.finding(Fault.LEFT_TRUNCATION, f"{begin}: the tokens before are missing", token=0)
     for number, turn in enumerate(played.turns):
         if turn.action_start <= start and played_end <= turn.end and start < turn.end:
             said = (
@@ -56,10 +56,9 @@ def _token_fault(replay: Replay, actions: Sequence[str]) -> Finding:
     if replay.waiting:
         said = f"the environment still waits after the {len(stored.turns)} stored turns, no limit is reached"
         return replay.finding(Fault.MISSING_TURN, said, len(stored.turns), start)
-    who = Author(played.authors[start]).name.lower() if start < len(theirs) else "nobody"
-    said = (
-        f"the replay gives {replay.quote(theirs[start:played_end])} ({who}), stored is {replay.quote(ours[start:end])}"
-    )
+    author = Author(played.authors[start]).name.lower() if start < len(theirs) else "no author"
+    expected, found = replay.quote(theirs[start:played_end]), replay.quote(ours[start:end])
+    said = f"the replay gives {expected} ({author}), stored is {found}"
     return replay.finding(Fault.WRONG_TOKEN, said, token=start)
 
 

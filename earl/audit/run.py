@@ -112,7 +112,7 @@ class AuditedRun:
 
     @cached_property
     def idle(self) -> tuple[str, ...]:
-        """What was said of steps that taught nothing, and of episodes that ended by a fault."""
+        """Events of steps that taught nothing, and of episodes that ended by a fault."""
         said: list[str] = []
         if not self.metrics:  # nothing was recorded, or the database is damaged
             return ()

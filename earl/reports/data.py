@@ -262,7 +262,7 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
 
 
 def _signed(folder: RunFolder, problems: list[str]) -> str:
-    """Who signed the run and its last checkpoint. A bad signature is also appended to `problems`."""
+    """The signers of the run and of its last checkpoint. A bad signature is also appended to `problems`."""
     try:
         whole, last = signing.signer(folder), checkpoint.latest(folder.checkpoints)
         signed = checkpoint.signer(last) if last else signing.UNSIGNED

@@ -23,7 +23,7 @@ class Prometheus:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._name, self._registry = run.name, CollectorRegistry()
         self._gauges: dict[str, Gauge] = {}
-        self._events = Counter("earl_events", "What happened.", ["run", "kind"], registry=self._registry)
+        self._events = Counter("earl_events", "Events of the run by kind.", ["run", "kind"], registry=self._registry)
         self._set("earl_step", "The last step that is done.", max(run.begun, 0))
         self._server, self._thread = start_http_server(run.port, HOST, self._registry)
         self.where = f"http://{HOST}:{self._server.server_port}/metrics"

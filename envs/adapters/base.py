@@ -1,4 +1,4 @@
-"""What the adapters of other libraries share: an episode seen from one seat; somebody else has the other."""
+"""The base of the adapters of other libraries: an episode seen from one seat; an opponent has the other."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,8 +15,8 @@ class Mover(Protocol):
 
 
 class Adapted(ABC):
-    """An environment of another library, for `earl.envs.base.Plain`. Where two play, `opponent` has the other seat, who
-    without one is random. An action that is none of those listed is answered with the rule and changes nothing."""
+    """An environment of another library, for `earl.envs.base.Plain`. Where two play, `opponent` has the other seat;
+    without one its moves are random. An action that is not listed is answered with the rule and changes nothing."""
 
     instructions = ""
     max_turns = MOST_TURNS
@@ -46,7 +46,7 @@ class Adapted(ABC):
         """Whether the episode has ended, by itself or by truncation."""
 
     def player(self) -> int:
-        """Whose turn it is."""
+        """The seat of the player to move."""
         return self.seat
 
     def actions(self) -> tuple[str, ...]:
