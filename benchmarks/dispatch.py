@@ -27,18 +27,7 @@ from earl.benchmarks.processes import Seat, seat_of
 from earl.benchmarks.repeats import in_turns, interval
 from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan, volume
-from earl.dispatch.rows import (
-    COLUMNS,
-    Shard,
-    Spread,
-    Work,
-    balance,
-    columns,
-    empty,
-    even_counts,
-    spread,
-    token_bytes,
-)
+from earl.dispatch.rows import COLUMNS, Shard, Spread, Work, balance, columns, empty, even_counts, spread, token_bytes
 from earl.dispatch.transports.base import Pace, Transport
 from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take

@@ -90,13 +90,7 @@ def name(author: int) -> str:
     return Author(author).name.lower() if author in list(Author) else f"author {author}"
 
 
-STYLES = {
-    "template": "dim",
-    "environment": "cyan",
-    "tool": "magenta",
-    "thinking": "yellow",
-    "action": "bold green",
-}
+STYLES = {"template": "dim", "environment": "cyan", "tool": "magenta", "thinking": "yellow", "action": "bold green"}
 NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
 KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
 
