@@ -20,7 +20,7 @@ from earl.recipe import build
 from earl.runs import store
 from earl.runs.folder import RunFolder
 from earl.runs.storage import storage
-from earl.runs.store import Numbers, files_of
+from earl.runs.store import Numbers
 from earl.runs.summary import FINAL, changed, last_evaluation, state_of
 from earl.runs.tables import RecordedMatch
 from earl.trajectory import Author
@@ -217,56 +217,38 @@ def _moment(time: float) -> str:
 
 MOST = 1e300
 """A measured value from here on counts as NaN: a sum or difference of such values may be infinite."""
-Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
-class Reader:
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._seen: Fingerprint = ()
-        self._numbers = self._shown = Numbers()
-        self._problem: str | None = None
-        self._config: Config | None = None
-        self._recipe_problem: str | None = None
+def read_run(folder: RunFolder, before: RunNow | None = None) -> RunNow:
+    """The state of a run. What cannot be read becomes one of its `problems`; the numbers of `before`, an earlier
+    result, then stay. Raises EarlError if the folder is gone."""
+    if not folder.config.is_file():
+        raise EarlError(
+            f"run {folder.name!r} is gone from {folder.path}: a run that fails before its first checkpoint is removed; "
+            "its own terminal says why"
+        )
+    with storage(folder.path):
+        last_change, now = changed(folder), time.time()
+        if before and before.changed == last_change and not before.problems:
+            return replace(before, state=state_of(folder, before.numbers.matches), time=now)
+        config, numbers, problems = None, before.numbers if before else Numbers(), []
         try:
-            self._config = build(folder.recipe())
+            config = build(folder.recipe())
         except EarlError as error:
-            self._recipe_problem = str(error)
+            problems.append(str(error))
+        try:
+            numbers = _numbers(folder.database, numbers)
+        except EarlError as error:
+            problems.append(str(error))
+        state = state_of(folder, numbers.matches)
+    return RunNow(folder.path.resolve().name, config, numbers, state, last_change, now, tuple(problems))
 
-    def read(self) -> RunNow:
-        """Read the run's state. Errors become `problems`, old numbers stay. Raises EarlError if the folder is gone."""
-        if not self._folder.config.is_file():
-            raise EarlError(
-                f"run {self._folder.name!r} is gone from {self._folder.path}: a run that fails before its first "
-                "checkpoint is removed; its own terminal says why"
-            )
-        with storage(self._folder.path):
-            self._refresh()
-            return RunNow(
-                name=self._folder.path.resolve().name,
-                config=self._config,
-                numbers=self._shown,
-                state=state_of(self._folder, self._shown.matches),
-                changed=changed(self._folder),
-                time=time.time(),
-                problems=tuple(filter(None, (self._recipe_problem, self._problem))),
-            )
 
-    def _refresh(self) -> None:
-        fingerprint = tuple(map(_fingerprint, files_of(self._folder.database)))
-        if fingerprint == self._seen:
-            return
-        if fingerprint[0] is None:
-            self._numbers, self._problem = Numbers(), None
-        else:
-            try:
-                self._numbers, self._problem = store.read_numbers(self._folder.database, self._numbers), None
-            except EarlError as error:
-                self._problem = str(error)
-                return  # the next attempt may succeed
-        metrics, timings = _bounded(self._numbers.metrics), _bounded(self._numbers.timings)
-        self._shown = replace(self._numbers, metrics=metrics, timings=timings)
-        self._seen = fingerprint
+def _numbers(database: Path, before: Numbers) -> Numbers:
+    if not database.is_file() or not database.stat().st_size:  # readers of a missing database leave an empty log
+        return Numbers()
+    found = store.read_numbers(database, before)
+    return replace(found, metrics=_bounded(found.metrics), timings=_bounded(found.timings))
 
 
 def _bounded(series: dict[str, Points]) -> dict[str, Points]:
@@ -274,12 +256,3 @@ def _bounded(series: dict[str, Points]) -> dict[str, Points]:
         name: [(step, math.nan if MOST <= abs(value) < math.inf else value) for step, value in points]
         for name, points in series.items()
     }
-
-
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """Changes when a file is written. None if missing or empty: readers of a database leave an empty log beside it."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return (found.st_ino, found.st_mtime_ns, found.st_size) if found.st_size else None

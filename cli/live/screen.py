@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from earl.cli.live.now import Reader, RunNow
+from earl.cli.live.now import RunNow, read_run
 from earl.cli.live.page import PANELS, arrange, body, draw, header
+from earl.runs.folder import RunFolder
 
 _ACTIONS = {
     "quit": ("q", "Q", "\x03", "\x04", ""),
@@ -66,12 +67,12 @@ LOAD = 0.1
 SNAPSHOT_PANEL = 13
 
 
-def watch(reader: Reader, console: Console) -> RunNow:
+def watch(folder: RunFolder, console: Console) -> RunNow:
     """Show the run until q or Ctrl-C is pressed; return the last state read. The training is not affected."""
-    run, page = reader.read(), 0
+    run, page = read_run(folder), 0
     while True:
         try:
-            run, page, suspended = _session(reader, console, run, page)
+            run, page, suspended = _session(folder, console, run, page)
         except KeyboardInterrupt:
             return run
         if not suspended:
@@ -79,14 +80,14 @@ def watch(reader: Reader, console: Console) -> RunNow:
         os.kill(os.getpid(), signal.SIGSTOP)  # continues here after the shell's `fg`
 
 
-def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[RunNow, int, bool]:
+def _session(folder: RunFolder, console: Console, run: RunNow, page: int) -> tuple[RunNow, int, bool]:
     """Show the screen until the user leaves. Returns the last state, the page, and whether it was only suspended."""
     with keyboard() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
         due, shown, pressed = time.monotonic(), None, None
         while pressed not in ("quit", "suspend"):
             page, began = turned(page, pressed), time.monotonic()
             if began >= due:
-                run = reader.read()
+                run = read_run(folder, run)
             size = console.size
             if began >= due or (size, page) != shown:
                 live.update(draw(run, *size, page), refresh=True)
