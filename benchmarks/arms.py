@@ -65,9 +65,9 @@ def ceiling(root: Path, seeds: int, steps: int, assignments: Sequence[str] = ())
 
 
 def _compared(
-    runs: dict[str, list[RunFolder]], measured: Callable[[RunFolder], dict[str, float]], **facts: object
+    by_arm: dict[str, list[RunFolder]], measured: Callable[[RunFolder], dict[str, float]], **facts: object
 ) -> dict[str, Any]:
-    return {**facts, **{arm: intervals([measured(folder) for folder in own]) for arm, own in runs.items()}}
+    return {**facts, **{arm: intervals([measured(folder) for folder in own]) for arm, own in by_arm.items()}}
 
 
 def _against_perfect(folder: RunFolder) -> dict[str, float]:

@@ -66,7 +66,9 @@ def scenes(trajectory: Trajectory, experience: TrainingRecord | None, decoder: D
         reply = tuple(_reply(trajectory, turn, experience, decoder))
         advantage = float(experience.advantages[number]) if experience else None
         board = draw("".join(text for author, text in given if author == "environment"), turn.action)
-        found.append(Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board and board.cells))
+        found.append(
+            Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board.cells if board else None)
+        )
         reached = turn.end
     rest = _given(trajectory, reached, len(trajectory.tokens), decoder)
     return [*found, Scene(rest, (), None, False, None, None, None)] if rest else found
