@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.findings import CheckOutcome, Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, edit, more, readings, rebuild, slots_of, written
 from earl.audit.run import AuditedRun, StoredStep
 from earl.group import Group
@@ -255,4 +255,4 @@ class Case:
         return [(replay, told[replay.index]) for replay in self.sound if replay.index < len(told)]
 
 
-Check = Callable[[Case], Iterable[Said]]
+Check = Callable[[Case], Iterable[CheckOutcome]]
