@@ -1,10 +1,12 @@
 """Reads everything that a report shows from a run's folder. Missing parts are None or empty, never errors."""
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
@@ -33,43 +35,16 @@ class StoredEpisode:
     experience: TrainingRecord | None = None
 
 
-Feature = tuple[str, object]
-
-
 def choose(episodes: Sequence[StoredEpisode], limit: int) -> list[StoredEpisode]:
-    """Select up to `limit` episodes that vary in step, opponent, seat, outcome and stop reason.
-
-    Greedy: each next episode has the features chosen least so far. Identical token sequences of one step count once.
-    """
-    buckets: defaultdict[tuple[Feature, ...], deque[StoredEpisode]] = defaultdict(deque)
-    known: set[tuple[int, bytes]] = set()
-    for episode in episodes:
-        key = episode.step, episode.trajectory.tokens.tobytes()
-        if key not in known:
-            known.add(key)
-            buckets[_features(episode)].append(episode)
-    seen: Counter[Feature] = Counter()
-    chosen: list[StoredEpisode] = []
-    while buckets and len(chosen) < limit:
-        features = min(buckets, key=lambda bucket: sum(seen[feature] for feature in bucket))
-        seen.update(features)
-        chosen.append(buckets[features].popleft())
-        if not buckets[features]:
-            del buckets[features]
-    return sorted(chosen, key=lambda episode: (-episode.step, episode.number))
-
-
-def _features(episode: StoredEpisode) -> tuple[Feature, ...]:
-    played, task = episode.trajectory, episode.trajectory.task
-    return (
-        ("step", episode.step),
-        ("opponent", task.opponent),
-        ("seat", task.seat),
-        ("outcome", played.outcome),
-        ("stop", played.stop),
-        ("illegal", played.illegal > 0),
-        ("pair", (task.opponent, task.seat, played.outcome)),
-    )
+    """Select up to `limit` episodes, one of each kind in turn: kinds differ in step, opponent, seat, outcome and stop
+    reason, and come in random order. Identical token sequences of one step count once."""
+    kinds: defaultdict[tuple[object, ...], list[StoredEpisode]] = defaultdict(list)
+    for episode in {(one.step, one.trajectory.tokens.tobytes()): one for one in reversed(episodes)}.values():
+        played, task = episode.trajectory, episode.trajectory.task
+        kinds[episode.step, task.opponent, task.seat, played.outcome, played.stop, played.illegal > 0].append(episode)
+    shuffled = Random(0).sample(list(kinds.values()), len(kinds))
+    in_turn = [episode for row in zip_longest(*shuffled) for episode in row if episode]
+    return sorted(in_turn[:limit], key=lambda episode: (-episode.step, episode.number))
 
 
 MAX_STEPS = 10
@@ -86,19 +61,16 @@ class StoredEpisodes:
 
 def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> StoredEpisodes | None:
     """Up to `limit` varied episodes; None if there are none. Read errors are appended to `problems`."""
-    paths = trajectories.files(folder.trajectories)
-    read: dict[Path, list[StoredEpisode]] = {}
+    everything: list[StoredEpisode] = []
     failures: list[str] = []
-    while missing := [path for path in spread(paths, MAX_STEPS) if path not in read]:
+    for path in spread(trajectories.files(folder.trajectories), MAX_STEPS):
         try:
-            read[missing[0]] = _read(missing[0])
-        except EarlError as error:  # another step is read instead
+            everything += _read(path)
+        except EarlError as error:
             failures.append(str(error))
-            paths.remove(missing[0])
     problems += failures[:MAX_PROBLEMS]
     if len(failures) > MAX_PROBLEMS:
         problems.append(f"and {len(failures) - MAX_PROBLEMS} more files of trajectories in {folder.trajectories}")
-    everything = [episode for path in spread(paths, MAX_STEPS) for episode in read[path]]
     if not everything:
         return None
     steps = tuple(sorted({episode.step for episode in everything}))
