@@ -17,7 +17,7 @@ from earl.reports.data import RunData
 from earl.reports.episodes import browser
 from earl.reports.figures import Figure
 from earl.reports.html import count, moment, pack, plotly, script_hash, seconds, shown
-from earl.reports.results import curve_figures, strength_figures
+from earl.reports.results import strength_figures
 from earl.runs.summary import FINAL
 from earl.runs.tables import RecordedDecision
 
@@ -171,7 +171,7 @@ def sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
     several = len(runs) > 1
     maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
     return {
-        "strength": curve_figures(runs) if several else strength_figures(runs[0]),
+        "strength": strength_figures(runs),
         "training": figures.training_figures(runs),
         "other": figures.other_figures(runs),
         "context": [*context_figures(runs), forecast_figure(runs), *([m for m in maps if m.spec] if several else maps)],
