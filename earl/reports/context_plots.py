@@ -146,28 +146,7 @@ def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest:
         return []
     bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
     style, label = {"dash": "dash", "shape": "hv"}, figures.label_of(runs, run, "limit")
-    staircase = figures.line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")
-    return [staircase, *(_raises(runs[run], points) if len(runs) == 1 else [])]
-
-
-def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
-    signs = {
-        "limit": ("limit raised", "triangle-up"),
-        "forecast": ("warning", "diamond"),
-        "layout": ("layout changed", "square"),
-        "out_of_memory": ("out of memory", "x"),
-    }
-    traces = []
-    for kind, (label, symbol) in signs.items():
-        events = [event for event in data.numbers.events if event.kind == kind]
-        heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
-        points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
-        marker = {"size": 9, "symbol": symbol, "color": figures.ORANGE}
-        trace = figures.line(
-            label, points, figures.ORANGE, mode="markers", marker=marker, hovertemplate="%{text}", meta=figures.AGAIN
-        )
-        traces.append({**trace, "text": [figures.plain(event.message) for event in events]})
-    return [trace for trace in traces if trace["text"]]
+    return [figures.line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")]
 
 
 AUTHORS = {
