@@ -68,12 +68,8 @@ SNAPSHOT_PANEL = 13
 
 def watch(folder: RunFolder, console: Console) -> RunNow:
     """Show the run until q or Ctrl-C is pressed; return the last state read. The training is not affected."""
-    run, page = read_run(folder), 0
-    with (
-        suppress(KeyboardInterrupt),
-        keyboard() as wait,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    run, page, live = read_run(folder), 0, Live(console=console, screen=True, auto_refresh=False)
+    with suppress(KeyboardInterrupt), keyboard() as wait, live:
         due, shown, pressed = time.monotonic(), None, None
         while pressed != "quit":
             page, began = turned(page, pressed), time.monotonic()

@@ -163,8 +163,7 @@ def context_figures(runs: Runs) -> list[Figure]:
     return [
         *(band_figure(runs, level) for level in ("window", "episode", "turn")),
         *(figure for figure in authors if figure.spec or len(runs) == 1),
-        _truncation_figure(runs),
-        *figures.declared(runs, "memory"),
+        *figures.declared(runs, "context"),
     ]
 
 
@@ -179,26 +178,6 @@ def _author_figure(runs: Runs, run: int) -> Figure:
             traces.append(figures.stacked(author, points, color, 0.75, "%{y:,.1f}"))
     spec = {"data": traces, "layout": figures.layout([data], "tokens per episode")} if traces else None
     return Figure(f"authors-{run}", title, told + (figures.bucket_note(metrics.values()) if traces else ""), spec)
-
-
-COVERED = ("stop/finished", "stop/context_limit", "stop/truncated_turn")
-"""Reasons that are no truncation, or that the causes tell apart."""
-
-
-def _truncation_figure(runs: Runs) -> Figure:
-    """Truncated episodes by cause, and those that ended by another reason."""
-    words, recorded = WORDS["stops"], {name for run in runs for name in run.numbers.metrics}
-    others = sorted(name for name in recorded - set(COVERED) if name.startswith("stop/"))
-    stops = words["causes"] | {name: name.removeprefix("stop/").replace("_", " ") for name in others}
-    happened = {
-        name: label
-        for name, label in stops.items()
-        if any(share for run in runs for _, share in run.numbers.metrics.get(name, []))
-    }
-    lines = happened or stops
-    return figures.series_figure(
-        runs, "stops", words["title"], words["explanation"], "share of episodes", lines, percent=True
-    )
 
 
 # The forecast: the step at which each quantile of the contexts reaches the limit.

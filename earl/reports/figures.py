@@ -146,14 +146,15 @@ def series_figure(
     suffix: str = "",
 ) -> Figure:
     """Plot metrics over steps. `lines`: metric → line name; `suffix`: a unit that takes prefixes, such as "B"."""
-    drawn = [
+    recorded = [
         (run, number, data.numbers.metrics[metric], label)
         for run, data in enumerate(runs)
         for number, (metric, label) in enumerate(lines.items())
         if data.numbers.metrics.get(metric)
     ]
-    if not drawn:
+    if not recorded:
         return Figure(name, title, explanation, None)
+    drawn = [one for one in recorded if any(value for _, value in one[2])] or recorded  # no line of zeros beside others
     several, single = len(runs) > 1, len({label for *_, label in drawn}) == 1
     hover = "%{y:.2%}" if percent else f"%{{y:.4s}}{suffix}" if suffix else "%{y:.4g}"
     traces = [
