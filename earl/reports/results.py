@@ -221,7 +221,7 @@ def _drawn_as(runs: Runs, run: int, name: str, word: str) -> tuple[str, str]:
 def _run_traces(curve: Sequence[RecordedMatch], name: str, label: str, color: str) -> list[dict[str, Any]]:
     """A line of shares, with their 95 % intervals unless they are exact."""
     points = [(match.step, float(getattr(match.result, name))) for match in curve]
-    group = {"legendgroup": f"{label} {color} {name}"}
+    group: dict[str, Any] = {"legendgroup": f"{label} {color} {name}"}
     own = figures.line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", **group)
     if curve[0].result.exact:
         return [own]
