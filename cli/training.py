@@ -97,11 +97,11 @@ def plan_lines(plan: RunPlan) -> list[str]:
     shown = f" of {config.warm_start.data} in place of a teacher" if config.warm_start.data else ""
     warm = f"{_count(warm_steps, 'step')} of imitation{shown}, then " if warm_steps else ""
     batch = f"{rollout.prompts} prompts x {rollout.group_size} = {rollout.episodes} episodes per step"
-    shares, envs = _shares(config), config.env.name
-    opponents = ", ".join(f"{name} {share:.0%}" for _, name, share in shares if name) or "none"
-    if config.env.others:
+    shares, envs, several = _shares(config), config.env.name, bool(config.env.others)
+    if several:
         envs = ", ".join(f"{env} {share:.0%}" for env, share in _env_shares(shares).items())
-        opponents = ", ".join(f"{env} {name} {share:.0%}" for env, name, share in shares if name) or "none"
+    named = [f"{env} {name} {share:.0%}" if several else f"{name} {share:.0%}" for env, name, share in shares if name]
+    opponents = ", ".join(named) or "none"
     where = _count(processes, "process", "es") if kind == "embedded" else kind
     if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
         where += f" (which does not read run.processes = {processes})"

@@ -18,8 +18,8 @@ from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import checked, read_below, step_name, storage
-from earl.runs.store import Numbers, Store, files_of
-from earl.runs.summary import started
+from earl.runs.store import Numbers, Store
+from earl.runs.summary import changed, started
 from earl.runs.tables import RecordedDecision
 from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
 
@@ -227,7 +227,7 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
         decisions=attempt(lambda run: _rows(run, Store.decisions), []) if stored else [],
         model=attempt(lambda run: model_facts(run.checkpoints), None),
         episodes=stored_episodes(folder, max_episodes, problems),
-        changed=max(filter(None, map(_modified, files_of(folder.database))), default=None),
+        changed=attempt(changed, None) if stored else None,
         signed=_signed(folder, problems),
         problems=tuple(problems),
     )
@@ -254,10 +254,6 @@ def _recipe(folder: RunFolder) -> str:
 def _rows(folder: RunFolder, read: Callable[[Store], list[T]]) -> list[T]:
     with Store(folder.database, read_only=True) as store:
         return read(store)
-
-
-def _modified(path: Path) -> float | None:
-    return path.stat().st_mtime if path.is_file() else None
 
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
