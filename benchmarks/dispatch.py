@@ -12,8 +12,8 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -198,25 +198,15 @@ def through_ray(
     cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]
 ) -> list[list[Timings]]:
     """As `work`, for each process, but timed by the driver; so times are the same for all processes."""
-    with _joined(cluster) as ray:
-        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
-    return [list(own) for own in zip(*by_case, strict=True)]
-
-
-@contextmanager
-def _joined(cluster: RehearsedCluster | None) -> Iterator[Any]:
-    if cluster is not None:
+    if cluster:
         os.environ.update(attach(cluster.address))
     import ray  # reads its token from the environment
-    from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = cluster is not None  # on loopback, see placement/ray/inventory.py
-    where = {"address": cluster.address} if cluster else {"num_cpus": 1, "object_store_memory": STORE_MIB << 20}
-    ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if cluster else False)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    from earl.placement.ray.connection import connected
+
+    with connected(cluster.address if cluster else None, 1):
+        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
+    return [list(own) for own in zip(*by_case, strict=True)]
 
 
 def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:

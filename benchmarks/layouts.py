@@ -7,7 +7,6 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -82,7 +81,7 @@ def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _distributed(layout: Layout, *arguments: Any) -> NDArray[np.float64]:
-    return np.array(processes.run(None, (0,) * layout.size, _rank, layout, free_ports(1)[0], *arguments)[0])
+    return np.array(processes.run(None, (0,) * layout.size, _rank, layout, free_port(), *arguments)[0])
 
 
 def _rank(
@@ -158,9 +157,7 @@ def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
     return float(np.abs(ours - theirs).max())
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for taken in sockets:
-            taken.bind(("127.0.0.1", 0))
-        return [taken.getsockname()[1] for taken in sockets]
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
