@@ -26,6 +26,7 @@ LARGEST_REWARD = 1e9
 MOST_TURNS = 10_000
 ROLES = ("user", "tool")
 OUTCOMES = ("win", "draw", "loss")
+_NUMBERS, _OTHER_NUMBERS, _FLAGS = (float, int), (Real, np.bool_), (bool, np.bool_)  # abstract ones are slow
 
 
 class Info(TypedDict, total=False):
@@ -106,7 +107,9 @@ class Plain(TextEnv):
             if not callable(getattr(env, name, None)):
                 raise EarlError(f"{type(env).__name__} has no method {name}(); an environment needs reset and step")
         self._env, self._total = env, 0.0
-        self._wanted = inspect.signature(env.reset).parameters
+        takes = inspect.signature(env.reset).parameters
+        some = all(one.kind is not one.VAR_KEYWORD for one in takes.values())
+        self._wanted = [name for name in ("seed", "options") if name in takes or not some]
         self.instructions = getattr(env, "instructions", None) or inspect.cleandoc(type(env).__doc__ or "")
         self.max_turns = getattr(env, "max_turns", None) or MOST_TURNS
         for name in ("rule", "draw", "random_action"):
@@ -115,10 +118,8 @@ class Plain(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """The first observation; of `seed` and `options` it is given what it takes, and its info may be missing."""
-        given, self._total = {"seed": seed, "options": options}, 0.0
-        if all(one.kind is not one.VAR_KEYWORD for one in self._wanted.values()):
-            given = {name: value for name, value in given.items() if name in self._wanted}
-        returned = _awaited(self._env.reset(**given))
+        told, self._total = {"seed": seed, "options": options}, 0.0
+        returned = _awaited(self._env.reset(**{name: told[name] for name in self._wanted}))
         return returned if isinstance(returned, tuple) else (returned, {})
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
@@ -203,7 +204,7 @@ def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, I
             "return a float, scaled where it is larger"
         )
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(flag, bool | np.bool_):
+        if not isinstance(flag, _FLAGS):
             raise EarlError(f"{name} is {reprlib.repr(flag)}; return True or False")
     told = _checked_info(info)
     if terminated and told.get("outcome") not in OUTCOMES:
@@ -213,9 +214,9 @@ def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, I
 
 
 def _is_reward(value: object) -> bool:
-    if isinstance(value, int):  # a very long int cannot become a float
-        return abs(value) <= LARGEST_REWARD
-    return isinstance(value, Real | np.bool_) and abs(float(value)) <= LARGEST_REWARD
+    if isinstance(value, _NUMBERS):  # compared as they are: a very long int cannot become a float
+        return -LARGEST_REWARD <= value <= LARGEST_REWARD
+    return isinstance(value, _OTHER_NUMBERS) and abs(float(value)) <= LARGEST_REWARD
 
 
 def _checked_info(info: object) -> Info:

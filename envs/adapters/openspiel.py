@@ -44,7 +44,7 @@ class OpenSpiel(Adapted):
         return float(self._state.returns()[self.seat])
 
     def over(self) -> bool:
-        return bool(self._state.is_terminal())
+        return self._over
 
     def player(self) -> int:
         return int(self._state.current_player())
@@ -58,6 +58,7 @@ class OpenSpiel(Adapted):
         while self._state.is_chance_node():
             outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
             self._state.apply_action(self._nature.choices(outcomes, chances)[0])
+        self._over = bool(self._state.is_terminal())
 
     def _moves(self) -> dict[str, int]:
         """The actions of the player to move, by name."""
