@@ -89,6 +89,7 @@ class Adapted(ABC):
     def _opponent_moves(self) -> None:
         while not self.over() and self.player() != self.seat:
             if self._opponent:
+                self._legal_now = self.actions()
                 self.apply(self._opponent.act(self, self._chance))
             else:
                 self.move_at_random(self._chance)
