@@ -25,6 +25,8 @@ LARGEST_REWARD = 1e9
 """Bound on |reward|: next to larger rewards, ordinary ones are lost to rounding, and squares overflow."""
 MOST_TURNS = 10_000
 ROLES = ("user", "tool")
+SPEAKERS = (*ROLES, "system")
+RESET = ("observation", "info")
 OUTCOMES = ("win", "draw", "loss")
 _NUMBERS, _OTHER_NUMBERS, _FLAGS = (float, int), (Real, np.bool_), (bool, np.bool_)  # abstract ones are slow
 
@@ -87,8 +89,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
 
 class Plain(TextEnv):
-    """Any object with `reset` and `step`, which may be `async def`, as a TextEnv. What it leaves out has these
-    consequences:
+    """Any object with `reset` and `step`, which may be `async def`, as a TextEnv. An observation is a text, a message
+    such as {"role": "tool", "content": "42"}, or a list of the new ones. What it leaves out has these consequences:
 
     instructions    the docstring of its class
     max_turns       an episode ends by the environment, by agent.max_turns or by the context limit
@@ -120,7 +122,7 @@ class Plain(TextEnv):
         """The first observation; of `seed` and `options` it is given what it takes, and its info may be missing."""
         told, self._total = {"seed": seed, "options": options}, 0.0
         returned = _awaited(self._env.reset(**{name: told[name] for name in self._wanted}))
-        return returned if isinstance(returned, tuple) else (returned, {})
+        return _as_text(*_parts(returned if isinstance(returned, tuple) else (returned, {}), "reset()", RESET))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         observation, reward, terminated, truncated, info = _parts(
@@ -130,6 +132,7 @@ class Plain(TextEnv):
             self._total += float(reward)
         if terminated and isinstance(info, dict) and "outcome" not in info:
             info = {**info, "outcome": OUTCOMES[1 - (self._total > 0) + (self._total < 0)]}
+        observation, info = _as_text(observation, info)
         return observation, reward, terminated, truncated, info
 
     def rule(self, action: str) -> str | None:
@@ -138,6 +141,18 @@ class Plain(TextEnv):
 
     def close(self) -> None:
         _awaited(self._env.close() if hasattr(self._env, "close") else None)
+
+
+def _as_text(observation: Any, info: Any) -> tuple[Any, Any]:
+    """Chat messages as one text, which the author of the last one says; anything else as it is."""
+    if isinstance(observation, str):
+        return observation, info
+    messages = observation if isinstance(observation, list) else [observation]
+    said = [one.get("content") if isinstance(one, dict) and one.get("role") in SPEAKERS else None for one in messages]
+    if not said or not isinstance(info, dict) or not all(isinstance(text, str) for text in said):
+        return observation, info
+    author = messages[-1]["role"]
+    return "\n\n".join(said), {"role": author if author in ROLES else "user", **info}
 
 
 def _awaited(returned: Any) -> Any:
@@ -188,7 +203,7 @@ def checked_turns(turns: object) -> int:
 
 
 def checked_reset(returned: Any, longest: int) -> tuple[str, Info]:
-    observation, info = _parts(returned, "reset()", ("observation", "info"))
+    observation, info = _parts(returned, "reset()", RESET)
     return checked_text("the observation", observation, longest), _checked_info(info)
 
 
