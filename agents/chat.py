@@ -118,8 +118,8 @@ class Chat:
         before, prefix = self._before(instructions)
         first, *more = [{**message, "role": self._speaker(message["role"])} for message in told]
         said = [*before, {**first, "content": prefix + first["content"]}]
-        for message in more:
-            said += [{"role": "assistant", "content": _REPLY}, message]
+        for following in more:
+            said += [{"role": "assistant", "content": _REPLY}, following]
         head, *texts = self._text(said[:-1], **said[-1]).split(_REPLY)
         pieces = [self._told(head, told[0])]
         for (reply, closed), text, message in zip(replies, texts, told[1:], strict=True):

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
+from types import CoroutineType
 from typing import Any, TypedDict, cast
 
 import gymnasium
@@ -27,6 +28,7 @@ MOST_TURNS = 10_000
 ROLES = ("user", "tool")
 SPEAKERS = (*ROLES, "system")
 RESET = ("observation", "info")
+STEP = ("observation", "reward", "terminated", "truncated", "info")
 OUTCOMES = ("win", "draw", "loss")
 _NUMBERS, _OTHER_NUMBERS, _FLAGS = (float, int), (Real, np.bool_), (bool, np.bool_)  # abstract ones are slow
 
@@ -125,14 +127,13 @@ class Plain(TextEnv):
         return _as_text(*_parts(returned if isinstance(returned, tuple) else (returned, {}), "reset()", RESET))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        observation, reward, terminated, truncated, info = _parts(
-            _awaited(self._env.step(action)), "step()", ("observation", "reward", "terminated", "truncated", "info")
-        )
+        observation, reward, terminated, truncated, info = _parts(_awaited(self._env.step(action)), "step()", STEP)
         if _is_reward(reward):
             self._total += float(reward)
         if terminated and isinstance(info, dict) and "outcome" not in info:
             info = {**info, "outcome": OUTCOMES[1 - (self._total > 0) + (self._total < 0)]}
-        observation, info = _as_text(observation, info)
+        if not isinstance(observation, str):
+            observation, info = _as_text(observation, info)
         return observation, reward, terminated, truncated, info
 
     def rule(self, action: str) -> str | None:
@@ -148,16 +149,20 @@ def _as_text(observation: Any, info: Any) -> tuple[Any, Any]:
     if isinstance(observation, str):
         return observation, info
     messages = observation if isinstance(observation, list) else [observation]
-    said = [one.get("content") if isinstance(one, dict) and one.get("role") in SPEAKERS else None for one in messages]
-    if not said or not isinstance(info, dict) or not all(isinstance(text, str) for text in said):
+    said = [str(one["content"]) for one in messages if _is_message(one)]
+    if not messages or len(said) < len(messages) or not isinstance(info, dict):
         return observation, info
     author = messages[-1]["role"]
     return "\n\n".join(said), {"role": author if author in ROLES else "user", **info}
 
 
+def _is_message(told: object) -> bool:
+    return isinstance(told, dict) and told.get("role") in SPEAKERS and isinstance(told.get("content"), str)
+
+
 def _awaited(returned: Any) -> Any:
     """What a method returned, or an `async def` comes to, on an event loop that environments of this process share."""
-    if not inspect.iscoroutine(returned):
+    if not isinstance(returned, CoroutineType):
         return returned
     return asyncio.run_coroutine_threadsafe(returned, _event_loop()).result()
 
@@ -209,9 +214,7 @@ def checked_reset(returned: Any, longest: int) -> tuple[str, Info]:
 
 def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, Info]:
     """Check what `step` returned and convert its numbers to plain ones. Raises EarlError that names the violation."""
-    observation, reward, terminated, truncated, info = _parts(
-        returned, "step()", ("observation", "reward", "terminated", "truncated", "info")
-    )
+    observation, reward, terminated, truncated, info = _parts(returned, "step()", STEP)
     checked_text("the observation", observation, longest)
     if not _is_reward(reward):
         raise EarlError(

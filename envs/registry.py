@@ -167,7 +167,8 @@ def _adapted(library: str, name: str) -> Factory:
     with boundary() as fault:
         factory = module.load(name.partition(":")[2])
     if fault.message:
-        raise EarlError(f"environment {name!r}: {fault.message}")
+        cure = "; install what it imports" * ("No module named" in fault.message)
+        raise EarlError(f"environment {name!r}: {fault.message}{cure}")
     made: Factory = factory
     return made
 

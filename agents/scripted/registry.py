@@ -80,6 +80,8 @@ def _own(kind: str, name: str, method: str) -> Any:
 
 def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
     base, depth, epsilon = _parse(name)
+    if not names(env):
+        raise EarlError(f"{env} has no {kind} {name!r}: give it a method random_action(rng), or name a module:Class")
     if base not in names(env):
         raise unknown(kind, base, names(env))
     if depth is not None:

@@ -256,7 +256,8 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
 def _check_actions(config: Config, chat: Chat) -> int:
     """Check that every action can be written, with its end, within a turn. Returns the fewest tokens of an action."""
     limit, lengths = config.agent.max_turn_tokens, []
-    with outside(f"environment {config.env.name!r} fails", f"check it with `earl envs check {config.env.name}`"):
+    what, cure = f"environment {config.env.name!r}", f"check it with `earl envs check {config.env.name}`"
+    with outside(f"{what} fails", cure), setting(what):
         actions = sorted(set(_actions(config)))
     form = parser(config.agent.parser)
     for action in actions:
