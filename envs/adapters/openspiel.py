@@ -35,9 +35,10 @@ class OpenSpiel(Adapted):
 
     def observation(self) -> str:
         seat = self.seat if self.over() else self.player()
-        shown = str(self._state)
-        if self._board or self._known:
-            shown = (self._state.observation_string if self._board else self._state.information_state_string)(seat)
+        if self._board:
+            shown = self._state.observation_string(seat)
+        else:
+            shown = self._state.information_state_string(seat) if self._known else str(self._state)
         return shown if self.over() else f"{shown}\nactions: {', '.join(self._moves())}"
 
     def total(self) -> float:
