@@ -1,5 +1,5 @@
 """Scripted players by name: NAME[:DEPTH][@EPSILON], for example "minimax:4" or "heuristic@0.25"; MODULE:CLASS is one of
-your own, a `Player` on a board of earl, else an `Agent`; model:FOLDER is a chat model, which may also be a hub id.
+your own, a `Player` on a board of earl, else an `Agent`; model:FOLDER is a chat model.
 
 `player` makes opponents on a board, `agent` makes teachers for any environment.
 """

@@ -1,4 +1,4 @@
-"""A model in the other seat: the opponent "model:FOLDER", which may also be a hub id.
+"""A model in the other seat: the opponent "model:FOLDER", which may also be the hub id of one that is here already.
 
 In each of its turns it is told what the player to move sees, in one conversation for each episode. A reply that is no
 legal action is replaced by a random one, and so the games go on.
@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from earl.agents.chat import Chat
 from earl.agents.parser import parse, parser
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, load, read_tokenizer, shape_of
-from earl.engine.source import folder_of
+from earl.engine.model import load, read_tokenizer, shape_of
+from earl.engine.source import fetching, folder_of
 from earl.envs.adapters.base import Adapted
 from earl.envs.games.base import Game, State
 from earl.rollout.prompt import Prompt
@@ -26,8 +26,9 @@ class ModelOpponent:
     """Samples at temperature 1 on this process's processors. The weights are loaded with the first move."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._lock = path, Lock()
-        self._chat = Chat(read_tokenizer(path, folder_of(path, weights=False)))
+        with fetching(False):  # a recipe that names it may be a stranger's
+            self._folder, self._lock = folder_of(path), Lock()
+        self._chat = Chat(read_tokenizer(path, self._folder))
         # An episode has one generator for its opponent.
         self._conversations: WeakKeyDictionary[Random, list[int]] = WeakKeyDictionary()
 
@@ -40,22 +41,20 @@ class ModelOpponent:
         return action if env.rule(action) is None else env.random_action(rng)
 
     @cached_property
-    def _policy(self) -> Policy:
-        return load(self._path)
-
-    @cached_property
     def _sampler(self) -> LocalSampler:
-        return LocalSampler(self._policy)
+        policy = load(self._folder)
+        self._positions = shape_of(policy.model).max_positions
+        return LocalSampler(policy)
 
     def _reply(self, instructions: str, told: str, rng: Random) -> str:
         with self._lock:
-            past = self._conversations.get(rng)
+            sampler, past = self._sampler, self._conversations.get(rng)
             if past is not None:
                 past = [*past, *self._chat.reply("user", told, past[-1] == self._chat.end).tokens]
-            if past is None or len(past) + REPLY_TOKENS > shape_of(self._policy.model).max_positions:
+            if past is None or len(past) + REPLY_TOKENS > self._positions:
                 past = [*self._chat.opening(instructions, told).tokens]
-            [said] = self._sampler.generate([Prompt(0, past, rng.getrandbits(62), REPLY_TOKENS)])
-            self._sampler.release([0])
+            [said] = sampler.generate([Prompt(0, past, rng.getrandbits(62), REPLY_TOKENS)])
+            sampler.release([0])
         self._conversations[rng] = [*past, *said.tokens]
         text = self._chat.decode(tuple(said.tokens))
         return ACTION.action(parse(text, thinking=True, opened=self._chat.opens_thinking).action)

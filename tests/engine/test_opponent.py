@@ -48,7 +48,7 @@ class Scripted:
 def opponent(folder, chatml, monkeypatch):
     monkeypatch.setattr("earl.engine.opponent.read_tokenizer", lambda *_: chatml())
     made = ModelOpponent(str(folder))
-    made._sampler = Scripted(made._chat)
+    made._sampler, made._positions = Scripted(made._chat), 512
     return made
 
 
