@@ -243,9 +243,9 @@ class Chat:
     def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
         encoded = self._encode(text)
         tokens = tuple(encoded["input_ids"])
-        places = range(len(tokens))
-        first = bisect_left(places, begin, key=lambda place: encoded.token_to_chars(place).start)
-        after = max(first, bisect_right(places, end, key=lambda place: encoded.token_to_chars(place).end))
+        span, places = encoded.encodings[0].token_to_chars, range(len(tokens))
+        first = bisect_left(places, begin, key=lambda place: span(place)[0])
+        after = max(first, bisect_right(places, end, key=lambda place: span(place)[1]))
         outside = (bytes([Author.TEMPLATE]) * count for count in (first, len(tokens) - after))
         return Piece(tokens, (bytes([author]) * (after - first)).join(outside))
 

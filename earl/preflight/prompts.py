@@ -149,6 +149,8 @@ def risks(config: Config) -> Iterator[str]:
             f"warm_start.steps = {config.warm_start.steps}: imitation of {imitated(config)} takes the place of "
             "what a pretrained model can do; 0 leaves it out"
         )
+    if not config.agent.instructions:
+        yield "agent.instructions = false: nobody tells the model the rules, which it has not seen; true does"
     if config.agent.max_turn_tokens < SHORT_TURN and config.agent.thinking:
         yield f"agent.max_turn_tokens = {config.agent.max_turn_tokens} cuts off what it thinks; 256 or more is usual"
 

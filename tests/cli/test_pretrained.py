@@ -60,11 +60,13 @@ def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_pa
 
 def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Callable, model: Path) -> None:
     risky = ["learner.learning_rate=7e-4", "warm_start.steps=5", "agent.thinking=true", "agent.max_turn_tokens=20"]
+    risky += ["agent.instructions=false"]
     given = [part for setting in risky for part in ("--set", setting)]
     told = earl("train", "tictactoe", "--model", model, "--dry-run", *given).out
     assert "warning: learner.learning_rate = 0.0007 is for a new model, and ruins a pretrained one" in told
     assert "warning: warm_start.steps = 5: imitation of 'expert' takes the place" in told
     assert "warning: agent.max_turn_tokens = 20 cuts off what it thinks" in told
+    assert "warning: agent.instructions = false: nobody tells the model the rules" in told
 
 
 def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable, model: Path, tmp_path: Path) -> None:
