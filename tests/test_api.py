@@ -163,6 +163,4 @@ def test_a_notebook(tmp_path, monkeypatch):
     assert "MatchResult(env='gast.welt:Raten'" in shown[0]
     assert "environment: Ist „" in shown[1]
     assert "text/html" in kinds[11]
-    assert (
-        "Sage zu jedem Wort ja oder nein; 对" in (tmp_path / "runs" / "gast.welt-Raten-1" / "report.html").read_text()
-    )
+    assert "gast.welt:Raten" in (tmp_path / "runs" / "gast.welt-Raten-1" / "report.html").read_text()
