@@ -102,9 +102,10 @@ def test_a_conversation_that_grows_too_long_begins_anew(opponent):
     assert sum("Rules." in asked for asked in opponent._sampler.asked) == 30
 
 
-def test_a_folder_without_a_model_is_named():
-    with pytest.raises(EarlError, match="nowhere"):
-        player("model:nowhere/at/all/here", "tictactoe")
+@pytest.mark.parametrize(("path", "said"), [("nowhere/at/all", "no model at"), ("tiny-lab/none", "hf download tiny")])
+def test_a_model_that_is_not_here_is_named_and_nobody_is_asked(path, said):
+    with pytest.raises(EarlError, match=said):
+        player(f"model:{path}", "tictactoe")
 
 
 @pytest.mark.slow

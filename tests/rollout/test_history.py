@@ -3,11 +3,14 @@
 import pytest
 
 from earl.agents.chat import Chat
+from earl.audit.rebuild import Slot, rebuild
+from earl.envs import registry
 from earl.rollout.drivers import play
 from earl.rollout.episode import Episode, Rules
 from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy
 from earl.rollout.pack import pack
 from earl.rollout.prompt import Completion
+from earl.rollout.tasks import EpisodeFactory
 from earl.trajectory import Author, Outcome, StopReason, Task
 
 
@@ -126,3 +129,6 @@ def test_a_thought_is_left_out_of_later_prompts_where_the_template_does_so(chatm
     assert "assistant\n2<|im_end|>" in seen[3]
     assert result.tokens[result.sampled].tolist() == [token for tokens in sampled for token in tokens]
     assert pack([result]).num_rows == len({turn.context_start for turn in result.turns})
+    registry.register("counting", counting)
+    again = rebuild(EpisodeFactory("counting", {}, chat, rules), 1, 0, result, [Slot(result.task, result.seed)])
+    assert not any(again.distance)  # as the audit replays it
