@@ -40,7 +40,11 @@ def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
             for spec in found
         ],
     )
-    return click.echo(f"earl envs --library NAME lists those of another library: {', '.join(registry.ADAPTERS[:-1])}")
+    for library in registry.ADAPTERS:
+        with boundary():  # it is not installed
+            if names := registry.offered(library):
+                click.echo(f"{library}: {len(names)}, such as {one_line(names[0])}; earl envs --library {library}")
+    return None
 
 
 @declared("show", command)

@@ -145,6 +145,7 @@ IDLE = "idle"
 def idleness(config: Config, metrics: Mapping[str, float]) -> str:
     """Why the episodes of a step taught nothing, with the cure; empty: they did."""
     agent, reward = config.agent, f"{metrics['reward']:.4g}"
+    new = config.model.path is None and not config.warm_start.steps
     if metrics["illegal_replies"] == 1:
         return (
             f"not one reply was legal in {config.env.name}: the model does not know what an action looks like. See "
@@ -156,6 +157,8 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
         return (
             "every episode was cut off before its end: raise context.limit, agent.max_turn_tokens = "
             f"{agent.max_turn_tokens} or agent.max_turns, whichever `earl replay` shows to be reached"
+            + "; a new model that has imitated nothing writes at random: give the environment a random_action, or name "
+            "chats in warm_start.data, and set warm_start.steps" * new
         )
     if metrics["zero_variance_groups"] == 1 and config.algorithm.name != "ppo":
         return (

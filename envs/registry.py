@@ -163,7 +163,8 @@ def _adapted(library: str, name: str) -> Factory:
     if library == "verifiers":
         _check_allowed(name)  # it imports the package of that name
     module = _adapter_module(library)
-    with translated(lambda fault: f"environment {name!r}: {fault}"):
+    cure = "; install what it imports"
+    with translated(lambda fault: f"environment {name!r}: {fault}" + cure * ("No module named" in fault)):
         factory: Factory = module.load(name.partition(":")[2])
     return factory
 

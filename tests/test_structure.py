@@ -18,6 +18,7 @@ PLUG_INS = (
 ALONE = {
     "cli/completion.py": "imports what only a shell's completion needs, no command",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
+    "earl/engine/opponent.py": "the registry of opponents imports it by its name, for torch",
     "earl/engine/vllm/cpu_worker.py": "vLLM loads it by its name",
     "earl/rollout/history.py": "history policies are added here",
     "earl/rollout/teacher.py": "warm start's teachers, of rollout as all that plays",

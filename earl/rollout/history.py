@@ -48,3 +48,6 @@ class HistoryPolicy:
     def goes_on(self, rounds: int) -> bool:
         """Whether the context continues unchanged after so many rounds."""
         return self.kept is None or rounds <= self.kept
+
+    def kept_of(self, rounds: list[PastTurn]) -> list[PastTurn]:
+        return rounds if self.kept is None else rounds[max(len(rounds) - self.kept, 0) :]

@@ -79,20 +79,24 @@ class Adapted(ABC):
         broken = self.rule(action)
         if broken is not None:
             return broken, 0.0, False, False, {**self._shown(), "illegal": broken}
-        if not self.over():  # the opponent's first move may have ended it
+        over = self.over()  # the opponent's first move may have ended it
+        if not over:
             self.apply(action)
-            self._opponent_moves()
-        total, over = self.total(), self.over()
+            over = self._opponent_moves()
+        total = self.total()
         reward, self._given = total - self._given, total
         return self.observation(), reward, over and not self.truncated, over and self.truncated, self._shown()
 
-    def _opponent_moves(self) -> None:
-        while not self.over() and self.player() != self.seat:
+    def _opponent_moves(self) -> bool:
+        """Let the opponent move while it is its turn; returns whether the episode is over."""
+        while not (over := self.over()) and self.player() != self.seat:
             if self._opponent:
+                self._legal_now = self.actions()
                 self.apply(self._opponent.act(self, self._chance))
             else:
                 self.move_at_random(self._chance)
-        self._legal_now = () if self.over() else self.actions()
+        self._legal_now = () if over else self.actions()
+        return over
 
     def _shown(self) -> dict[str, Any]:
         """The info beside an observation."""
