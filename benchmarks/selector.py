@@ -76,8 +76,8 @@ class SimulatedRun:
     def true(self, number: int, tokens: float) -> float:
         return float(self.slopes[number] * tokens + self.squares[number] * tokens**2)
 
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:  # noqa: ARG002 (drawn for one number)
-        number = self.choices.index(choice)
+    def seconds(self, choice: Choice, load: Load) -> float:
+        number, tokens = self.choices.index(choice), load.mean_tokens
         doublings = np.log2(tokens / self.loads[0].mean_tokens)
         error = self.error[0, number] + self.error[1, number] * doublings
         return self.true(number, tokens) * float(np.exp(error))
@@ -180,7 +180,7 @@ def selected(world: SimulatedRun, profiled: bool = True) -> StrategyResult:
     decisions: list[Decision] = []
 
     def choose(step: int) -> Choice:
-        selector.saw(step, world.known(step))
+        selector.record_load(step, world.known(step))
         decisions.append(selector.decide(world.stage, step))
         return decisions[-1].choice
 
@@ -297,7 +297,7 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
     rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
     chosen: list[Choice] = []
     loads: list[Load] = []
-    selector.saw(-1, _load(short))
+    selector.record_load(-1, _load(short))
 
     def choose(step: int) -> Choice:
         chosen.append(selector.decide(own.stage, step).choice)
@@ -311,7 +311,7 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
         if switch:
             selector.switched(choice, switch)
         selector.measured(choice, loads[step], seconds)
-        selector.saw(step, loads[step])
+        selector.record_load(step, loads[step])
 
     course = played(own, choose, told, loads)
     return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
@@ -358,18 +358,18 @@ def decide_ms(example: SimulatedRun) -> float:
     many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
     of = dict(zip(many, cycle(few), strict=False))
     predictor: Any = SimpleNamespace(
-        seconds=lambda choice, *load: example.seconds(of[choice], *load),
+        seconds=lambda choice, load: example.seconds(of[choice], load),
         obstacle=lambda choice, load: example.obstacle(of[choice], load),
     )
     selector = Selector({example.stage: many}, predictor, {example.stage: 1.0})
     for step, load in enumerate(example.loads[:100]):
-        selector.saw(step, load)
+        selector.record_load(step, load)
         selector.measured(many[step % CANDIDATES], load, 1.0)
     took = []
     for step in range(100, 150):
         selector.measured(many[step % CANDIDATES], example.loads[step], 1.0)
         began = time.process_time()
-        selector.saw(step, example.loads[step])
+        selector.record_load(step, example.loads[step])
         selector.decide(example.stage, step)
         took.append(1000 * (time.process_time() - began))
     return float(np.median(took))
