@@ -31,6 +31,8 @@ from earl.seeds import derive
 STEPS, DEVICES, LIMIT = 300, 8, 32_768
 """Of a run: steps, devices, and tokens of the longest context."""
 SPLITS = (1, 2, 4, 8)
+ERRORS = (0.06, 0.15, 0.30)
+"""Of predictions, relative."""
 
 
 def _drop(t: Floats, random: Random) -> Floats:
@@ -87,14 +89,16 @@ class SimulatedRun:
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
 
 
-def world(number: int, seed: int) -> SimulatedRun:
+def world(number: int, seed: int, error: float = ERRORS[0]) -> SimulatedRun:
+    """`error`: standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per
+    doubling of the context."""
     names = list(SHAPES)
     family = names[number % len(names)]
     own = derive("selector", seed, number)
     random: Random = np.random.default_rng(own)
     curve = random.choice([500, 1000, 2000]) * SHAPES[family](np.arange(STEPS, dtype=np.float64), random)
     loads = lengths(np.clip(curve, 50, LIMIT / 2), random)
-    return timed(family, loads, random, own)
+    return timed(family, loads, random, own, error)
 
 
 def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
@@ -104,7 +108,7 @@ def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
     return tuple(Load(count, float(own.mean()), int(own.max()), LIMIT) for own in sizes)
 
 
-def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> SimulatedRun:
+def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int, error: float) -> SimulatedRun:
     stage: Stage = "rollout" if random.random() < 0.5 else "update"
     choices = tuple(
         Choice(stage, Layout(dp=DEVICES // tp, tp=tp), None, again) for again in (False, True) for tp in SPLITS
@@ -128,7 +132,7 @@ def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> Si
         slopes=scale * np.concatenate([1 + shares, again * (1 + shares)]),
         squares=scale * np.concatenate([squares, again * squares]),
         rooms=np.minimum(np.concatenate([rooms, 2.5 * rooms]), LIMIT),
-        error=random.normal(0, [[0.06], [0.02]], (2, len(choices))),
+        error=error * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
         switch_seconds=switch,
         taken_for=switch * float(np.exp(random.uniform(-0.7, 0.7))),
         seed=seed,

@@ -372,6 +372,16 @@ class CostModel:
         cause = f"{prompts} prompts are for so many copies" if enough else f"the layout is {choice}"
         return f"{left} of {gpus} GPUs idle in {choice.stage}: {cause}"
 
+    def best_update(self, layouts: Sequence[Layout], load: Load) -> Choice:
+        """The best way to learn under any of the layouts, from the largest step as well."""
+        most = self.largest(load)
+        return self.best([way for layout in layouts for way in self.ways(layout, most)], most)
+
+    def largest(self, load: Load) -> Load:
+        """The load of the recipe's largest step: a warm start may have more episodes."""
+        warm = self.config.warm_start
+        return replace(load, sequences=max(load.sequences, warm.episodes if warm.steps else 0))
+
     def best(self, choices: Sequence[Choice], load: Load) -> Choice:
         """The fastest that fits, the first of equally fast ones, offloading only where nothing else fits; if none fits,
         the one that comes nearest."""

@@ -5,7 +5,7 @@ Tensor parallelism cuts a tensor along one axis into `tp` parts; each is cut alo
 tensor, which makes checkpoints independent of the layout.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import Any, Literal
@@ -181,11 +181,6 @@ def check_split(shape: ModelShape, key: str, tp: int, replicated: bool) -> None:
 def splits(shape: ModelShape, most: int, replicated: bool = False) -> list[int]:
     """Sizes up to `most` that one copy can be split into, ascending: 28 heads and 4 key-value heads give 1, 2, 4."""
     return [tp for tp in range(1, most + 1) if not why_not_split(shape, tp, replicated)]
-
-
-def smallest(candidates: list[int], fits: Callable[[int], bool]) -> int:
-    """The first candidate that fits; if none does, the last."""
-    return next((tp for tp in candidates if fits(tp)), candidates[-1])
 
 
 def shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:

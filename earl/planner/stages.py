@@ -1,17 +1,15 @@
 """Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from earl.config import Config
-from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, row_lengths
+from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
 from earl.dispatch.rows import columns as named
 from earl.parallel.costs import CostModel, guessed
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import Choice, Layout, Stage, fits, usable, verdict, why_not_split
-from earl.parallel.memory import Estimate, Load
+from earl.parallel.layout import Layout, Stage, fits, usable, verdict, why_not_split
+from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
 from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, fitted, weight_bytes
 from earl.planner.question import Question
@@ -139,15 +137,15 @@ MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 
 def step(asked: Question, context: int, sampling: int, learning: int) -> PredictedStep:
     """A step whose longest episode has `context` tokens, every stage in the layout that takes it the least time."""
-    costs, load = asked.costs, load_at(asked.costs.config, context)
+    costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
     shared, gpus = costs.config.placement.kind != "disaggregated", costs.cluster.gpus
     episodes, tokens = load.sequences, int(load.sequences * load.mean_tokens)
     possible = costs.rollout_choices(sampling)
     rollouts = [choice for choice in possible if choice.layout.tp in asked.tps] or possible
-    first, last = costs.best(rollouts, load), best_update(costs, learner_layouts(asked, learning), load)
+    first, last = costs.best(rollouts, load), costs.best_update(learner_layouts(asked, learning), load)
     obstacles = {
         first.stage: costs.obstacle(first, load),
-        last.stage: costs.obstacle(last, largest(costs.config, load)),
+        last.stage: costs.obstacle(last, costs.largest(load)),
     }
     missing = [stage for stage, why in obstacles.items() if why]
     if missing:
@@ -247,27 +245,10 @@ def learner_layouts(asked: Question, gpus: int) -> list[Layout]:
     return [layout for layout in possible if layout.tp in asked.tps] or possible
 
 
-def load_at(config: Config, context: int) -> Load:
-    """A recipe's step when its longest episode has `context` tokens."""
-    episodes = config.rollout.episodes
-    return Load(episodes, float(row_lengths(context, episodes).mean()), context, context)
-
-
-def largest(config: Config, load: Load) -> Load:
-    """The load of the recipe's largest step: a warm start may have more episodes."""
-    taught = config.warm_start.episodes if config.warm_start.steps else 0
-    return replace(load, sequences=max(load.sequences, taught))
-
-
-def best_update(costs: CostModel, layouts: Sequence[Layout], load: Load) -> Choice:
-    most = largest(costs.config, load)
-    return costs.best([way for layout in layouts for way in costs.ways(layout, most)], most)
-
-
 def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
     """The fastest way that fits, for both stages the same."""
-    costs, load = asked.costs, load_at(asked.costs.config, context)
-    most, way = largest(costs.config, load), best_update(costs, [layout], load)
+    costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
+    most, way = costs.largest(load), costs.best_update([layout], load)
     needed, memory = costs.learner_peak(way, most, stage).peak + CONTEXT_BYTES, costs.memory_bytes
     why = why_not_split(costs.shape, layout.tp, replicated=False)
     room = fits(needed, memory) and not why

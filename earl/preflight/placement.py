@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from earl.config import Config
+from earl.dispatch.predicted_cost import load_at
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
 from earl.parallel.costs import OWN, CostModel
@@ -14,7 +16,6 @@ from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
 from earl.placement.costs import now
 from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
-from earl.planner.stages import best_update, largest, load_at
 from earl.preflight.cluster import Site, memory_bytes, size
 
 PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
@@ -28,7 +29,7 @@ def costs_at(config: Config, shape: ModelShape, site: Site) -> CostModel:
 def longest_load(config: Config, shape: ModelShape) -> Load:
     """A step with the longest context that a recipe allows. A limit that grows may reach a micro-batch."""
     grown = min(shape.max_positions, config.learner.micro_batch_tokens) if config.context.automatic else 0
-    return load_at(config, config.context.ceiling or max(grown, config.context.first_limit))
+    return load_at(config.rollout.episodes, config.context.ceiling or max(grown, config.context.first_limit))
 
 
 def decided(config: Config, shape: ModelShape, site: Site) -> Config:
@@ -46,7 +47,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     first = costs.best(costs.rollout_choices(sampling), load)
     if not shared and "samplers" in given:
         learning = max(1, gpus - first.layout.size)
-    last = best_update(costs, costs.learner_layouts(learning), load)
+    last = costs.best_update(costs.learner_layouts(learning), load)
     learner = {name: getattr(last, name) for name in ("micro_batch_tokens", "recompute", "offload")}
     return config.changed(
         placement={"dp": last.layout.dp, "tp": last.layout.tp, "samplers": first.layout.dp},
@@ -109,7 +110,7 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
 def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
     config, own = costs.config, now(costs.config, "update")
     if config.placement.kind != "embedded":
-        return costs.learner_peak(own, largest(config, load))
+        return costs.learner_peak(own, costs.largest(load))
     return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True))
 
 
@@ -183,7 +184,7 @@ def _asked(config: Config) -> str:
 def _check_gpu(costs: CostModel, load: Load) -> None:
     """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
     config, kind = costs.config, costs.device.kind
-    place, most = config.placement, largest(config, load)
+    place, most = config.placement, costs.largest(load)
     need = costs.need(now(config, "update"), most)
     if need.why_not:
         raise EarlError(
@@ -207,7 +208,7 @@ def _cures(costs: CostModel, load: Load) -> list[str]:
     """Each change that would make the learner fit by itself; general advice when none does."""
     own, place = now(costs.config, "update"), costs.config.placement
 
-    def suffices(dp: int, tp: int, **other: int) -> bool:
+    def suffices(dp: int, tp: int, **other: Any) -> bool:
         return not costs.obstacle(replace(own, layout=Layout(dp, tp, place.cp), **other), load)
 
     tokens = own.micro_batch_tokens or 0
