@@ -19,7 +19,7 @@ from earl.dispatch.plan import TransferPlan, Volume, plan, volume
 from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, work_of
 from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
-from earl.parallel.costs import GIGABIT, CostModel
+from earl.parallel.cost_model import GIGABIT, CostModel
 from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Layout, planned_shares
 from earl.parallel.memory import Load, ModelShape

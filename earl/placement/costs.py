@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from earl.config import Config, LearnerConfig
-from earl.parallel.costs import OWN, CostModel
+from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.hardware import of_gpus
 from earl.parallel.layout import Choice, Layout, Stage
 from earl.parallel.memory import ModelShape

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from earl.config import Config
 from earl.errors import EarlError
-from earl.parallel.costs import CostModel
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import splits
 from earl.parallel.memory import ModelShape

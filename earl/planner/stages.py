@@ -1,17 +1,17 @@
 """Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
 from earl.dispatch.rows import columns as named
-from earl.parallel.costs import CostModel, guessed
+from earl.parallel.cost_model import CostModel, guessed
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import Layout, Stage, fits, usable, verdict, why_not_split
+from earl.parallel.layout import Layout, Stage, verdict
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
-from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, fitted, weight_bytes
+from earl.parallel.throughput.step import Engine, fitted, weight_bytes
 from earl.planner.question import Question
 
 
@@ -153,10 +153,10 @@ def step(asked: Question, context: int, sampling: int, learning: int) -> Predict
     planned = DispatchJob(costs.cluster, costs.shape, context, episodes, first.layout, last.layout, shared, True)
     moved = entry(planned, named(MOVED), (*RATES, costs.network_gbps))
     parts = (
-        StageTime("rollout", costs.estimate(first, load, "rollout"), first.layout),
+        StageTime("rollout", costs.estimate(first, load), first.layout),
         StageTime("dispatch", _exactly(moved.times[-1].direct_s), None),
-        StageTime("experience", costs.estimate(last, load, "experience"), last.layout),
-        StageTime("update", costs.estimate(last, load, "update"), last.layout),
+        StageTime("experience", costs.estimate(replace(last, stage="experience"), load), last.layout),
+        StageTime("update", costs.estimate(last, load), last.layout),
         StageTime("weights", _exactly(_weights_seconds(costs, first.layout, last.layout, shared)), None),
     )
     idle = tuple(filter(None, (costs.idle(first, sampling), costs.idle(last, learning))))
@@ -248,11 +248,11 @@ def learner_layouts(asked: Question, gpus: int) -> list[Layout]:
 def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
     """The fastest way that fits, for both stages the same."""
     costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
-    most, way = costs.largest(load), costs.best_update([layout], load)
-    needed, memory = costs.learner_peak(way, most, stage).peak + CONTEXT_BYTES, costs.memory_bytes
-    why = why_not_split(costs.shape, layout.tp, replicated=False)
-    room = fits(needed, memory) and not why
-    took, tokens = costs.batch_seconds(way, load, stage), load.sequences * load.mean_tokens
+    way = costs.best_update([layout], load)
+    own = replace(way, stage=stage)
+    need = costs.need(own, costs.largest(load))
+    words = verdict(need.needed_bytes, costs.memory_bytes) if need.needed_bytes else need.why_not
+    speed = load.sequences * load.mean_tokens / costs.batch_seconds(own, load) / layout.size
     return PlanCell(
         stage=stage,
         context=context,
@@ -261,10 +261,10 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
         micro_batch_tokens=way.micro_batch_tokens,
         recompute=way.recompute,
         offload=way.offload,
-        feasible=room,
-        verdict=why or f"{'' if room else 'out of memory: '}{verdict(needed, memory)}",
-        memory_bytes=needed,
-        room_bytes=usable(memory),
-        throughput=guessed(tokens / took / layout.size) if room else None,
+        feasible=not need.why_not,
+        verdict=f"out of memory: {words}" if need.why_not and need.needed_bytes else words,
+        memory_bytes=need.needed_bytes,
+        room_bytes=need.room_bytes,
+        throughput=None if need.why_not else guessed(speed),
         step_seconds=costs.seconds(way, load),
     )

@@ -8,7 +8,7 @@ from earl.config import Config
 from earl.dispatch.predicted_cost import load_at
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
-from earl.parallel.costs import OWN, CostModel
+from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, check_split, shares, splits

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from earl.engine.model import shape
-from earl.parallel.costs import CostModel
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import ClusterSpec, of_gpus
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, known

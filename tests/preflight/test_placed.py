@@ -9,6 +9,9 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape, known
+from earl.parallel.throughput.step import VLLM, Precision
+from earl.planner.plan import plan
+from earl.planner.question import Wish, question
 from earl.preflight.cluster import Site, survey
 from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.plan import RunPlan
@@ -230,3 +233,28 @@ def test_the_kind_that_auto_is(tables: dict, kind: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as on a machine without GPUs
     site = survey(recipe(**tables), dry=True)
     assert (site.kind, site.on_paper) == (kind, kind != "embedded")
+
+
+@pytest.mark.parametrize("limit", [80, 1024, 16_384])
+@pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
+@pytest.mark.parametrize(("model", "gpus"), [("Qwen2.5-72B", "16x8xH100"), ("Qwen3-30B-A3B", "2x8xH200")])
+def test_a_dry_run_has_the_layouts_of_the_plan(model: str, gpus: str, kind: str, limit: int) -> None:
+    config, shape = recipe(context={"limit": limit}, placement={"kind": kind}), known(model).shape
+    asked = question(config, model, shape, of_gpus(gpus), Precision(), VLLM, Wish())
+    assert limit in asked.contexts and asked.contexts[0] == min(limit, 1024)
+    (planned,) = (each for each in plan(asked).steps if each.context == limit)
+    layouts = {part.stage: part.layout for part in planned.parts}
+    written, placed = place(config, shape, on(gpus, kind))
+    assert layout(written) == (
+        layouts["update"].dp,
+        layouts["update"].tp,
+        layouts["rollout"].dp,
+        layouts["rollout"].tp,
+    )
+    idle = of_gpus(gpus).gpus - layouts["rollout"].size - (layouts["update"].size if kind == "disaggregated" else 0)
+    assert bool(placed.idle) == (idle > 0)
+
+
+def test_gpus_that_idle_are_explained() -> None:
+    _, placed = place(recipe(rollout={"episodes": 64}), QWEN, on("16x8xH100"))
+    assert placed.idle == ("96 of 128 GPUs idle in rollout: 4 prompts are for so many copies",)

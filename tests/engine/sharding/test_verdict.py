@@ -19,7 +19,7 @@ from earl.engine.model import bare, shape_of
 from earl.engine.sharding import mesh as meshes
 from earl.engine.sharding.shards import Shards
 from earl.errors import EarlError
-from earl.parallel.costs import OWN, CostModel
+from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, catalogue

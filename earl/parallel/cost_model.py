@@ -208,9 +208,9 @@ class CostModel:
         # The driver and libraries take some, too.
         return int(peak * self._margin(choice, 1.0)) + CONTEXT_BYTES, usable(self.memory_bytes)
 
-    def learner_peak(self, choice: Choice, load: Load, stage: Stage = "update") -> LearnerBytes:
-        """Memory of one learner rank, by purpose, when a stage is at its peak."""
-        return (learner_bytes if stage == "update" else forward_bytes)(self.shape, self.training(choice, load))
+    def learner_peak(self, choice: Choice, load: Load) -> LearnerBytes:
+        """Memory of one learner rank, by purpose, when the stage is at its peak."""
+        return (learner_bytes if choice.stage == "update" else forward_bytes)(self.shape, self.training(choice, load))
 
     def training(self, choice: Choice, load: Load) -> Training:
         """A micro-batch holds at least the longest row, at most a rank's share of a minibatch."""
@@ -236,17 +236,17 @@ class CostModel:
         if choice.stage == "rollout":
             took = self._written(choice, load) / tokens_per_second(*self._served(choice, load), self.values)
         else:
-            took = self.learner_seconds(choice, load) + self.learner_seconds(choice, load, "experience")
+            took = sum(self.learner_seconds(own, load) for own in (choice, replace(choice, stage="experience")))
         return (STAGE_SECONDS + took) * self.scale.get(choice.stage, 1.0)
 
-    def estimate(self, choice: Choice, load: Load, stage: Stage) -> Estimate:
-        """Predicted seconds of one stage of a step, with the 80 % interval."""
-        if stage == "rollout" and not self.on_host:
+    def estimate(self, choice: Choice, load: Load) -> Estimate:
+        """Predicted seconds of one stage of a step on GPUs, with the 80 % interval."""
+        if choice.stage == "rollout":
             fast = rollout(*self._served(choice, load)).tokens_per_gpu_s
             assert fast is not None, "the longest one fits"
             written = self._written(choice, load) / choice.layout.tp
             return Estimate(*(written / speed for speed in (fast.value, fast.high, fast.low)))
-        return guessed(self.seconds(choice, load) if stage == "rollout" else self.learner_seconds(choice, load, stage))
+        return guessed(self.learner_seconds(choice, load))
 
     def split(self, context: int) -> tuple[int, int]:
         """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
@@ -274,18 +274,19 @@ class CostModel:
         algorithm = self.config.algorithm
         return (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
 
-    def learner_seconds(self, choice: Choice, load: Load, stage: Stage = "update") -> float:
-        times = self.config.learner.epochs if stage == "update" else self.passes
-        return times * self.batch_seconds(choice, load, stage)
+    def learner_seconds(self, choice: Choice, load: Load) -> float:
+        times = self.config.learner.epochs if choice.stage == "update" else self.passes
+        return times * self.batch_seconds(choice, load)
 
-    def batch_seconds(self, choice: Choice, load: Load, stage: Stage) -> float:
+    def batch_seconds(self, choice: Choice, load: Load) -> float:
         """One pass of the learner over a step's rows. Each rank has its share of a minibatch, or one longest row, in
         equal micro-batches; experience is one batch."""
-        batches, way = self.config.learner.minibatches if stage == "update" else 1, self.training(choice, load)
+        batches = self.config.learner.minibatches if choice.stage == "update" else 1
+        way = self.training(choice, load)
         share = max(load.sequences * load.mean_tokens / batches / way.dp, float(load.longest_tokens))
         count = ceil(share / max(way.tokens, choice.micro_batch_tokens or 0))
         own = replace(way, tokens=max(1, round(share / count)))
-        return batches * count * self.pass_seconds(own, load.mean_tokens, stage)
+        return batches * count * self.pass_seconds(own, load.mean_tokens, choice.stage)
 
     def pass_seconds(self, way: Training, row_tokens: float, stage: Stage) -> float:
         """Of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
