@@ -83,12 +83,12 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
         for one in config.each_env():
             check_world(one)
         site = survey(config, dry)
-        check_batches(config, site.kind == "embedded")
         with setting("track"):
             trackers.check(config.track.to, config.track.prometheus_port)
         check_options(config, site)
         shape = model.shape(config.model)
         config = decided(config, shape, site)
+        check_batches(config, site.kind == "embedded")
         placed = check_placement(config, shape, site)
         if site.kind == "embedded":
             check_memory(config, shape)

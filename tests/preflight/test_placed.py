@@ -38,8 +38,8 @@ def recipe(**tables: dict):
 
 def place(config: Config, shape: ModelShape, site: Site) -> tuple[Config, Placed]:
     """The decided recipe, and where it runs."""
-    check_batches(config, site.kind == "embedded")
     config = decided(config, shape, site)
+    check_batches(config, site.kind == "embedded")
     return config, check_placement(config, shape, site)
 
 
