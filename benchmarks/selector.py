@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from multiprocessing import get_context
 from operator import itemgetter
 from types import SimpleNamespace
@@ -336,8 +336,8 @@ def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
 
 
 CANDIDATES = 64
-EVERY = 17
-"""Every 17th run is also played without a profile; 17 and the 16 shapes have no common factor."""
+EVERY = 5
+"""Every 5th run is also played with other errors of predictions, with and without a profile."""
 
 
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
@@ -348,7 +348,14 @@ def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, A
     return {
         "histories": histories,
         "seed": seed,
-        "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "unprofiled", "by_range", "static")},
+        "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "by_range", "static")},
+        "errors": {
+            f"{error:.0%}": {
+                arm: _spread([row[arm, error] for row in rows if (arm, error) in row])
+                for arm in ("profiled", "unprofiled")
+            }
+            for error in ERRORS
+        },
         "selector": _counts(rows),
         "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
         "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
@@ -386,7 +393,11 @@ def _losses(number: int, seed: int) -> dict[str, Any]:
         **asdict(course),
         "family": own.family,
         "selector": course.seconds / best - 1,
-        "unprofiled": selected(own, profiled=False).seconds / best - 1 if number % EVERY == 0 else np.inf,
+        **{
+            (arm, error): selected(world(number, seed, error), arm == "profiled").seconds / best - 1
+            for arm, error in product(("profiled", "unprofiled"), ERRORS)
+            if number % EVERY == 0
+        },
         "by_range": by_range(own).seconds / best - 1,
         "static": static(own) / best - 1,
     }
