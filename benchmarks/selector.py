@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import cycle, product
+from itertools import cycle
 from multiprocessing import get_context
 from operator import itemgetter
 from types import SimpleNamespace
@@ -336,6 +336,12 @@ def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
 
 
 CANDIDATES = 64
+ARMS = {
+    f"{name}, {error:.0%}": (profiled, error)
+    for name, profiled in (("profiled", True), ("unprofiled", False))
+    for error in ERRORS
+}
+"""Whether layouts were measured when the job started, and the error of predictions."""
 EVERY = 5
 """Every 5th run is also played with other errors of predictions, with and without a profile."""
 
@@ -349,13 +355,7 @@ def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, A
         "histories": histories,
         "seed": seed,
         "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "by_range", "static")},
-        "errors": {
-            f"{error:.0%}": {
-                arm: _spread([row[arm, error] for row in rows if (arm, error) in row])
-                for arm in ("profiled", "unprofiled")
-            }
-            for error in ERRORS
-        },
+        "errors": {arm: _spread([row[arm] for row in rows if arm in row]) for arm in ARMS},
         "selector": _counts(rows),
         "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
         "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
@@ -393,14 +393,16 @@ def _losses(number: int, seed: int) -> dict[str, Any]:
         **asdict(course),
         "family": own.family,
         "selector": course.seconds / best - 1,
-        **{
-            (arm, error): selected(world(number, seed, error), arm == "profiled").seconds / best - 1
-            for arm, error in product(("profiled", "unprofiled"), ERRORS)
-            if number % EVERY == 0
-        },
+        **({arm: _loss(number, seed, arm) for arm in ARMS} if number % EVERY == 0 else {}),
         "by_range": by_range(own).seconds / best - 1,
         "static": static(own) / best - 1,
     }
+
+
+def _loss(number: int, seed: int, arm: str) -> float:
+    profiled, error = ARMS[arm]
+    own = world(number, seed, error)
+    return selected(own, profiled).seconds / clairvoyant(own) - 1
 
 
 def _mapped(work: Any, numbers: range, processes: int) -> list[dict[str, Any]]:
