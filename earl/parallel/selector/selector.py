@@ -149,11 +149,12 @@ class Selector:
         typical = self._typical(tokens)
         predicted = np.array([[self._costs.seconds(choice, load) for load in typical] for choice in choices])
         places = np.array([place_of(one, sequences) for one in tokens])
-        shift = self._correction(stage).at(choices, places)
-        seconds = (predicted * np.exp(shift)).tolist()
+        seconds = predicted * np.exp(self._correction(stage).at(choices, places))
         prepared = [_never_shrinking(own) for own in (loads, *futures)]
         met = self._met(step)
-        candidates = [self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds, strict=True)]
+        candidates = [
+            self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds.tolist(), strict=True)
+        ]
         return Inputs(
             step,
             stage,
