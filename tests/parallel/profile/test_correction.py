@@ -68,6 +68,6 @@ def test_the_more_predictions_are_off_the_more_measurements_count():
         cells = measured(cells, OTHER, load(1000), exp(-error), predicted=1.0)
         return at(cells, ONE, 1000) / error
 
-    # variances 0.06^2 + 0.06^2 of the choice, 0.05^2 of the measurement: 0.74; at errors of 0.3 the former are 12.5 times
+    # variances 0.06^2 + 0.06^2 of the choice, 0.05^2 of a measurement: 0.74; at errors of 0.3 12.5 times the former
     assert followed(0.05) == pytest.approx((CHOICE**2 + NEAR**2) / (CHOICE**2 + NEAR**2 + NOISE**2))
     assert followed(0.3) > 0.95
