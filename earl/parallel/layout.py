@@ -140,11 +140,6 @@ def usable(room_bytes: int) -> int:
     return int(room_bytes * (1 - MARGIN))
 
 
-def fits(needed_bytes: int, room_bytes: int) -> bool:
-    """Whether `needed_bytes`, such as a peak with the longest episode expected, fit into a device's memory."""
-    return needed_bytes <= usable(room_bytes)
-
-
 def verdict(needed_bytes: int, room_bytes: int) -> str:
     spare = usable(room_bytes) - needed_bytes
     needed, most, room, left = (
