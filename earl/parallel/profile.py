@@ -77,6 +77,8 @@ Floats = NDArray[np.float64]
 STAGE, CHOICE, NEAR = 0.1, 0.06, 0.06
 """Prior standard deviations of the three errors, as logarithms: 0.06 is about 6 %."""
 REACH = 2.0  # doublings of the load over which a choice's measurements fade
+SLOPE, MIDDLE = 0.02, 10.0
+"""Standard deviation of an error's change per doubling of the context, and log2 of the context without it."""
 NOISE, NOISE_POINTS = 0.05, 4.0
 """Prior standard deviation of one measurement, and the number of measurements that it weighs."""
 
@@ -95,7 +97,7 @@ class Correction:
         for row, choice in enumerate(choices):
             if choice in self.own:
                 known, weights = self.own[choice]
-                result[row] += self.wider * _covariance(places, known) @ weights
+                result[row] += _covariance(places, known, self.wider) @ weights
         return result
 
 
@@ -127,14 +129,17 @@ def _system(cells: tuple[ProfileCell, ...], noise: float, wider: float) -> tuple
     """Of one choice: places [N, 2], ratios [N], and the inverse of their covariance without the shared error [N, N]."""
     places = np.array([cell.place for cell in cells])
     counts = np.array([min(cell.count, REMEMBERED) for cell in cells], np.float64)
-    inverse = np.asarray(np.linalg.inv(wider * _covariance(places, places) + np.diag(noise / counts)), np.float64)
+    inverse = np.asarray(np.linalg.inv(_covariance(places, places, wider) + np.diag(noise / counts)), np.float64)
     return places, np.array([cell.ratio for cell in cells]), inverse
 
 
-def _covariance(places: Floats, others: Floats) -> Floats:
+def _covariance(places: Floats, others: Floats, wider: float) -> Floats:
+    """Of a choice's errors at two lists of places. Where they are larger than the prior says, they reach further, and
+    grow with the context."""
     distance = np.abs(places[:, None] - others[None]).sum(-1)
-    covariance: Floats = CHOICE**2 + NEAR**2 * np.exp(-distance / REACH)
-    return covariance
+    doublings = np.outer(places[:, 0] - MIDDLE, others[:, 0] - MIDDLE)
+    covariance: Floats = wider * (CHOICE**2 + NEAR**2 * np.exp(-distance / (REACH * wider**0.5)))
+    return covariance + (wider - 1) * SLOPE**2 * doublings
 
 
 def _noise(cells: Cells) -> float:
