@@ -24,7 +24,7 @@ from earl.parallel.memory import ModelShape, catalogue, known, nearest
 from earl.parallel.selector.selector import expected_seconds, replayed
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
-from earl.planner.question import Question, Wish, question
+from earl.planner.question import ANY, Question, Wish, question
 from earl.planner.sheet import Grid, comparison_grid, duration, layout_text, sheet
 from earl.recipe import build, load_toml, override
 from earl.runs.store import Store
@@ -125,8 +125,6 @@ def shape_named(model: str) -> tuple[str, ModelShape]:
 
 ENGINES = {"vllm": VLLM, "vllm-0.5": VLLM_0_5, "tensorrt-llm": TENSORRT_LLM, "triton": TRITON}
 MOST_CLUSTERS = 8
-ANY = "any"
-"""The name of the environment if none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

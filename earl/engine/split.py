@@ -15,11 +15,11 @@ from torch.distributed import ProcessGroup
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, bare, tensors_once
+from earl.engine.model import Policy, bare, shape_of, tensors_once
 from earl.engine.sampler import InBoxes
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
-from earl.parallel.layout import Box, Layout
+from earl.parallel.layout import Box, Layout, check_split
 from earl.rollout.prompt import Completion, Prompt
 
 R = TypeVar("R")
@@ -102,6 +102,7 @@ class SplitSampler(LocalSampler):
 
     def _described(self, config: Any) -> Any:
         model, layout = bare(config), self._band.layout
+        check_split(shape_of(model), "sampler.tp", self.tp, replicated=False)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         axes = split(model, self.tp, self._band.rank, self._band.group).axes
         self._boxes = {name: layout.box(shape, axes.get(name), self._band.rank) for name, shape in shapes.items()}

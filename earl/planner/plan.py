@@ -46,7 +46,8 @@ def choices(cells: Iterable[PlanCell]) -> list[FastestLayout]:
     """One choice for each stage, number of responses and context, in the order of the cells."""
     groups: dict[tuple[Stage, int, int], list[PlanCell]] = {}
     for cell in cells:
-        groups.setdefault((cell.stage, cell.responses or 0, cell.context), []).append(cell)
+        if cell.stage != "experience":  # the learner's ranks prepare it
+            groups.setdefault((cell.stage, cell.responses or 0, cell.context), []).append(cell)
     return [_choice(group) for group in groups.values()]
 
 
@@ -63,7 +64,7 @@ def _choice(group: Sequence[PlanCell]) -> FastestLayout:
     if not fitting:
         nearest = min(group, key=lambda cell: cell.memory_bytes / max(1, cell.room_bytes))
         return FastestLayout(nearest.stage, nearest.context, nearest.responses, nearest.verdict)
-    (speed, best), *others = sorted(fitting, key=lambda one: (-one[0].value, one[1].tp))
+    (speed, best), *others = sorted(fitting, key=lambda one: (one[1].step_seconds or -one[0].value, one[1].tp))
     rival = next((other for other, cell in others if cell.tp != best.tp), None)
     return FastestLayout(
         stage=best.stage,
@@ -130,18 +131,19 @@ class Plan:
     def as_object(self, price: float | None) -> dict[str, Any]:
         """As JSON. `price` is per GPU-hour; None: without cost."""
         asked = self.asked
-        cluster, config = asked.cluster, asked.config
+        costs, config = asked.costs, asked.costs.config
+        cluster, precision = costs.cluster, costs.engine(1).precision
         return {
             "predicted": True,
             "model": asked.model,
             "gpus": cluster.gpus,
             "hosts": cluster.hosts,
             "gpus_per_host": cluster.gpus_per_host,
-            "kind": asked.device.kind,
-            "engine": asked.software.name,
-            "weights": asked.precision.weights,
-            "kv_cache": asked.precision.kv,
-            "network_gbps": asked.wish.network_gbps,
+            "kind": costs.device.kind,
+            "engine": costs.software.name,
+            "weights": precision.weights,
+            "kv_cache": precision.kv,
+            "network_gbps": costs.network_gbps,
             "placement": "disaggregated" if config.placement.kind == "disaggregated" else "colocated",
             "sampling_gpus": self.sampling,
             "learning_gpus": self.learning,
@@ -159,7 +161,8 @@ class Plan:
 
 def plan(asked: Question) -> Plan:
     """Plan a cluster. Raises EarlError when no engine fits, or learner and samplers cannot both have GPUs."""
-    learning, sampling = planned_shares(asked.cluster, asked.config.placement.kind != "disaggregated")
+    costs = asked.costs
+    learning, sampling = planned_shares(costs.cluster, costs.config.placement.kind != "disaggregated")
     sampled = rollout_cells(asked, sampling)
     _check_any_fits(asked, sampled)
     cells = sampled + training_cells(asked, learning)
@@ -172,7 +175,7 @@ def plan(asked: Question) -> Plan:
         choices=tuple(found),
         switches=tuple(switches(found)),
         map=tuple(speedups(sampled)),
-        steps=tuple(step(asked, context, cells, sampling) for context in asked.contexts),
+        steps=tuple(step(asked, context, sampling, learning) for context in asked.contexts),
     )
 
 
@@ -186,7 +189,7 @@ def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
         f"nearest that fits: --gpus {near}" if near else "choose a smaller model, narrower weights or shorter contexts"
     )
     raise EarlError(
-        f"{asked.model} fits in no layout of {asked.cluster.where}: TP {best.tp} comes nearest and needs "
+        f"{asked.model} fits in no layout of {asked.costs.cluster.where}: TP {best.tp} comes nearest and needs "
         f"{best.memory_bytes / GIB:.1f} GiB of each GPU at {best.context:,} tokens, of which the engine may take "
         f"{best.room_bytes / GIB:.1f}; {cure}"
     )
@@ -195,9 +198,9 @@ def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
 def nearest_fit(asked: Question) -> str | None:
     """The fewest GPUs on one host that hold the model and its shortest context: of the same kind, else of another."""
     kinds = sorted(devices().values(), key=lambda device: device.memory_bytes)
-    for device in [asked.device, *kinds]:
-        for tp in splits(asked.shape, LARGEST_HOST, replicated=True):
-            engine = replace(asked.engine(tp), device=device)
+    for device in [asked.costs.device, *kinds]:
+        for tp in splits(asked.costs.shape, LARGEST_HOST, replicated=True):
+            engine = replace(asked.costs.engine(tp), device=device)
             if engine.kv_tokens(fitted().values) >= asked.contexts[0]:
                 return f"{tp}x{device.kind}"
     return None

@@ -10,6 +10,8 @@ import pytest
 pytestmark = pytest.mark.cold
 
 LINE = ("plan", "connect4", "--model", "Qwen2.5-72B", "--gpus", "16x8xH100")
+CONTEXTS = [80, 1024, 2048, 4096, 8192, 16_384, 32_768]
+"""That of the recipe, and powers of two."""
 NOWHERE = ("plan", "--model", "Qwen2.5-7B", "--gpus", "8xH100")
 
 
@@ -31,7 +33,7 @@ def test_nothing_heavy_is_loaded(planned: dict) -> None:
 
 
 def test_every_cell_of_every_stage(planned: dict) -> None:
-    contexts, loads, tps = (1024, 2048, 4096, 8192, 16_384, 32_768), (8, 16, 32, 64, 128), (1, 2, 4, 8)
+    contexts, loads, tps = CONTEXTS, (8, 16, 32, 64, 128), (1, 2, 4, 8)
     assert set(rollout(planned)) == {(tp, load, context) for tp in tps for load in loads for context in contexts}
     for stage in ("experience", "update"):
         found = [(c["tp"], c["context"], c["responses"]) for c in planned["cells"] if c["stage"] == stage]
@@ -81,7 +83,7 @@ def test_a_step_and_its_cost(planned: dict, earl) -> None:
         hours = cost["gpu_hours_per_1000_episodes"]["value"]
         assert hours == pytest.approx(whole * 128 / 3600 * 1000 / 256, rel=1e-3)  # connect4 plays 256 episodes a step
         assert cost["cost_per_1000_episodes"] is None  # earl knows no prices
-    assert [step["context"] for step in planned["step"]] == [1024, 2048, 4096, 8192, 16_384, 32_768]
+    assert [step["context"] for step in planned["step"]] == CONTEXTS
     assert planned["dispatch"][0]["rows"] == 256
     paid = earl(*LINE, "--json", "--price", "2.5").json["cost"]
     for free, dear in zip(planned["cost"], paid, strict=True):
@@ -123,6 +125,15 @@ def test_the_share_of_memory_that_an_engine_takes(earl) -> None:
     assert rooms[0] < rooms[1] == rooms[2]
 
 
+def test_a_step_has_the_layouts_that_are_chosen(planned: dict) -> None:
+    updates = {one["context"]: (one["dp"], one["tp"]) for one in planned["choices"] if one["stage"] == "update"}
+    for step in planned["step"]:
+        for stage in ("experience", "update"):
+            assert (step["stages"][stage]["dp"], step["stages"][stage]["tp"]) == updates[step["context"]]
+        idle = 128 - step["stages"]["rollout"]["dp"] * step["stages"]["rollout"]["tp"]
+        assert bool(step["idle"]) == (idle > 0)
+
+
 def test_words_for_people(earl) -> None:
     said = earl(*LINE, "--tp", "4,8", "--price", "2")
     assert (said.code, said.err) == (0, "")
@@ -132,7 +143,8 @@ def test_words_for_people(earl) -> None:
         "Qwen2.5-72B on 16 hosts of 8 H100 = 128 GPUs, in turns",
         "all is predicted",
         "What TP 8 gains over TP 4, (TGS(8) - TGS(4)) / TGS(4), by responses",
-        "rollout, 32 responses: TP 4 up to",
+        "rollout, a copy given 32 responses: TP 4 up to",
+        "the recipe's 256 episodes, 80 to 32,768 tokens: rollout 16x8, experience and update 32x4",
         "GPU-hours of 1,000 episodes",
         "cost",
         "Dispatch of a step's rows, at 200 Gbit/s between hosts",
