@@ -200,7 +200,7 @@ def nearest_fit(asked: Question) -> str | None:
     kinds = sorted(devices().values(), key=lambda device: device.memory_bytes)
     for device in [asked.costs.device, *kinds]:
         for tp in splits(asked.costs.shape, LARGEST_HOST, replicated=True):
-            engine = replace(asked.costs.engine(tp), device=device)
-            if engine.kv_tokens(fitted().values) >= asked.contexts[0]:
+            engine = replace(asked.costs.engine(tp), device=device, measured=None)
+            if engine.kv_tokens(fitted(engine).values) >= asked.contexts[0]:
                 return f"{tp}x{device.kind}"
     return None

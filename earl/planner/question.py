@@ -130,7 +130,6 @@ class Question:
     responses: tuple[int, ...]
     tps: tuple[int, ...]
 
-
 def question(
     config: Config,
     model: str,

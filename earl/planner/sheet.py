@@ -6,9 +6,11 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 
 from earl.dispatch.predicted_cost import MIB
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
+from earl.parallel.throughput.step import uncalibrated
 from earl.planner.plan import Plan, Speedup, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
 
@@ -203,11 +205,26 @@ def head(plan: Plan) -> list[str]:
         f"{asked.model} on {hosts} {costs.device.kind} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
         f"rollout: {costs.software.name}, weights in {precision.weights}{kv}; {read}",
+        *_calibrated(costs),
         f"learner: {costs.dtype}, FSDP2 x TP; {costs.network_gbps:g} Gbit/s between hosts",
         f"{config.rollout.episodes:,} episodes a step, log-normal around half of the context, cut at the context",
         "context: the longest episode, for which there must be room; 80 %: holds the true value in four of five cases",
         "*: the choice; ×2: in two waves, as not all fit at once; OOM: out of memory; fit: tokens that one copy holds",
     ]
+
+
+def _calibrated(costs: CostModel) -> list[str]:
+    """What the rollout's intervals rest on, if it is not the tables alone."""
+    if costs.measured:
+        return [f"rollout: {costs.measured.text}"]
+    engine = costs.engine(1)
+    named = {
+        "version": f"this version of {costs.software.name}",
+        "device": engine.device.kind,
+        "precision": f"weights in {engine.precision.weights}",
+    }
+    new = [named[factor] for factor in uncalibrated(engine)]
+    return [f"rollout: never calibrated: {', '.join(new)}; intervals are wide, --measured narrows them"] if new else []
 
 
 def switch_lines(plan: Plan) -> list[str]:
