@@ -8,7 +8,7 @@ from typing import Any
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, devices
 from earl.parallel.layout import Stage, planned_shares, splits
-from earl.parallel.throughput.step import fitted
+from earl.parallel.throughput.step import fitted, uncalibrated
 from earl.planner.question import Question
 from earl.planner.stages import PlanCell, PredictedStep, rollout_cells, step, training_cells
 
@@ -135,6 +135,8 @@ class Plan:
         cluster, precision = costs.cluster, costs.engine(1).precision
         return {
             "predicted": True,
+            "uncalibrated": [] if asked.measured else uncalibrated(asked.engine(1)),
+            "recalibrated": asked.measured and asked.measured.text,
             "model": asked.model,
             "gpus": cluster.gpus,
             "hosts": cluster.hosts,
