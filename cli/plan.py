@@ -165,7 +165,9 @@ def questions(given: Options) -> list[Question]:
         return asked
     if len(asked) > 1:
         raise EarlError(f"--measured is of one cluster, --gpus names {len(asked)}; leave all but one out")
-    return [replace(asked[0], measured=recalibrated(read(given.measured, asked[0].engine)))]
+    costs = asked[0].costs
+    measured = recalibrated(read(given.measured, costs.engine))
+    return [replace(asked[0], costs=replace(costs, measured=measured))]
 
 
 def recipe(given: Options) -> Config:

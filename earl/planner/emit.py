@@ -5,9 +5,9 @@ from importlib.resources import files
 from math import ceil
 from typing import Any
 
+from earl.parallel.cost_model import CostModel
 from earl.parallel.layout import Layout
 from earl.planner.plan import Plan
-from earl.planner.question import Question
 from earl.planner.stages import PlanCell, PredictedStep
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -23,7 +23,7 @@ def emitted(plan: Plan, target: str) -> list[str]:
         if "rollout" in layouts and "update" in layouts:
             own, other = layouts["rollout"], layouts["update"]
             told = f"rollout {own.dp} x TP {own.tp}, update {other.dp} x TP {other.tp}"
-            values = _values(plan.asked, step, own, cells[step.context, other.dp, other.tp])
+            values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
             lines += [f"# context {step.context}: {told}"]
             lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
         else:
@@ -31,12 +31,13 @@ def emitted(plan: Plan, target: str) -> list[str]:
     return lines
 
 
-def _values(asked: Question, step: PredictedStep, rollout: Layout, update: PlanCell) -> dict[str, Any]:
-    engine, precision = asked.engine(rollout.tp), asked.precision
-    prompt, reply = asked.split(step.context)
+def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: PlanCell) -> dict[str, Any]:
+    engine = costs.engine(rollout.tp)
+    precision = engine.precision
+    prompt, reply = costs.split(step.context)
     megatron = f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={update.tp}"
     return {
-        **{"asked": asked, "step": step, "rollout": rollout, "update": update, "reply": reply},
+        **{"costs": costs, "step": step, "rollout": rollout, "update": update, "reply": reply},
         "prompt": f"data.max_prompt_length={prompt}" if prompt else "",
         "sequences": ceil(step.episodes / rollout.dp),
         "memory_share": engine.software.utilization if engine.utilization is None else engine.utilization,

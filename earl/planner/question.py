@@ -130,6 +130,7 @@ class Question:
     responses: tuple[int, ...]
     tps: tuple[int, ...]
 
+
 def question(
     config: Config,
     model: str,
