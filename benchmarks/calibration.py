@@ -378,7 +378,9 @@ def _left_out(rows: Sequence[ThroughputMeasurement], best: Calibration, key: Key
         guesses += [Guess(row, of(known, row)) for row in own]
         for alike in grouped(own, lambda row: tuple(row.engine.levels.values())).values():
             given += _given(alike, of(known, alike[0]))
-    return {**_judged(guesses, key), "with_three_rows": _judged(given, key)}
+    again = _judged(given, key)
+    del again["choice"]  # of other rows in every draw
+    return {**_judged(guesses, key), "with_three_rows": again}
 
 
 def _given(rows: Sequence[ThroughputMeasurement], prior: Coefficients) -> list[Guess]:
