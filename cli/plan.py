@@ -24,10 +24,9 @@ from earl.parallel.memory import ModelShape, catalogue, known, nearest
 from earl.parallel.selector.selector import expected_seconds, replayed
 from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
-from earl.planner.emit import emitted
 from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
-from earl.planner.sheet import Grid, comparison_grid, duration, layout_text, sheet
+from earl.planner.sheet import Grid, comparison_grid, duration, emitted, layout_text, sheet
 from earl.recipe import build, load_toml, override
 from earl.runs.store import Store
 

@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from earl.planner.emit import emitted
 from earl.planner.plan import plan
+from earl.planner.sheet import emitted
 from tests.planner.asked import asked
 
 PLANNED = plan(asked(tps="4,8", contexts="2048,32768"))
