@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-import earl.parallel.throughput
 from earl.benchmarks.repeats import grouped
 from earl.parallel.hardware import devices
 from earl.parallel.memory import catalogue
+from earl.parallel.throughput import step
 from earl.parallel.throughput.measured import posterior, updated
 from earl.parallel.throughput.rollout import (
     Vector,
@@ -44,21 +44,7 @@ from earl.parallel.throughput.rollout import (
     running,
     tokens_per_second,
 )
-from earl.parallel.throughput.step import (
-    FILE,
-    TENSORRT_LLM,
-    TRITON,
-    VLLM_0_5,
-    Calibration,
-    Coefficients,
-    Engine,
-    Precision,
-    StepLoad,
-    Values,
-    all_reduce_seconds,
-    fitted,
-    step_seconds,
-)
+from earl.parallel.throughput.step import Calibration, Coefficients, Engine, StepLoad, Values, fitted
 from earl.recipe import load_toml
 
 _STATED = load_toml(Path(__file__).with_name("priors.toml"))
@@ -67,11 +53,11 @@ PRIORS: dict[str, tuple[float, float]] = _STATED
 
 
 SOFTWARE = {
-    "trtllm-0.17": replace(TENSORRT_LLM, newer=False),
-    "trtllm-0.10": replace(TENSORRT_LLM, version="trtllm-0.10", newer=False),
-    "trtllm-0.14-online": replace(TRITON, newer=False),
-    "nim-1.8.0": replace(TRITON, version="nim-1.8.0", newer=False),
-    "lambda-vllm-0.5.4": VLLM_0_5,
+    "trtllm-0.17": replace(step.TENSORRT_LLM, newer=False),
+    "trtllm-0.10": replace(step.TENSORRT_LLM, version="trtllm-0.10", newer=False),
+    "trtllm-0.14-online": replace(step.TRITON, newer=False),
+    "nim-1.8.0": replace(step.TRITON, version="nim-1.8.0", newer=False),
+    "lambda-vllm-0.5.4": step.VLLM_0_5,
 }
 
 
@@ -91,16 +77,8 @@ class ThroughputMeasurement:
     chat: bool
 
     @property
-    def tp(self) -> int:
-        return self.engine.tp
-
-    @property
-    def mixture(self) -> bool:
-        return self.engine.shape.experts > 1
-
-    @property
-    def cell(self) -> tuple[object, ...]:
-        return self.source, self.model, self.gpu, self.engine.precision, self.workload, self.rate
+    def per_gpu(self) -> float:
+        return self.tokens_per_second / self.engine.tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +121,7 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def _engine(row: dict[str, str]) -> Engine:
-    precision = Precision(row["weight_dtype"], row["kv_dtype"])
+    precision = step.Precision(row["weight_dtype"], row["kv_dtype"])
     shape, device = catalogue()[row["model"]].shape, devices()[row["gpu"]]
     return Engine(shape, device, int(row["tp"]), precision, SOFTWARE[row["source"]])
 
@@ -252,7 +230,7 @@ def _arriving(row: ThroughputMeasurement, own: Values) -> float:
         return inf
     last = StepLoad(max(1.0, count / 2), load.prompt_tokens + load.reply_tokens / 2)
     tail = load.reply_tokens * (1 + own["chat_longest"] if row.chat else 2) / 2
-    seconds = load.responses / row.rate + tail * step_seconds(row.engine, last, own).total
+    seconds = load.responses / row.rate + tail * step.step_seconds(row.engine, last, own).total
     return load.responses * load.reply_tokens / seconds
 
 
@@ -269,9 +247,9 @@ def kernels(own: Values) -> dict[str, dict[str, Any]]:
             )
             heads = 2 * layer.head_dim * (layer.heads + layer.kv_heads)
             layer = replace(layer, parameters=layer.hidden * (heads + 3 * layer.intermediate))  # without embeddings
-            guess = step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
+            guess = step.step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
         else:
-            guess = all_reduce_seconds(engine, size, own)
+            guess = step.all_reduce_seconds(engine, size, own)
         ratios[row["op"]].append(1000 * guess / float(row["milliseconds"]))
     return {name: _summary(np.array(found) - 1) for name, found in ratios.items()}
 
@@ -286,7 +264,7 @@ NEAR = 0.03
 
 def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     """Judge the choice of TP by predictions, over cells with several TP. A regret is a share of tokens lost."""
-    cells = grouped(guessed, lambda row: row.cell).values()
+    cells = grouped(guessed, _cell).values()
     lost = np.array([_regret(cell, guessed) for cell in cells if len(cell) > 1])
     return {
         "cells": len(lost),
@@ -297,24 +275,27 @@ def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     }
 
 
+def _cell(row: ThroughputMeasurement) -> tuple[object, ...]:
+    return row.source, row.model, row.gpu, row.engine.precision, row.workload, row.rate
+
+
 def _regret(cell: Sequence[ThroughputMeasurement], guessed: Mapping[ThroughputMeasurement, float]) -> float:
-    taken = max(cell, key=lambda row: guessed[row] / row.tp)
-    return 1 - taken.tokens_per_second / taken.tp / max(row.tokens_per_second / row.tp for row in cell)
+    taken = max(cell, key=lambda row: guessed[row] / row.engine.tp)
+    return 1 - taken.per_gpu / max(row.per_gpu for row in cell)
 
 
-PATH = Path(earl.parallel.throughput.__file__).with_name(FILE)
-DIGITS = 5
+PATH = Path(step.__file__).with_name(step.FILE)
 
 
 def text(found: Calibration) -> str:
-    lines = [", ".join(f"{value:.{DIGITS}g}" for value in line) for line in found.covariance.tolist()]
+    lines = [", ".join(f"{value:.5g}" for value in line) for line in found.covariance.tolist()]
     covariance = "".join(f"    [{line}],\n" for line in lines)
     tables = {
-        name: {key: float(f"{value:.{DIGITS}g}") for key, value in own.items()}
+        name: {key: float(f"{value:.5g}") for key, value in own.items()}
         for name, own in (("values", found.values), ("deviations", found.deviations), ("variances", found.variances))
     }
     head = "# Made by `earl bench calibration --write`. The covariance is of logarithms: of values, then of deviations."
-    return f"{head}\nspread = {found.spread:.{DIGITS}g}\ncovariance = [\n{covariance}]\n\n{tomli_w.dumps(tables)}"
+    return f"{head}\nspread = {found.spread:.5g}\ncovariance = [\n{covariance}]\n\n{tomli_w.dumps(tables)}"
 
 
 CONTEXTS = (131_072, 32_768, 4096)
@@ -324,7 +305,7 @@ LEFT_OUT: dict[str, Key] = {
     "gpu": lambda row: row.gpu,
     "precision": lambda row: row.engine.levels["precision"],
     "model": lambda row: row.model,
-    "tp": lambda row: row.tp,
+    "tp": lambda row: row.engine.tp,
 }
 GIVEN = 3  # rows of an installation that it is recalibrated by
 DRAWS = 5  # of such rows
