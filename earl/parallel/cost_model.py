@@ -17,6 +17,7 @@ from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, Training, forward
 from earl.parallel.hardware import GIB, HOST, UNKNOWN_BYTES, ClusterSpec, Device
 from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_split
 from earl.parallel.memory import Estimate, Load, ModelShape, Sampling, SlotBytes, slot_bytes
+from earl.parallel.throughput.measured import Recalibration
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
 from earl.parallel.throughput.step import (
     CONTEXT_BYTES,
@@ -32,11 +33,12 @@ from earl.parallel.throughput.step import (
 )
 
 GIGABIT = 1e9 / 8  # bytes per second
-OWN = Software("earl", None, 1.0, False, 1 << 16, 1 << 14)
+OWN = Software("earl", None, True, 1.0, False, 1 << 16, 1 << 14)
 """earl's own sampler, as a kind of engine."""
+VALUES_AT_PEAK = ("memory", "kv", "compute", "narrow", "experts", "attention", "link", "passes", "host", "scale")
 HOST_VALUES = {
-    **dict.fromkeys(("memory", "kv", "compute_16", "compute_8", "experts", "attention", "link", "passes"), 1.0),
-    **dict.fromkeys(("heads", "tile", "all_reduce_large", "sequence", "reserve"), 0.0),
+    **dict.fromkeys(VALUES_AT_PEAK, 1.0),
+    **dict.fromkeys(("heads", "tile", "all_reduce_large", "sequence", "reserve", "logits"), 0.0),
     "all_reduce": 3e-4,  # of 256 bytes 0.27 ms, of 4 KiB 0.34 ms
     "layer": 2e-4,
     "step": 1e-3,
@@ -87,6 +89,8 @@ class CostModel:
     reply_tokens: int | None = None
     network_gbps: float = 200.0
     """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
+    measured: Recalibration | None = None
+    """Of the samplers, by a user's measurements; None: by the tables alone."""
     scale: dict[Stage, float] = field(default_factory=dict)
     """By stage, measured over predicted seconds; set by a run's first measurement."""
     filled: dict[Choice, float] = field(default_factory=dict)
@@ -109,7 +113,7 @@ class CostModel:
 
     @property
     def values(self) -> Values:
-        return _host_values() if self.on_host else fitted().values
+        return _host_values() if self.on_host else fitted(self.engine(1)).values
 
     @property
     def network_bandwidth(self) -> float:
@@ -141,7 +145,8 @@ class CostModel:
         precision = self.precision or Precision(kind)
         own = self.software is VLLM or "memory_share" in sampler.model_fields_set
         share = sampler.memory_share if own and self.software is not OWN else None
-        engine = Engine(self.shape, self.device, tp, precision, self.software, share)
+        known = self.measured.known if self.measured else None
+        engine = Engine(self.shape, self.device, tp, precision, self.software, share, known)
         if not self.on_host:
             return engine
         cache = sampler.cache_bytes or (GIB if self.software is VLLM else UNKNOWN_BYTES)
@@ -299,10 +304,11 @@ class CostModel:
 
     def _forward_seconds(self, way: Training, row_tokens: float) -> float:
         """An engine's prompt processing, the output layer for every token, and keys and values of other cp ranks."""
-        own, kind = self.values, "bf16" if way.float_bytes == 2 else "fp32"
+        kind = "bf16" if way.float_bytes == 2 else "fp32"
         engine = Engine(self.shape, self.device, way.tp, Precision(kind), OWN if self.on_host else VLLM)
+        own = _host_values() if self.on_host else fitted(engine).values
         batch = StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
-        speed = engine.precision.flops(self.device) * own["compute_16"]
+        speed = engine.precision.flops(self.device) * own["compute"]
         head = 2 * parts(self.shape).head * way.portion / way.tp / speed
         return (step_seconds(engine, batch, own).total + head) / SPEED + self._gathering_seconds(way, engine)
 

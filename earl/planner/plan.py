@@ -6,9 +6,11 @@ from itertools import groupby, pairwise, product
 from typing import Any
 
 from earl.errors import EarlError
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB, devices
 from earl.parallel.layout import Stage, planned_shares, splits
-from earl.parallel.throughput.step import fitted
+from earl.parallel.throughput.rollout import Workload, surely_faster
+from earl.parallel.throughput.step import fitted, uncalibrated
 from earl.planner.question import Question
 from earl.planner.stages import PlanCell, PredictedStep, rollout_cells, step, training_cells
 
@@ -30,7 +32,7 @@ class FastestLayout:
     ahead_percent: float | None = None
     """Over the fastest layout with another split; None: no other fits."""
     certain: bool = False
-    """Whether its 80 % interval lies above that of the other one; False: measure both before relying on it."""
+    """Whether it is ahead in four of five cases; False: measure both before relying on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,13 @@ class Switch:
     last: int
 
 
-def choices(cells: Iterable[PlanCell]) -> list[FastestLayout]:
+def choices(cells: Iterable[PlanCell], costs: CostModel | None = None) -> list[FastestLayout]:
     """One choice for each stage, number of responses and context, in the order of the cells."""
     groups: dict[tuple[Stage, int, int], list[PlanCell]] = {}
     for cell in cells:
         if cell.stage != "experience":  # the learner's ranks prepare it
             groups.setdefault((cell.stage, cell.responses or 0, cell.context), []).append(cell)
-    return [_choice(group) for group in groups.values()]
+    return [_choice(group, costs) for group in groups.values()]
 
 
 def switches(found: Iterable[FastestLayout]) -> list[Switch]:
@@ -58,14 +60,18 @@ def switches(found: Iterable[FastestLayout]) -> list[Switch]:
     return [Switch(run[0].stage, run[0].responses, run[0].tp, run[0].context, run[-1].context) for run in runs]
 
 
-def _choice(group: Sequence[PlanCell]) -> FastestLayout:
+def _choice(group: Sequence[PlanCell], costs: CostModel | None) -> FastestLayout:
     """Among equally fast layouts the smallest split wins."""
     fitting = [(cell.throughput, cell) for cell in group if cell.throughput]
     if not fitting:
         nearest = min(group, key=lambda cell: cell.memory_bytes / max(1, cell.room_bytes))
         return FastestLayout(nearest.stage, nearest.context, nearest.responses, nearest.verdict)
     (speed, best), *others = sorted(fitting, key=lambda one: (one[1].step_seconds or -one[0].value, one[1].tp))
-    rival = next((other for other, cell in others if cell.tp != best.tp), None)
+    rival, second = next(((other, cell) for other, cell in others if cell.tp != best.tp), (None, best))
+    certain = rival is None or speed.low > rival.high
+    if rival and costs and best.responses:
+        load = Workload(*costs.split(best.context), best.responses)
+        certain = surely_faster(costs.engine(best.tp), costs.engine(second.tp), load)
     return FastestLayout(
         stage=best.stage,
         context=best.context,
@@ -77,7 +83,7 @@ def _choice(group: Sequence[PlanCell]) -> FastestLayout:
         offload=best.offload,
         tokens_per_gpu_s=speed.value,
         ahead_percent=(speed.value / rival.value - 1) * 100 if rival else None,
-        certain=rival is None or speed.low > rival.high,
+        certain=certain,
     )
 
 
@@ -135,6 +141,8 @@ class Plan:
         cluster, precision = costs.cluster, costs.engine(1).precision
         return {
             "predicted": True,
+            "uncalibrated": [] if costs.measured else uncalibrated(costs.engine(1)),
+            "recalibrated": costs.measured and costs.measured.text,
             "model": asked.model,
             "gpus": cluster.gpus,
             "hosts": cluster.hosts,
@@ -166,7 +174,7 @@ def plan(asked: Question) -> Plan:
     sampled = rollout_cells(asked, sampling)
     _check_any_fits(asked, sampled)
     cells = sampled + training_cells(asked, learning)
-    found = choices(cells)
+    found = choices(cells, costs)
     return Plan(
         asked=asked,
         sampling=sampling,
@@ -200,7 +208,7 @@ def nearest_fit(asked: Question) -> str | None:
     kinds = sorted(devices().values(), key=lambda device: device.memory_bytes)
     for device in [asked.costs.device, *kinds]:
         for tp in splits(asked.costs.shape, LARGEST_HOST, replicated=True):
-            engine = replace(asked.costs.engine(tp), device=device)
-            if engine.kv_tokens(fitted().values) >= asked.contexts[0]:
+            engine = replace(asked.costs.engine(tp), device=device, measured=None)
+            if engine.kv_tokens(fitted(engine).values) >= asked.contexts[0]:
                 return f"{tp}x{device.kind}"
     return None

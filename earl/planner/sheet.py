@@ -1,14 +1,20 @@
-"""A plan in words, in reading order: the same in a terminal and on a page."""
+"""A plan in words, in reading order: the same in a terminal and on a page; and as flags of other programs."""
 
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import groupby, pairwise
+from math import ceil
 from operator import attrgetter
+from typing import Any
 
 from earl.dispatch.predicted_cost import MIB
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
+from earl.parallel.throughput.step import uncalibrated
 from earl.planner.plan import Plan, Speedup, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
 
@@ -203,11 +209,26 @@ def head(plan: Plan) -> list[str]:
         f"{asked.model} on {hosts} {costs.device.kind} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
         f"rollout: {costs.software.name}, weights in {precision.weights}{kv}; {read}",
+        *_calibrated(costs),
         f"learner: {costs.dtype}, FSDP2 x TP; {costs.network_gbps:g} Gbit/s between hosts",
         f"{config.rollout.episodes:,} episodes a step, log-normal around half of the context, cut at the context",
         "context: the longest episode, for which there must be room; 80 %: holds the true value in four of five cases",
         "*: the choice; ×2: in two waves, as not all fit at once; OOM: out of memory; fit: tokens that one copy holds",
     ]
+
+
+def _calibrated(costs: CostModel) -> list[str]:
+    """What the rollout's intervals rest on, if it is not the tables alone."""
+    if costs.measured:
+        return [f"rollout: {costs.measured.text}"]
+    engine = costs.engine(1)
+    named = {
+        "version": f"this version of {costs.software.name}",
+        "device": engine.device.kind,
+        "precision": f"weights in {engine.precision.weights}",
+    }
+    new = [named[factor] for factor in uncalibrated(engine)]
+    return [f"rollout: never calibrated: {', '.join(new)}; intervals are wide, --measured narrows them"] if new else []
 
 
 def switch_lines(plan: Plan) -> list[str]:
@@ -276,3 +297,46 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
         choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan)),
         step=(step_grid(plan.steps, price), *dispatched),
     )
+
+
+# The layouts of a step as flags of other programs, whose names are in emit.toml.
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def emitted(plan: Plan, target: str) -> list[str]:
+    """A comment and a line of flags for each context."""
+    flags = tomllib.loads(files("earl.planner").joinpath("emit.toml").read_text(encoding="utf-8"))[target]
+    cells = {(cell.context, cell.dp, cell.tp): cell for cell in plan.cells if cell.stage == "update"}
+    lines = []
+    for step in plan.steps:
+        layouts = {part.stage: part.layout for part in step.parts if part.layout}
+        if "rollout" in layouts and "update" in layouts:
+            own, other = layouts["rollout"], layouts["update"]
+            told = f"rollout {own.dp} x TP {own.tp}, update {other.dp} x TP {other.tp}"
+            values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
+            lines += [f"# context {step.context}: {told}"]
+            lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
+        else:
+            lines += [f"# context {step.context}: {step.verdict}"]
+    return lines
+
+
+def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: PlanCell) -> dict[str, Any]:
+    engine = costs.engine(rollout.tp)
+    precision = engine.precision
+    prompt, reply = costs.split(step.context)
+    megatron = f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={update.tp}"
+    return {
+        **{"costs": costs, "step": step, "rollout": rollout, "update": update, "reply": reply},
+        "prompt": f"data.max_prompt_length={prompt}" if prompt else "",
+        "sequences": ceil(step.episodes / rollout.dp),
+        "memory_share": engine.software.utilization if engine.utilization is None else engine.utilization,
+        "dtype": DTYPES.get(precision.weights, "auto"),
+        "quantization": "--quantization fp8" if precision.weights == "fp8" else "",
+        "kv_cache": "--kv-cache-dtype fp8" if precision.kv == "fp8" else "",
+        "strategy": ("megatron", "megatron") if update.tp > 1 else ("fsdp2", "fsdp_config"),
+        "megatron": megatron if update.tp > 1 else "",
+        "rows": max(1, (update.micro_batch_tokens or 0) // step.context),
+        "checkpointing": "full" if update.recompute else "none",
+    }

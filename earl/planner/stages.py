@@ -190,8 +190,8 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
     engine = asked.costs.engine(layout.tp)
     prompt, reply = asked.costs.split(context)
     found = rollout(engine, Workload(prompt, reply, responses))
-    held = engine.weight_bytes + engine.reserve_bytes(fitted().values)
-    room = max(0, held + engine.room_bytes(fitted().values))
+    held = engine.weight_bytes + engine.reserve_bytes(fitted(engine).values)
+    room = max(0, held + engine.room_bytes(fitted(engine).values))
     return PlanCell(
         stage="rollout",
         context=context,
@@ -210,7 +210,7 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
 
 def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
     """Why a load fits, and its cost in waves and memory."""
-    held = engine.weight_bytes + engine.reserve_bytes(fitted().values)
+    held = engine.weight_bytes + engine.reserve_bytes(fitted(engine).values)
     if not found.kv_tokens_capacity:
         alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
         return f"out of memory: {alone}, the engine may take {room / GIB:.1f}"

@@ -134,6 +134,38 @@ def test_a_step_has_the_layouts_that_are_chosen(planned: dict) -> None:
         assert bool(step["idle"]) == (idle > 0)
 
 
+def test_rows_of_ones_own_recalibrate_the_rollout(earl, tmp_path: Path) -> None:
+    """TP 8 measured at half of what the tables tell, at three loads: every speed falls, and is surer than before."""
+    line = (*LINE, "--contexts", "2048", "--tp", "4,8", "--responses", "8,32,128", "--json")
+    before = earl(*line).json
+    told = rollout(before)
+    rows = [f"8,2048,{load},{told[8, load, 2048]['tokens_per_gpu_s'] * 8 / 2}" for load in (8, 32, 128)]
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(["tp,context,concurrency,tokens_per_second", *rows]))
+    after = earl(*line, "--measured", own).json
+    assert (before["uncalibrated"], before["recalibrated"]) == (["version"], None)
+    assert (after["uncalibrated"], after["recalibrated"][:31]) == ([], "recalibrated by 3 measured rows")
+    for key, cell in rollout(after).items():
+        ranges = [one["tokens_per_gpu_s_low"] / one["tokens_per_gpu_s_high"] for one in (told[key], cell)]
+        assert ranges[0] < ranges[1]
+        assert cell["tokens_per_gpu_s"] < 0.8 * told[key]["tokens_per_gpu_s"]
+    assert "rollout: recalibrated by 3 measured rows: predictions" in earl(*line[:-1], "--measured", own).out
+    refused = earl(*line, "--measured", own, "--gpus", "8xH100")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--measured is of one cluster, --gpus names 2; leave all but one out" in refused.err
+    own.write_text("tp,context\n8,2048\n")
+    assert "row 1 has no 'concurrency'; it has to have tp,context" in earl(*line, "--measured", own).err
+
+
+def test_layouts_as_flags_of_other_programs(earl) -> None:
+    said = earl(*LINE, "--contexts", "2048", "--tp", "8", "--emit", "vllm")
+    assert (said.code, said.err) == (0, "")
+    comment, flags = said.out.splitlines()
+    assert comment.startswith("# context 2048: rollout 16 x TP 8, update")
+    assert flags.startswith("--tensor-parallel-size 8 --pipeline-parallel-size 1 --max-model-len 2048 --max-num-seqs ")
+    assert "Invalid value for '--emit'" in earl(*LINE, "--emit", "sglang").err
+
+
 def test_words_for_people(earl) -> None:
     said = earl(*LINE, "--tp", "4,8", "--price", "2")
     assert (said.code, said.err) == (0, "")

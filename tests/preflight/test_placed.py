@@ -99,7 +99,7 @@ def test_without_gpus_nothing_is_chosen() -> None:
     [
         ("2xH100", {}, ["the learner needs", "under dp 2 x tp 1", "one H100 has 79.6 GiB", "take 32 GPUs"]),
         ("16x8xH100", LONG_ROWS, ["learner.recompute to true"]),
-        ("16x8xH100", {"sampler": {"tp": 1}}, ["the sampler needs 138.2 GiB", "may take 67.7 GiB", "sampler.tp"]),
+        ("16x8xH100", {"sampler": {"tp": 1}}, ["the sampler needs 138.7 GiB", "may take 67.7 GiB", "sampler.tp"]),
         ("16x8xH100", {"placement": {"dp": 64, "tp": 4}}, ["= 256 GPUs", "has 128 H100 GPUs", "lower placement.dp"]),
         (
             "16x8xH100",
