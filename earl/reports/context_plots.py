@@ -146,7 +146,30 @@ def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest:
         return []
     bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
     style, label = {"dash": "dash", "shape": "hv"}, figures.label_of(runs, run, "limit")
-    return [figures.line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")]
+    staircase = figures.line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")
+    return [staircase, *(_events(runs[run], points) if len(runs) == 1 else [])]
+
+
+EVENTS = {
+    "limit": ("limit raised", "triangle-up"),
+    "forecast": ("warning", "diamond"),
+    "layout": ("layout changed", "square"),
+    "out_of_memory": ("out of memory", "x"),
+}
+"""Label and symbol on the line of the limit, by kind of event."""
+
+
+def _events(data: RunData, limits: Points) -> list[dict[str, Any]]:
+    traces = []
+    for kind, (label, symbol) in EVENTS.items():
+        events = [event for event in data.numbers.events if event.kind == kind]
+        heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
+        points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
+        marker = {"size": 9, "symbol": symbol, "color": figures.ORANGE}
+        style = {"mode": "markers", "marker": marker, "hovertemplate": "%{text}", "meta": figures.AGAIN}
+        told = [figures.plain(event.message) for event in events]
+        traces.append({**figures.line(label, points, figures.ORANGE, **style), "text": told})
+    return [trace for trace in traces if trace["text"]]
 
 
 AUTHORS = {

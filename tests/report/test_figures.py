@@ -67,6 +67,8 @@ def test_context_has_bands_and_the_limit_as_a_staircase(runs: Any) -> None:
     # recorded from step 11 on: 120, from step 30 on 150
     assert list(zip(drawn["limit"]["x"], drawn["limit"]["y"], strict=True)) == [(11, 120), (30, 150), (60, 150)]
     assert drawn["limit"]["line"]["shape"] == "hv"
+    raised = next(trace for trace in window["data"] if trace["name"] == "limit raised")
+    assert (raised["x"], raised["y"], raised["text"]) == ([30], [150], ["raised the limit from 120 to 150"])
     turn = spec(context_plots.context_figures([gather(runs.run(name="b"))]), "context-turn")
     assert "limit" not in traces(turn)
 
