@@ -166,7 +166,7 @@ def _events(data: RunData, limits: Points) -> list[dict[str, Any]]:
         heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
         points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
         marker = {"size": 9, "symbol": symbol, "color": figures.ORANGE}
-        style = {"mode": "markers", "marker": marker, "hovertemplate": "%{text}", "meta": figures.AGAIN}
+        style: dict[str, Any] = {"mode": "markers", "marker": marker, "hovertemplate": "%{text}", "meta": figures.AGAIN}
         told = [figures.plain(event.message) for event in events]
         traces.append({**figures.line(label, points, figures.ORANGE, **style), "text": told})
     return [trace for trace in traces if trace["text"]]
