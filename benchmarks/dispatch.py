@@ -5,7 +5,7 @@ every case ─▶ controller and direct transfer, alternating ─▶ compared wi
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from earl.benchmarks.transfers import (
 )
 from earl.dispatch.plan import plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
-from earl.dispatch.transports.base import Pace
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.rehearsal.plan import bits_per_second, check_network
@@ -153,7 +152,6 @@ def row(
     firsts = [places.index(host) for host in sorted(set(places))]  # all processes of a host read the same counter
     copied = made.hosts[made.pieces.origin] != made.hosts[made.pieces.destination]
     ideal = moved.bound * 8 / bits if shaped else None
-    auto = _chosen(every)
     return {
         "hosts": len(set(places)),
         "rate_mbit": bits / 1e6,
@@ -175,8 +173,6 @@ def row(
         "planned_bytes": moved.across,
         "crossed_bytes": int(np.median(_of(timings[directly[0]], "left_bytes")[firsts].sum(0))),
         "copies_bytes": int(made.bytes[copied].sum()),
-        "auto": auto,
-        "auto_loss": seconds[auto]["median"] / min(own["median"] for own in seconds.values()) - 1,
         "same": all(len({one.checksum for repeats in own.values() for one in repeats}) == 1 for own in measured),
     }
 
@@ -184,12 +180,3 @@ def row(
 def _of(timings: Sequence[Sequence[TransferTiming]], field: str) -> NDArray[np.float64]:
     """[P, R], by process and repeat; None is NaN."""
     return np.array([[getattr(one, field) for one in repeats] for repeats in timings], np.float64)
-
-
-def _chosen(seconds: Mapping[str, NDArray[np.float64]]) -> str:
-    """The transport that `auto` would use after these repeats."""
-    pace = Pace(*seconds)
-    for repeat in zip(*seconds.values(), strict=False):
-        for way, took in zip(seconds, repeat, strict=True):
-            pace.took(way, float(took))
-    return pace.chosen or min(pace.medians, key=lambda way: pace.medians[way])

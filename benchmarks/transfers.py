@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 
 from earl.benchmarks.repeats import in_turns
-from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan
 from earl.dispatch.rows import COLUMNS, Shard, Spread, balance, columns, empty, spread, token_bytes
-from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.base import Transport, execute
 from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.errors import EarlError

@@ -1,4 +1,4 @@
-"""The transports of rows in a run, measured with a run's actors: by objects, by peers, and by `auto`.
+"""The transports of rows in a run, measured with a run's actors: by objects and by peers.
 
 workers with random rows ─▶ RowDispatcher ─▶ learner ranks        every transport in turn
 """
@@ -18,7 +18,6 @@ from earl.benchmarks.layouts import batch
 from earl.benchmarks.repeats import in_turns, interval
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
-from earl.dispatch.transports.base import TRIALS
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup
@@ -34,9 +33,8 @@ from earl.placement.ray.row_exchange import RowDispatcher
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
-WAYS: tuple[Literal["objects", "peers", "auto"], ...] = ("objects", "peers", "auto")
-WARM = 2 * TRIALS
-"""Dispatches before the measured ones, in which `auto` tries both transports."""
+WAYS: tuple[Literal["objects", "peers"], ...] = ("objects", "peers")
+WARM = 3  # dispatches before the measured ones: the first makes connections and touches new memory
 
 
 class MadeUpWorker(EpisodePlayer):
@@ -81,23 +79,14 @@ class Bench:
         filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
 
-        def dispatched(way: str, _: int) -> tuple[float, float]:
-            """Seconds, and whether peers were taken."""
+        def dispatched(way: str, _: int) -> float:
             began = time.perf_counter()
             self._learners[way].take(table, seed=7, minibatches=1)
-            return time.perf_counter() - began, self._learners[way].costs["dispatch/peers"]
+            return time.perf_counter() - began
 
         seconds = in_turns({way: partial(dispatched, way) for way in WAYS}, repeats, WARM)
-        told = {way: interval([took for took, _ in own]) for way, own in seconds.items()}
-        fastest = min(told["objects"]["median"], told["peers"]["median"])
-        chosen = "peers" if np.mean([peers for _, peers in seconds["auto"]]) > 0.5 else "objects"
-        return {
-            "tokens": tokens,
-            "bytes": self._learners["auto"].costs["dispatch/bytes"],
-            **told,
-            "auto_takes": chosen,
-            "auto_loss": told[chosen]["median"] / fastest - 1,
-        }
+        told = {way: interval(own) for way, own in seconds.items()}
+        return {"tokens": tokens, "bytes": self._learners["peers"].costs["dispatch/bytes"], **told}
 
 
 def _actor(kind: type) -> Any:

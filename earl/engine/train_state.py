@@ -53,6 +53,10 @@ class TrainState:
         self._frozen_named: dict[str, nn.Parameter] = {}
         self.steps = 0
 
+    @property
+    def adapted(self) -> bool:
+        return bool(self._config.lora_rank)
+
     def reference(self) -> Scorer:
         """The model as it was at the first call."""
         if self.frozen is None:
@@ -83,7 +87,7 @@ class TrainState:
                 continue
             box, shape = self._ranks.box(name, tensor)
             if factors(name):
-                own = self._merged(name, tensors, adapted=True)[box.slices].clone()
+                own = self._merged(name, tensors, adapted=True)[box.slices].to("cpu", copy=True)
             else:
                 own = self._ranks.local(tensor)
             parts[plain(name)] = TensorPart(own if own.shape == box.shape else own[box.slices], box, shape)

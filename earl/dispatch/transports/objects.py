@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import offsets_of
-from earl.dispatch.execute import keep
 from earl.dispatch.plan import Pieces, TransferPlan
 from earl.dispatch.rows import Numbers, Shard, empty
 from earl.dispatch.transports.base import (
@@ -22,6 +21,7 @@ from earl.dispatch.transports.base import (
     Late,
     ProcessLost,
     intact,
+    keep,
     pack,
     seal,
     unpack,

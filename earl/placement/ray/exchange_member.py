@@ -9,10 +9,9 @@ import ray
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
-from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
-from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.base import Transport, execute
 from earl.dispatch.transports.rendezvous import Rendezvous, fresh, opened, reached
 from earl.engine.learner import RowShare, minibatches, order_of
 from earl.errors import EarlError

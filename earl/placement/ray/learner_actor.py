@@ -21,50 +21,44 @@ from earl.engine.sampler import Probe, probe_rows, probe_tokens
 from earl.placement.ray.actor_setup import Alive, Lines, begun, joined, losing_others, sharded_learner, stage
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest, traffic
 from earl.placement.ray.reshard import Carried, Given, give
-from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, described, offer
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, manifest_of
 from earl.recipe import build
 
 
 class WeightServer(Alive):
-    """An actor that holds a part of the learner's weights, and serves it to samplers."""
+    """An actor that holds a part of the learner's weights, and serves it to samplers while the learner waits."""
 
     _learner: Learner
     _rank: int
     _coarse: bool  # whether it computes in bfloat16
-    _drawn: bool  # whether samplers draw weights bucket by bucket, while the learner waits
 
     @stage("weights")
-    def weights(self, readers: int, checksums: bool) -> tuple[list[Any] | None, WeightManifest, Probe]:
-        """References to this rank's part of the weights by bucket, their manifest, and a probe. Without references
-        (None), readers draw the weights bucket by bucket while the rank waits. readers: processes that load them.
-        checksums: whether these verify what they load."""
-        held = self._learner.state.held()
+    def weights(self, readers: int, checksums: bool) -> tuple[WeightManifest, Probe]:
+        """Serve the present weights to `readers` processes; returns their manifest, and a probe. checksums: whether
+        readers verify what they load."""
+        state, held = self._learner.state, self._learner.state.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
-        probe, known = Probe(tokens, logprobs[1:].tolist(), self._coarse), described(held)
-        if self._drawn:
-            self._stock = BucketStore(self._learner.state.held, self._rank, known, readers, checksums)
-            self._lockstep = BucketBarrier(readers)
-            return None, known, probe
-        return offer(held, self._rank, checksums=checksums), known, probe
+        manifest = manifest_of(held)
+        # Adapters are merged by all ranks together, so only now; other tensors may move to host memory meanwhile.
+        source = (lambda: held) if state.adapted else state.held
+        self._buckets = BucketStore(source, self._rank, manifest, readers, checksums)
+        self._barrier = BucketBarrier(readers)
+        return manifest, Probe(tokens, logprobs[1:].tolist(), self._coarse)
 
     def come(self, reader: str, bucket: int) -> bool:
         """Whether a reader may have a bucket now; called on the first rank."""
-        return self._lockstep.come(reader, bucket)
+        return self._barrier.come(reader, bucket)
 
     @stage("weights")
     def bucket(self, number: int, again: bool = False) -> list[Any]:
-        """A reference to a bucket of the current weights, repacked or not; None where this rank gives nothing."""
-        return [self._stock.bucket(number, again)]
+        """A reference to a bucket of the present weights, packed anew if `again`; None where this rank gives
+        nothing."""
+        return [self._buckets.bucket(number, again)]
 
-    def leave_stock(self, reader: str) -> None:
-        self._lockstep.leave(reader)
-        self._stock.leave()
-
-    @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
-    def again(self, references: list[Any]) -> list[Any]:
-        """A second object with the content of this rank's store, made while the actor computes."""
-        return [ray.put(ray.get(reference).copy()) for reference in references]
+    def leave_barrier(self, reader: str) -> None:
+        self._barrier.leave(reader)
+        self._buckets.leave()
 
 
 class LearnerActor(ExchangeMember, WeightServer):
@@ -81,8 +75,6 @@ class LearnerActor(ExchangeMember, WeightServer):
         config = build(recipe)
         self._coarse = config.learner.dtype == "bfloat16"
         self._rank = rank
-        # All ranks merge adapters together, and asynchronous rollout loads while the learner learns.
-        self._drawn = not config.learner.lora_rank and not config.placement.max_staleness
         with Lines() as self._lines:
             mesh = joined(config, rank, meeting, self._meets)
         self._budget = self._budget or begun(config, f"learner rank {rank}")
@@ -93,7 +85,7 @@ class LearnerActor(ExchangeMember, WeightServer):
     def leave(self) -> Given:
         """Leave the other ranks, and give this rank's part of the learner's state; needs no other rank."""
         given = give(self._learner.state.carried(), self._learner.state.steps - self._sound)
-        for held in ("_learner", "_stock", "_lockstep", "_rows", "_part", "_batch", "_corrected"):
+        for held in ("_learner", "_buckets", "_barrier", "_rows", "_part", "_batch", "_corrected"):
             self.__dict__.pop(held, None)
         if distributed.is_initialized():
             distributed.destroy_process_group()

@@ -20,8 +20,8 @@ from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
 from earl.placement.ray.exchange_member import EpisodeTable
 from earl.placement.ray.reshard import Given
-from earl.placement.ray.row_exchange import RowDispatcher
-from earl.placement.ray.weight_sync import WeightOffer
+from earl.placement.ray.row_exchange import RowDispatcher, hosts_of
+from earl.placement.ray.weight_sync import WeightSource, sync_metrics
 from earl.placement.rollout_backend import most
 
 
@@ -89,15 +89,13 @@ class LearnerGroup:
         order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
         return whole.select(order), ranked.select(order).reference
 
-    def weights(self) -> tuple[WeightOffer, Probe]:
+    def weights(self) -> tuple[WeightSource, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        checksums = self._dispatcher.settings.checksums
-        answers = self._all("weights", "weights", len(self._dispatcher.workers.loading.crew), checksums)
-        references, described, probe = answers[0]
-        self.given = self._dispatcher.given(described)
-        actors = tuple(member.actor for member in self._crew.members)
-        offered = None if references is None else tuple(tuple(own) for own, _, _ in answers)
-        return WeightOffer(described, offered, actors, checksums), probe
+        loading, checksums = self._dispatcher.workers.loading, self._dispatcher.settings.checksums
+        manifest, probe = self._all("weights", "weights", len(loading.crew), checksums)[0]
+        hosts, ranks = hosts_of([*self._crew.members, *loading.members]).tolist(), len(self._crew)
+        self.given = sync_metrics(manifest, tuple(hosts[:ranks]), tuple(hosts[ranks:]))
+        return WeightSource(manifest, tuple(member.actor for member in self._crew.members), checksums), probe
 
     def snapshot(self) -> Callable[[Path], None]:
         """Let every rank copy its part; the result lets every rank write it, while they go on."""

@@ -36,7 +36,7 @@ from earl.placement.ray.actor_setup import (
 )
 from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import WeightOffer
+from earl.placement.ray.weight_sync import WeightReader, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.invented import Invention, rows_of, sample
@@ -148,13 +148,13 @@ class RolloutActor(EpisodePlayer):
         self._holdings = EpisodeStore(config.context.learn_truncated)
 
     @stage("weights", alone=True)
-    def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
+    def load(self, weights: WeightSource, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
-        taken = weights.taken()
-        self._fragment.sampler.load(taken, version, probe)
+        reader = WeightReader(weights)
+        self._fragment.sampler.load(reader, version, probe)
         self._holdings.drop(version)
-        return taken.damaged
+        return reader.damaged
 
     def rest(self) -> None:
         self._fragment.sampler.sleep()

@@ -10,6 +10,7 @@ from typing import Any
 
 from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
+from earl.engine.sampler import StaleWeights
 from earl.engine.split import Meeting
 from earl.errors import EarlError
 from earl.evaluation import Match
@@ -150,7 +151,10 @@ class Team:
             self._meetings |= answers.results
             left -= self.replace("start", answers.lost)
         for step in (self._set_up, *map(self._by_copy, self._told.values())):
-            left -= self.replace("start", self.crew.ask("start", step, sorted(left)).lost)
+            try:
+                left -= self.replace("start", self.crew.ask("start", step, sorted(left)).lost)
+            except StaleWeights as error:  # the learner has begun to update them
+                raise WorkerLost(f"the weights of a lost process are gone: {error}") from error
         self._unready -= {*numbers}
 
     def _set_up(self, actor: Any, number: int) -> Any:

@@ -4,9 +4,8 @@ Workers count their rows; the driver balances them and makes a manifest. Rows th
 (workers offer, ranks take) or by peers: workers and ranks exchange directly in one group.
 """
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import ray
 
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
-from earl.dispatch.transports.base import Corrupted, Pace
+from earl.dispatch.transports.base import Corrupted
 from earl.dispatch.transports.objects import references_for
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -23,7 +22,6 @@ from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, ask_all, method
 from earl.placement.ray.exchange_member import CallResult, EpisodeTable, Manifest, shares
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.weight_sync import WeightManifest, given
 
 STAGE = "dispatch"
 TRIES = 3
@@ -52,7 +50,6 @@ class RowDispatcher:
     settings: PlacementConfig
     keeper: ActorOwner
     _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
-    _pace: Pace = field(default_factory=lambda: Pace("objects", "peers"))
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
         """Send all rows of a step; returns the costs by metric name. seed, minibatches: of the update. Raises
@@ -67,30 +64,15 @@ class RowDispatcher:
                 fault = error
         raise WorkerLost(f"{fault}; this was tried {TRIES} times")
 
-    def given(self, described: WeightManifest) -> Mapping[str, float]:
-        """Costs of the weight sync to all samplers; see `weight_sync.given`."""
-        hosts = hosts_of([*self.ranks.members, *self.workers.loading.members]).tolist()
-        return given(described, tuple(hosts[: len(self.ranks)]), tuple(hosts[len(self.ranks) :]))
-
     def _sent(self, manifest: Manifest, attempt: int) -> Mapping[str, float]:
-        way: str = self.settings.transport
-        if auto := way == "auto":
-            way = "objects" if attempt else self._pace.pick()
-        if way == "peers":
+        """By peers unless the recipe says otherwise; `auto` falls back to objects."""
+        kind = self.settings.transport
+        by_peers = kind == "peers" or (kind == "auto" and not attempt)
+        if by_peers:
             self._join(manifest.hosts)
         known = ray.put(manifest)
-        began = time.perf_counter()
-        costs = self._by_peers(known) if way == "peers" else self._by_objects(manifest, known)
-        if auto and not attempt:
-            self._took(way, time.perf_counter() - began)
-        return {**costs, "dispatch/peers": float(way == "peers")}
-
-    def _took(self, way: str, seconds: float) -> None:
-        before = self._pace.chosen
-        self._pace.took(way, seconds)
-        if self._pace.chosen != before:
-            told = ", ".join(f"by {way} {took * 1e3:.1f} ms" for way, took in self._pace.medians.items())
-            self.keeper.note("dispatch", f"rows go by {self._pace.chosen}: {told} in the median")
+        costs = self._by_peers(known) if by_peers else self._by_objects(manifest, known)
+        return {**costs, "dispatch/peers": float(by_peers)}
 
     def _by_objects(self, manifest: Manifest, known: Any) -> Mapping[str, float]:
         checksums, first = self.settings.checksums, self.layout.size

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from earl.benchmarks.transfers import LOGPROBS, TransferCase, run, shaped
-from earl.dispatch.execute import execute
 from earl.dispatch.rows import empty
+from earl.dispatch.transports.base import execute
 from earl.errors import EarlError
 from earl.rehearsal.plan import check_network
 
