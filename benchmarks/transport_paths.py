@@ -21,14 +21,12 @@ from earl.dispatch.rows import Work
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup
-from earl.placement.ray.connection import connected
-from earl.placement.ray.exchange_member import LEARNED, EpisodeTable
-from earl.placement.ray.learner_actor import LearnerActor
-from earl.placement.ray.learner_group import LearnerGroup
+from earl.placement.ray.coordinator import connected
+from earl.placement.ray.learner import LearnerActor, LearnerGroup
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.rollout_actor import EpisodePlayer
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.row_exchange import RowDispatcher
+from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, RowDispatcher
 
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""

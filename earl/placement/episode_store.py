@@ -37,11 +37,8 @@ class RowTable:
     @classmethod
     def of(cls, rows: Rows, order: Sequence[int] | NDArray[np.int64]) -> Self:
         """Count the tokens and turns of rows. Every row has at least one turn."""
-        starts = rows.offsets[:-1]
-        marked = (rows.mask, rows.value_mask)
-        counts = [np.add.reduceat(own, starts, dtype=np.int32) if len(starts) else starts for own in marked]
-        columns = (rows.lengths, *counts, np.asarray(order, np.int32))
-        return cls(*(column.astype(np.int32) for column in columns))
+        columns = (rows.lengths, rows.per_row(rows.mask), rows.per_row(rows.value_mask), order)
+        return cls(*(np.asarray(column, np.int32) for column in columns))
 
 
 class EpisodeStore:

@@ -34,8 +34,7 @@ from earl.trajectory import Task
 def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
     """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
     agent = config.agent
-    own = agent.model_dump(exclude_none=True, exclude={"chat_template_kwargs", "system_prompt", "examples"})
-    rules = Rules(**own, context_limit=limit or config.context.first_limit)
+    rules = Rules(**agent.model_dump(), context_limit=limit or config.context.first_limit)
     examples = [example.model_dump() for example in agent.examples]
     chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
     worlds = {
@@ -91,7 +90,7 @@ class RolloutFragment:
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
-    return world.changed(lambda own: replace(own, rules=replace(own.rules, context_limit=tokens)))
+    return world.changed(lambda own: replace(own, rules=own.rules.model_copy(update={"context_limit": tokens})))
 
 
 def _in_sight(world: EpisodeFactory, teacher: str) -> EpisodeFactory:

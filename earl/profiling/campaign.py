@@ -28,8 +28,7 @@ from earl.parallel.selector.selector import Costs
 from earl.placement.backend import Backend, on_cluster
 from earl.placement.costs import PlacedCosts, candidates
 from earl.placement.peers import WorkerLost
-from earl.placement.pipeline import StepPipeline
-from earl.placement.rollout_backend import StoredTrajectories
+from earl.placement.pipeline import StepPipeline, StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
 from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
@@ -253,14 +252,13 @@ class _Trials:
         """Dispatch, experience preparation and update of rows, as in a step."""
         stages, config, seed = self._stages, self._config.algorithm, self._config.run.seed
         own = self._config.learner
-        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed)
+        correction = config.correction, config.correction_cap
+        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed, *correction)
         taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
         if stages.algorithm.needs_values:
             stages.learner.turn_values(taken)
         draws = np.random.default_rng(seed).standard_normal(rows.num_turns).astype(np.float32)
         batch = stages.learner.complete(taken, draws, draws, reference=bool(config.kl))
-        if config.correction != "none":
-            batch, _ = stages.learner.corrected(batch, config.correction, config.correction_cap)
         stages.learner.update(batch, stages.algorithm, update)
 
 

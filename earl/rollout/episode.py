@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
+from earl.config import AgentConfig
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import boundary
 from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy, PastTurn, Told
@@ -54,6 +55,7 @@ class Transcript:
         return tokens, authors, np.array(self.logprobs, np.float32), versions
 
 
+SUMMARY_TOKENS = 64  # of one summary, unless the recipe says otherwise
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
 LEAST_LONGEST, TOKEN_CHARACTERS = 4096, 16
@@ -61,20 +63,10 @@ LEAST_LONGEST, TOKEN_CHARACTERS = 4096, 16
 context limit. A longer text cannot fit, and is refused before it is tokenised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How the agent plays, from the recipe's [agent] and [context] sections."""
+class Rules(AgentConfig):
+    """How the agent plays: the recipe's [agent], under the present context limit."""
 
-    history: str = "full"  # `full`, `last_turns:K`, `board_only` or `summary:K`; see history.py
-    retries: int = 0  # invalid replies allowed before the episode is forfeited
-    thinking: bool = False
-    parser: str = "exact"  # where in a reply the action stands; see parser.py
-    instructions: bool = False
-    max_turns: int | None = None  # replies per episode; None: the environment's own bound plus the retries
-    max_turn_tokens: int = 8
-    summary_tokens: int = 64  # of one summary, under a history policy with summaries
     context_limit: int = 256  # tokens of the longest context, the reply included
-    forfeit_reward: float = -1.0
 
 
 class Episode:
@@ -133,7 +125,7 @@ class Episode:
     @property
     def reply_tokens(self) -> int:
         """Token limit of the reply to this prompt, if the context has room for it."""
-        return self.rules.summary_tokens if self.summarising else self.rules.max_turn_tokens
+        return self.rules.summary_tokens or SUMMARY_TOKENS if self.summarising else self.rules.max_turn_tokens
 
     def prompt(self) -> Prompt:
         context = self.transcript.tokens[self._context_start :] if self._context_start else self.transcript.tokens

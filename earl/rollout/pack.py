@@ -51,13 +51,6 @@ def complete(
     )
 
 
-def turn_values(rows: Rows, values: NDArray[np.float32], num_turns: int) -> NDArray[np.float32]:
-    """Select per-token values [T] at each turn's prompt end: [K]."""
-    result = np.zeros(num_turns, np.float32)
-    result[rows.turns[rows.value_mask]] = values[rows.value_mask]
-    return result
-
-
 def num_rows(trajectory: Trajectory) -> int:
     return len(contexts(trajectory))
 

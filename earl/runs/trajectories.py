@@ -242,19 +242,19 @@ def _split(column: Any) -> list[Any]:
     return [items[start:end] for start, end in pairwise(bounds.tolist())]
 
 
-def to_bytes(groups: Sequence[Group], step: int) -> bytes:
+def to_bytes(groups: Sequence[Group]) -> bytes:
     """The groups as an Arrow IPC stream, for another process, without pickle."""
-    table, sink = to_table(groups, step), pa.BufferOutputStream()
+    table, sink = to_table(groups, 0), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def from_bytes(data: bytes) -> tuple[int, list[Group]]:
+def from_bytes(data: bytes) -> list[Group]:
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all()
     table.validate(full=True)  # a stream's offsets are not validated elsewhere
-    return int(table.schema.metadata[b"earl.step"]), from_table(table)
+    return from_table(table)
 
 
 def path_of(folder: Path, step: int) -> Path:

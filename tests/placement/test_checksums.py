@@ -8,10 +8,9 @@ from earl.parallel.layout import Layout
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.ray.actor_group import CallResults, Member
-from earl.placement.ray.exchange_member import LEARNED
-from earl.placement.ray.learner_actor import LearnerActor
+from earl.placement.ray.learner import LearnerActor
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.row_exchange import RowDispatcher
+from earl.placement.ray.row_exchange import LEARNED, RowDispatcher
 from tests.placement.test_dispatch import held
 
 

@@ -22,9 +22,9 @@ from earl.placement.embedded import embedded
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.peers import Peers
 from earl.placement.ray.actor_group import CallResults
-from earl.placement.ray.exchange_member import LEARNED, EpisodeTable, Manifest, shares
 from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
+from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, Manifest, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw

@@ -16,7 +16,7 @@ from earl.engine.sharding.tensor_parallel import split
 from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
-from earl.placement.ray.learner_actor import WeightServer
+from earl.placement.ray.learner import WeightServer
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
 

@@ -9,8 +9,8 @@ import torch
 from earl.config import ModelConfig
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
-from earl.placement.ray.connection import connected
-from earl.placement.ray.learner_actor import WeightServer
+from earl.placement.ray.coordinator import connected
+from earl.placement.ray.learner import WeightServer
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
 from tests.placement.test_offer import held

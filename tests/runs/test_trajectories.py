@@ -82,8 +82,7 @@ def bits(groups: list[Group]) -> list[object]:
 @given(groups=GROUPS, step=st.integers(0, 2**40))
 def test_round_trip_to_the_bit(groups: list[Group], step: int) -> None:
     assert bits(from_table(to_table(groups, step))) == bits(groups)
-    back_step, back = from_bytes(to_bytes(groups, step))
-    assert (back_step, bits(back)) == (step, bits(groups))
+    assert bits(from_bytes(to_bytes(groups))) == bits(groups)
 
 
 @settings(max_examples=25)

@@ -22,9 +22,9 @@ from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import CallResults
-from earl.placement.ray.exchange_member import Manifest
 from earl.placement.ray.rollout_actor import ContinuousActor
 from earl.placement.ray.rollout_workers import AheadWorkers
+from earl.placement.ray.row_exchange import Manifest
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest

@@ -21,7 +21,6 @@ from earl.config import Config
 from earl.errors import OutOfMemory
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.memory_budget import of_memory
-from earl.placement.ray.reshard import Given
 
 # Heartbeats.
 
@@ -287,8 +286,9 @@ class ActorOwner(Protocol):
     def keep(self, config: Config) -> None:
         """Actors that are started later follow this recipe."""
 
-    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Ranks that have left each other join under another layout. Raises WorkerLost when one is gone."""
+    def join_ranks(self, given: Sequence[Any]) -> None:
+        """Ranks that have left each other join under the kept layout, with the state that each gave. Raises WorkerLost
+        when one is gone."""
 
     def failed(self, message: str) -> None:
         """A process was lost. Raises EarlError when there were too many losses."""

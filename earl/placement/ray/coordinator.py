@@ -1,12 +1,20 @@
-"""A run on a Ray cluster: reserves its devices, starts its actors, and handles their failures."""
+"""A run on a Ray cluster: connects to it, reserves devices, starts actors, and handles their failures."""
 
+import logging
+import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
+from ray._private import worker as ray_worker
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -15,21 +23,73 @@ from earl.dispatch.rows import work_of
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
 from earl.engine.split import Meeting
-from earl.errors import EarlError
+from earl.errors import LONGEST_MESSAGE, EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
 from earl.placement.ray.actor_setup import model_of
-from earl.placement.ray.connection import connected
-from earl.placement.ray.learner_actor import LearnerActor
-from earl.placement.ray.learner_group import LearnerGroup, rows_of
+from earl.placement.ray.learner import Given, LearnerActor, LearnerGroup, rows_of
 from earl.placement.ray.placement_spec import policy_of, slots_of
-from earl.placement.ray.reshard import Given
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, Team
 from earl.placement.ray.row_exchange import RowDispatcher
+from earl.rehearsal.owner import session_folder
 from earl.runs import checkpoint
+
+PROMPT = {"free_objects_batch_size": 1}
+"""Ray frees unreferenced objects at once, not once a second: weights pass through its store (`weight_sync.py`)."""
+PERIOD_SECONDS = 2.0  # interval of the check that Ray's own processes are alive
+
+
+@contextmanager
+def connected(address: str | None, cpus: int) -> Iterator[None]:
+    """Be a driver of the Ray cluster at `address`, or of a new one that ends with this process. Raises EarlError when
+    Ray does not start, or does not accept this process."""
+    # Ray prints failures of its processes on standard output, which is for results; the actor group reports them.
+    ray_worker.print_to_stdstream = lambda *_, **__: None
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    # Told that there are no other machines, Ray listens on loopback only. The flag's name comes from macOS.
+    ray_constants.ENABLE_RAY_CLUSTER = address is not None
+    ours = signal.getsignal(signal.SIGTERM)  # Ray's own handler would end this process in the middle of a step
+    with ExitStack() as ended:
+        if address is None:
+            folder = ended.enter_context(session_folder("earl-ray-"))
+            # As many slots as wanted: on one machine the user decides how many processes share the cores.
+            slots = max(cpus, os.cpu_count() or 1)
+            quiet |= {"include_dashboard": False, "_system_config": PROMPT, "_temp_dir": str(folder / "ray")}
+            _join("Ray did not start on this machine", num_cpus=slots, **quiet)
+        else:
+            _join(f"Ray at {address} did not let this process in", address=address, **quiet)
+        ended.callback(ray.shutdown)
+        if address is None:
+            over = threading.Event()
+            ended.callback(over.set)
+            threading.Thread(target=_end_with_node, args=(over,), daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
+        yield
+
+
+def _end_with_node(over: threading.Event) -> None:
+    """End this process when its own Ray's raylet or GCS dies, which Ray would wait for forever; see stopping.py."""
+    vital = {ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER}
+    while not over.wait(PERIOD_SECONDS):
+        if dead := vital & {kind for kind, _ in ray_worker._global_node.dead_processes()}:
+            print(f"error: Ray's {min(dead)} has died, and the run with it; continue with --resume", file=sys.stderr)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                over.wait(PERIOD_SECONDS)
+            return
+
+
+def _join(failure: str, **arguments: Any) -> None:
+    try:
+        ray.init(**arguments)
+    except Exception as error:  # Ray raises many kinds, Exception itself among them
+        reason = " ".join(str(error).split())[:LONGEST_MESSAGE]
+        raise EarlError(f"{failure} ({reason}): free processors and memory there, then start again") from error
+
 
 START_SECONDS = 120  # the longest that reserving devices may take
 
@@ -76,7 +136,8 @@ class Coordinator:
         name = "sampler" if policy.environments else "rollout worker"
         self._workers = ActorGroup(name, workers, self._new_worker, *bounds, asked=asked)
         self._workers.meanwhile = self._see_to_ranks
-        self._environments = ActorGroup("environment", policy.processors, self._new_environment, *bounds, asked=asked)
+        on_cpu = partial(_actor, EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
+        self._environments = ActorGroup("environment", policy.processors, lambda _: on_cpu(), *bounds, asked=asked)
 
     def _new_rank(self, number: int) -> Any:
         return self._start(LearnerActor, self._slots.ranks[number], 1)
@@ -85,9 +146,6 @@ class Coordinator:
         """A process of a sampler, with a rollout fragment unless environments are separate."""
         devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
         return self._start(self._kind, self._bundle(number)[0], devices)
-
-    def _new_environment(self, _: int) -> Any:
-        return _actor(EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
 
     def _bundle(self, worker: int) -> tuple[int, int]:
         """The bundle of a rollout worker, and the index of its first device there."""
@@ -169,36 +227,26 @@ class Coordinator:
         self._workers.end_all()
         self._ranks.end_all()
 
-    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Join the ranks, which have left each other, under another layout, with the state that they gave. Raises
-        WorkerLost when a rank is gone, and its state with it."""
-        self.keep(config)
-        if lost := self._join(given):
-            raise WorkerLost(lost)
-
     def keep(self, config: Config) -> None:
         self._config = config
 
     def _start_ranks(self) -> None:
-        while lost := self._join():
-            self.failed(lost)
-            self._ranks.replace_all()
+        while True:
+            try:
+                return self.join_ranks()
+            except WorkerLost as lost:
+                self.failed(str(lost))
+                self._ranks.replace_all()
 
-    def _join(self, given: Sequence[Given] | None = None) -> str:
-        """Connect the ranks and make, or continue, their learner. Returns the error, or an empty string."""
+    def join_ranks(self, given: Sequence[Given] | None = None) -> None:
+        """Connect the ranks and make their learner, or continue it with the state that they gave. Raises WorkerLost
+        when a rank is gone, and its state with it."""
         if lost := self._ranks.introduce():
-            return "; ".join(lost.values())
+            raise WorkerLost("; ".join(lost.values()))
         recipe = self._config.model_dump()
-        try:
-            [meeting] = ask_all(self._ranks, "start", method("address"), [0])
-            ask_all(
-                self._ranks,
-                "start",
-                lambda actor, rank: actor.setup.remote(recipe, self._source, rank, meeting, given),
-            )
-        except WorkerLost as error:
-            return str(error)
-        return ""
+        [meeting] = ask_all(self._ranks, "start", method("address"), [0])
+        settings = (recipe, self._source)
+        ask_all(self._ranks, "start", lambda actor, rank: actor.setup.remote(*settings, rank, meeting, given))
 
     def _see_to_ranks(self) -> None:
         """A sampler that draws weights from a hanging rank would wait forever."""

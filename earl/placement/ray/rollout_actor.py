@@ -21,7 +21,8 @@ from earl.engine.split import Meeting
 from earl.envs import registry
 from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import GroupOf, TrajectorySummary
+from earl.group import Group, GroupOf, TrajectorySummary
+from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
@@ -34,14 +35,13 @@ from earl.placement.ray.actor_setup import (
     model_of,
     stage,
 )
-from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.memory_budget import Budget
+from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.weight_sync import WeightReader, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.invented import Invention, rows_of, sample
 from earl.rollout.prompt import Completion, Prompt
-from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Task
 
 
@@ -109,14 +109,13 @@ class EpisodePlayer(ExchangeMember, Alive):
         return self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
 
     @stage("recording")
-    def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
-        """Which of these groups are here, and their tokens; see `earl.runs.trajectories.to_bytes`."""
-        found = self._holdings.whole(tickets)
-        return [*found], to_bytes([*found.values()], 0)
+    def whole(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
+        """Those of these groups that are here."""
+        return self._holdings.whole(tickets)
 
     @stage("evaluation")
-    def evaluate(self, matches: Mapping[int, Match]) -> bytes:
-        return matches_to_bytes(self._fragment.evaluate([*matches.values()]))
+    def evaluate(self, matches: Mapping[int, Match]) -> list[MatchResult]:
+        return self._fragment.evaluate([*matches.values()])
 
 
 class RolloutActor(EpisodePlayer):
@@ -178,9 +177,9 @@ class ContinuousActor(RolloutActor):
         """Summaries of the groups that have ended, which are kept; see `ContinuousFragment.ended`."""
         return self._holdings.keep(self._fragment.ended(step, seconds))
 
-    def hold(self, tickets: Sequence[Ticket], groups: bytes) -> dict[Ticket, GroupOf[TrajectorySummary]]:
-        """Keep groups that were played before; see `whole`."""
-        return self._holdings.keep(dict(zip(tickets, from_bytes(groups)[1], strict=True)))
+    def hold(self, groups: Mapping[Ticket, Group]) -> dict[Ticket, GroupOf[TrajectorySummary]]:
+        """Keep groups that were played before."""
+        return self._holdings.keep(groups)
 
     def abandon(self) -> None:
         self._fragment.abandon()

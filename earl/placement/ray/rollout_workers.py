@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,12 +20,12 @@ from earl.matches import MatchResult
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
+from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
-from earl.placement.ray.exchange_member import LEARNED, TAUGHT, EpisodeTable
-from earl.placement.rollout_backend import Players, in_order, most, share
+from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable
+from earl.placement.ray.weight_sync import sync_metrics
 from earl.rollout.invented import Invention
 from earl.rollout.tasks import Draw, draw
-from earl.runs.trajectories import from_bytes, matches_from_bytes, to_bytes
 from earl.trajectory import Task
 
 Setup = Callable[[Any, int, Meeting | None], Any]
@@ -60,15 +61,16 @@ class Team:
         """The first member of each copy; changes when actors are replaced."""
         return self.crew.members[:: self.tp]
 
-    def load(self, weights: Any, version: int) -> None:
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
         """Load the weights that a handle stands for; the groups played so far have been learned from."""
         self._learned()
-        offered, probe = weights
-        call = method("load", offered, probe, version)
+        source, probe = weights
+        call = method("load", source, probe, version)
         self._told["weights"] = call
         for damaged in self._each("weights", call).values():
             for said in damaged or ():
                 self._keeper.note("dispatch", f"{said}: sent again")
+        return sync_metrics(source.manifest, source.nodes, tuple(member.node for member in self.members))
 
     def relayout(self, copies: int, tp: int) -> None:
         """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Raises
@@ -197,7 +199,7 @@ class RolloutWorkers(Team, Players):
         """Groups from the workers that hold them. Those of a worker that is replaced meanwhile may be missing."""
         own = {worker: [t for t in holders if holders[t] == worker] for worker in range(self.copies)}
         parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
-        return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
+        return {ticket: group for found in parts for ticket, group in found.items()}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> EpisodeTable:
         tables = self._hold("demonstrations", self._dealt("demonstrate", tasks, seed, limit))
@@ -226,7 +228,7 @@ class RolloutWorkers(Team, Players):
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         parts = self._all("evaluation", self._dealt("evaluate", matches))
-        return in_order(result for part in parts for result in matches_from_bytes(part))
+        return in_order(chain.from_iterable(parts))
 
     def limit(self, tokens: int) -> None:
         self._tell("limit", method("limit", tokens))
@@ -244,11 +246,12 @@ class Environments(RolloutWorkers):
         self.loading = samplers
         crew.meanwhile = self._see_to_samplers
 
-    def load(self, weights: Any, version: int) -> None:
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
         self._learned()
-        self.loading.load(weights, version)
+        metrics = self.loading.load(weights, version)
         self._introduce()
         self._tell("weights", method("load", version))
+        return metrics
 
     def forget(self) -> None:
         self.loading.forget()
@@ -325,9 +328,9 @@ class AheadWorkers(RolloutWorkers):
         self._limit = tokens
         super().limit(tokens)
 
-    def load(self, weights: Any, version: int) -> None:
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
         """Load these weights, and start the groups that may be played with them."""
-        super().load(weights, version)
+        metrics = super().load(weights, version)
         assert self._limit is not None, "the limit is set before the first weights"
         starting = self._ahead.advance(version, self._limit)
         busy = Counter(self._ahead.playing.values())
@@ -336,6 +339,7 @@ class AheadWorkers(RolloutWorkers):
             dealt[ticket] = number = min(range(len(self.crew)), key=lambda worker: busy[worker])
             busy[number] += 1
         self._start(dealt)
+        return metrics
 
     def snapshot(self) -> Callable[[Path], None]:
         """Save the groups that wait for the learner; those still playing start again from their seeds."""
@@ -349,10 +353,9 @@ class AheadWorkers(RolloutWorkers):
         self._ahead.restore(limits)
         self._all("abandon", method("abandon"))
         ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
-        own = [sorted(ended)[number :: len(self.crew)] for number in range(len(self.crew))]
-        held = self._all(
-            "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
-        )
+        size = len(self.crew)
+        own = [{ticket: ended[ticket] for ticket in sorted(ended)[number::size]} for number in range(size)]
+        held = self._all("start", lambda actor, number: actor.hold.remote(own[number]))
         for number, groups in enumerate(held):
             for ticket, group in groups.items():
                 self._ahead.begin(ticket, number)

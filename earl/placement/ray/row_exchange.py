@@ -1,27 +1,165 @@
-"""The Data Dispatcher of a cluster, on the driver: it sees counts and references, never a token.
+"""The Data Dispatcher of a cluster: rows go from the workers that played them to the learner ranks.
 
-Workers count their rows; the driver balances them and makes a manifest. Rows then go through Ray's object store
-(workers offer, ranks take) or by peers: workers and ranks exchange directly in one group.
+Workers count their rows; the driver balances them and makes a manifest, from which every process makes the same plan.
+Rows then go by peers, from process to process in one group, or through Ray's object store (workers offer, ranks take).
+The driver sees counts and references, never a token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 
+from earl.batch import Rows, offsets_of
 from earl.config import PlacementConfig
-from earl.dispatch.rows import Work
-from earl.dispatch.transports.base import Corrupted
+from earl.dispatch.plan import TransferPlan, plan, volume
+from earl.dispatch.rows import Shard, Work, balance, columns, spread
+from earl.dispatch.transports.base import Corrupted, Transport, execute
 from earl.dispatch.transports.objects import references_for
+from earl.dispatch.transports.rendezvous import Rendezvous, reached
+from earl.engine.learner import RowShare, minibatches, order_of
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
-from earl.placement.episode_store import Counts
+from earl.placement.episode_store import Counts, RowTable, shifted
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, ask_all, method
-from earl.placement.ray.exchange_member import CallResult, EpisodeTable, Manifest, shares
-from earl.placement.ray.rollout_workers import RolloutWorkers
+from earl.placement.ray.memory_budget import of_memory
+
+if TYPE_CHECKING:
+    from earl.placement.ray.rollout_workers import RolloutWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One process's result of a collective call."""
+
+    fault: str = ""  # why it failed; empty on success
+    result: Any = None
+
+
+class ExchangeMember:
+    """An actor that is one process of an exchange group."""
+
+    _transport: Transport | None = None
+    _close_group: Callable[[], None] | None = None
+
+    def depart(self) -> None:
+        if self._close_group:
+            self._close_group()
+        self._transport = self._close_group = None
+
+    def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> CallResult:
+        """Join the others."""
+        from earl.dispatch.transports.peers import join
+        from earl.dispatch.transports.shared import Shared
+
+        self.depart()
+        try:
+            address = ray.util.get_node_ip_address()
+            self._store = reached(where)
+            peers = join(self._store, process, hosts.astype(np.int64), address, seconds)
+            self._close_group = peers.close
+            near = len(np.unique(hosts)) < len(hosts)
+            self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
+            return CallResult()
+        except (EarlError, RuntimeError) as error:
+            return CallResult(_line(error))
+
+    def exchanged(self, through: TransferPlan, process: int, held: Shard, checksums: bool) -> CallResult:
+        """Carry out a plan with the others; the result is this process's rows."""
+        assert self._transport is not None, "all have met"
+        try:
+            return CallResult(result=execute(through, process, held, self._transport, checksums))
+        except (EarlError, RuntimeError, MemoryError) as error:
+            if not of_memory(error):
+                return CallResult(_line(error))
+            self.depart()  # the others need not wait for this process
+            raise
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
+"""Columns of sampled rows; their targets are the sampled tokens."""
+TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
+"""Columns of a teacher's rows, which have no sampled log-probs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTable(RowTable):
+    """The rows of all workers, in the order of their episodes."""
+
+    worker: Counts  # [N], the worker that holds each row
+    columns: tuple[str, ...]
+
+    @classmethod
+    def joined(cls, tables: Sequence[RowTable], names: tuple[str, ...]) -> Self:
+        kinds = ("lengths", "learned", "turns", "order")
+        whole = {kind: np.concatenate([getattr(table, kind) for table in tables]) for kind in kinds}
+        sorting = np.argsort(whole["order"], kind="stable")
+        worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
+        return cls(**{kind: whole[kind][sorting] for kind in kinds}, worker=worker[sorting], columns=names)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A table, the process layout, and the destination of each row: 24 bytes per row, and a few per process. Processes:
+    first the learner ranks, then the workers."""
+
+    table: EpisodeTable
+    part: Counts  # [N], the learner's data-parallel part that each row goes to
+    layout: Layout  # of the learner
+    hosts: Counts  # [P], the host of each process
+
+    def plan(self) -> TransferPlan:
+        """The same on every process."""
+        workers = len(self.hosts) - self.layout.size
+        source = spread(Layout(workers), range(self.layout.size, len(self.hosts)), self.table.worker.astype(np.int64))
+        target = spread(self.layout, range(self.layout.size), self.part.astype(np.int64))
+        lengths, hosts = self.table.lengths.astype(np.int64), self.hosts.astype(np.int64)
+        return plan(lengths, columns(self.table.columns), source, target, hosts)
+
+    def numbers(self, worker: int) -> NDArray[np.int64]:
+        return np.flatnonzero(self.table.worker == worker)
+
+    def taken(self, shard: Shard) -> tuple[Rows, RowShare]:
+        given: dict[str, Any] = dict(shard.columns)
+        lengths = np.diff(shard.offsets)
+        given["turns"] = shifted(given["turns"], lengths, self.table.first_turns[shard.rows])
+        given.setdefault("targets", given["tokens"])
+        given.setdefault("logprobs", np.zeros(len(given["tokens"]), np.float32))
+        rows = Rows(offsets=offsets_of(lengths), **given)
+        counts = (self.table.learned.astype(np.int64), self.table.turns.astype(np.int64))
+        return rows, RowShare(shard.rows, *counts, alone=True)
+
+
+def traffic(plan: TransferPlan) -> dict[str, float]:
+    """Costs of a dispatch by metric name: the bytes that consumers lacked, those of them between hosts, the lower bound
+    of these, and the ratio."""
+    moved = volume(plan)
+    least = int(moved.least.sum())
+    return {
+        "dispatch/bytes": float(moved.across + int(moved.inside.sum())),
+        "dispatch/bytes_across": float(moved.across),
+        "dispatch/bytes_least": float(least),
+        "dispatch/ratio": moved.across / least if least else 1.0,
+    }
+
+
+def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:
+    """The part of each row, so that all parts have equal work in every minibatch of the first epoch. seed, count: order
+    and number of minibatches of the update."""
+    part = np.zeros(len(table.lengths), np.int32)
+    costs = work.of(table.lengths.astype(np.int64))
+    for rows in minibatches(order_of(seed), len(part), count):
+        part[rows] = balance(costs[rows], parts)
+    return part
+
 
 STAGE = "dispatch"
 TRIES = 3
@@ -43,7 +181,7 @@ class RowDispatcher:
     member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
     """
 
-    workers: RolloutWorkers
+    workers: "RolloutWorkers"
     ranks: ActorGroup
     layout: Layout  # current one of the ranks for rows; see `rows_of`
     work: Work  # cost model of a row
@@ -70,8 +208,11 @@ class RowDispatcher:
         by_peers = kind == "peers" or (kind == "auto" and not attempt)
         if by_peers:
             self._join(manifest.hosts)
-        known = ray.put(manifest)
-        costs = self._by_peers(known) if by_peers else self._by_objects(manifest, known)
+        known, checksums = ray.put(manifest), self.settings.checksums
+        if by_peers:
+            costs = self._together(lambda actor, process: actor.exchange.remote(known, process, checksums))
+        else:
+            costs = self._by_objects(manifest, known)
         return {**costs, "dispatch/peers": float(by_peers)}
 
     def _by_objects(self, manifest: Manifest, known: Any) -> Mapping[str, float]:
@@ -85,20 +226,12 @@ class RowDispatcher:
         )[0]
         return costs
 
-    def _by_peers(self, known: Any) -> Mapping[str, float]:
-        """Let every rank take its rows from the workers that hold them."""
-        checksums = self.settings.checksums
-        costs: Mapping[str, float] = self._together(
-            lambda actor, process: actor.exchange.remote(known, process, checksums)
-        )
-        return costs
-
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""
         present = [(member.node, member.process) for member in (*self.ranks.members, *self.workers.members)]
         if self._met == present:
             return
-        [where] = ask_all(self.ranks, STAGE, method("invite"), [0])
+        [where] = ask_all(self.ranks, STAGE, method("address"), [0])
         seconds = MESSAGE_HEARTBEATS * self.settings.heartbeat_seconds
         self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds))
         self._met = present

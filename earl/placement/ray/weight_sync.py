@@ -54,6 +54,7 @@ class WeightSource:
 
     manifest: WeightManifest
     ranks: tuple[Any, ...]  # actors, each a `WeightServer`
+    nodes: tuple[str, ...] = ()  # of the ranks
     checksums: bool = False
 
 
@@ -182,7 +183,7 @@ class BucketStore:
             return ray.put(seal(message) if self.checksums else message)
 
 
-def sync_metrics(manifest: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> dict[str, float]:
+def sync_metrics(manifest: WeightManifest, ranks: tuple[str, ...], samplers: tuple[str, ...]) -> dict[str, float]:
     """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object store
     fetches an object once, however many samplers are there. ranks, samplers: their hosts."""
     by_rank = manifest.plan.given_bytes()
@@ -197,7 +198,7 @@ def sync_metrics(manifest: WeightManifest, ranks: tuple[int, ...], samplers: tup
 
 
 @lru_cache(maxsize=4)
-def _least(manifest: WeightManifest, ranks: tuple[int, ...], samplers: tuple[int, ...]) -> int:
+def _least(manifest: WeightManifest, ranks: tuple[str, ...], samplers: tuple[str, ...]) -> int:
     """Bytes that hosts of samplers need and none of their ranks has, once per host."""
     bound = 0
     for weight in manifest.weights:
