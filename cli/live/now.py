@@ -16,9 +16,8 @@ from earl.recipe import build
 from earl.runs import store
 from earl.runs.folder import RunFolder
 from earl.runs.storage import storage
-from earl.runs.store import Numbers, files_of
+from earl.runs.store import Numbers, RecordedMatch, files_of
 from earl.runs.summary import FINAL, changed, last_evaluation, state_of
-from earl.runs.tables import RecordedMatch
 
 RECENT = 30
 WARNINGS = ("forecast", "limit")

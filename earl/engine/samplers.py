@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from earl.config import Config
-from earl.engine.local import LocalSampler
+from earl.engine.local import Band, LocalSampler, SplitSampler
 from earl.engine.model import Policy, shape_of
 from earl.engine.sampler import Probe, Sampler
-from earl.engine.split import Band, SplitSampler
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
 from earl.rollout.drivers import Streams

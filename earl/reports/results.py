@@ -24,7 +24,7 @@ from earl.reports.figures import (
     percent_axis,
 )
 from earl.reports.html import count, percent, percent_digits, shown
-from earl.runs.tables import RecordedMatch
+from earl.runs.store import RecordedMatch
 
 _LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]
 SEATS = {0: "moves first", 1: "moves second", BOTH_SEATS: "both seats"}

@@ -16,10 +16,56 @@ from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.config import AgentConfig
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import boundary
-from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy, PastTurn, Told
 from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+
+SUMMARY_REQUEST = "Summarise what matters so far."
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """The message before a reply, and the reply's offsets into the episode's tokens."""
+
+    told: Told
+    start: int
+    end: int
+    closed: bool  # whether the reply ended with the end-of-turn token
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPolicy:
+    """Which part of an episode the model sees in its next prompt; "last_turns:2" gives (kept=2, summary=None).
+
+    full           everything: the context grows over the turns
+    last_turns:K   the last K rounds and the new observation
+    board_only     only the new observation: last_turns:0
+    summary:K      after every K rounds the model writes a summary, which replaces everything before it
+    """
+
+    kept: int | None  # rounds that the next prompt keeps; None: all
+    summary: int | None  # rounds after which a summary is requested; None: never
+
+    @classmethod
+    def of(cls, name: str) -> "HistoryPolicy":
+        """Parse a name that the recipe has validated."""
+        kind, _, size = name.partition(":")
+        if kind == "summary":
+            return cls(None, int(size))
+        return cls({"full": None, "board_only": 0}.get(kind, int(size or 0)), None)
+
+    def wants_summary(self, rounds: int) -> bool:
+        return self.summary is not None and rounds >= self.summary
+
+    def goes_on(self, rounds: int) -> bool:
+        """Whether the context continues unchanged after so many rounds."""
+        return self.kept is None or rounds <= self.kept
 
 
 @dataclass(slots=True)

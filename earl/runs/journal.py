@@ -11,8 +11,7 @@ from earl.group import Group
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision
+from earl.runs.store import RecordedDecision, Store
 from earl.trajectory import ContextTokens, TrainingRecord
 
 KEPT_CHECKPOINTS = 2

@@ -64,7 +64,7 @@ def played(own):
 def ours(seat, kind, tp, port, room):
     """What one process holds, and what the first one plays: with the first weights, and with others."""
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.split import Band, Meeting, SplitSampler
+    from earl.engine.local import Band, Meeting, SplitSampler
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface

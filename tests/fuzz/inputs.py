@@ -354,7 +354,7 @@ def name(random: Random, place: Place) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.envs import registry
     from earl.recipe import build
-    from earl.rollout.history import HistoryPolicy
+    from earl.rollout.episode import HistoryPolicy
     from earl.runs.folder import free, fresh_name
 
     said = text(random)

@@ -21,11 +21,11 @@ from earl.dispatch.transports.base import Late, ProcessLost
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
+from earl.engine.local import Band, Meeting, SplitSampler
 from earl.engine.model import make, outline
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
-from earl.engine.split import Band, Meeting, SplitSampler
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 

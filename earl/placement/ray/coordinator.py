@@ -20,9 +20,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from earl.config import Config
 from earl.dispatch.rows import work_of
+from earl.engine.local import Meeting
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
-from earl.engine.split import Meeting
 from earl.errors import LONGEST_MESSAGE, EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost

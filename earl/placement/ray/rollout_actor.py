@@ -14,10 +14,10 @@ from earl.agents.parser import parser
 from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
+from earl.engine.local import Meeting
 from earl.engine.model import Policy, outline, tokenizer_of
 from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
-from earl.engine.split import Meeting
 from earl.envs import registry
 from earl.errors import EarlError
 from earl.evaluation import Match

@@ -11,8 +11,8 @@ from typing import Any
 
 from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
+from earl.engine.local import Meeting
 from earl.engine.sampler import StaleWeights
-from earl.engine.split import Meeting
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary

@@ -9,7 +9,7 @@ import pytest
 from earl.cli.live.context import as_object, authors, forecasts, level, limits, truncation
 from earl.cli.live.now import RunNow, evaluation, pace, phase, score_curves, seconds_left, silence, stage_table
 from earl.matches import MatchResult
-from earl.runs.tables import Event, RecordedMatch
+from earl.runs.store import Event, RecordedMatch
 
 Make = Callable[..., RunNow]
 

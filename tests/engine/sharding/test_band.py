@@ -24,7 +24,7 @@ def met(seat, port, folder):
     from torch import distributed
 
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.split import Band, Meeting
+    from earl.engine.local import Band, Meeting
 
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     meeting = Meeting(seat.process, 2, Rendezvous(seat.address, port, "secret"))
