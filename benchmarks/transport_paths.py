@@ -41,8 +41,8 @@ class MadeUpWorker(EpisodePlayer):
         lengths = np.random.default_rng(seed).integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
         made = batch(lengths.tolist(), 1, seed)
         rows = Rows(**{column.name: getattr(made, column.name) for column in fields(Rows)})
-        self._holdings, self._budget = EpisodeStore(True), Budget(None)
-        return self._holdings.pack(rows, np.arange(count))
+        self._episodes, self._budget = EpisodeStore(True), Budget(None)
+        return self._episodes.pack(rows, np.arange(count))
 
 
 class Rank(LearnerActor):
@@ -59,22 +59,22 @@ def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) 
 
 class Bench:
     def __init__(self, workers: int, ranks: int) -> None:
-        keeper = Mock()  # recovers nothing: no failure is expected
-        keeper.failed.side_effect = RuntimeError("an actor of the benchmark failed")
+        owner = Mock()  # recovers nothing: no failure is expected
+        owner.failed.side_effect = RuntimeError("an actor of the benchmark failed")
         bounds = (60.0, 600.0)
         self._ranks = ActorGroup("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
-        self._crew = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
+        self._group = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
         assert not self._ranks.introduce(), "ranks answer"
         ray.get([member.actor.ready.remote() for member in self._ranks.members])
-        players = RolloutWorkers(self._crew, lambda actor, *_: actor.ping.remote(), keeper)
+        players = RolloutWorkers(self._group, lambda actor, *_: actor.ping.remote(), owner)
         self._learners: dict[str, LearnerGroup] = {}
         for way in WAYS:
             settings, layout = PlacementConfig(transport=way), Layout(ranks)
-            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, keeper)
-            self._learners[way] = LearnerGroup(self._ranks, keeper, dispatcher)
+            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, owner)
+            self._learners[way] = LearnerGroup(self._ranks, owner, dispatcher)
 
     def measured(self, tokens: int, repeats: int) -> dict[str, Any]:
-        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._crew.members)]
+        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._group.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
 
         def dispatched(way: str, _: int) -> float:

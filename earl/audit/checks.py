@@ -17,7 +17,7 @@ from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.pack import charged, learned, trajectories_of
+from earl.rollout.pack import length_penalised, learned, trajectories_of
 from earl.trajectory import Author, Trajectory
 
 TOLERANCE = 1e-5
@@ -51,7 +51,7 @@ def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray
     kept = learned(groups, config.context.learn_truncated)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
     values = np.zeros(sum(counts), np.float32)
-    charges = charged(kept, config.context.length_penalty)
+    charges = length_penalised(kept, config.context.length_penalty)
     turns = algorithm(config.algorithm.name).advantages(charges, values, config.algorithm).turns
     parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
     own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}

@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.model import Policy, allocated, bare, head, hidden_states, shape_of, tensors_once
-from earl.engine.sampler import InBoxes, Probe, Sampler, check
+from earl.engine.sampler import Probe, Sampler, check
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.errors import EarlError
@@ -380,7 +380,7 @@ class Meeting:
     place: Rendezvous  # the first process opens it
 
 
-class Band:
+class TpGroup:
     """A process's membership in the group of its copy; a process is in one group at a time. store: on the first
     process, an already opened store; None: opened now."""
 
@@ -407,11 +407,13 @@ class Band:
 
 
 class SplitSampler(LocalSampler):
-    """One process's part of a sampler; every process of `band` makes its own. room_bytes: of this process. Raises
+    """One process's part of a sampler; every process of `tp_group` makes its own. room_bytes: of this process. Raises
     EarlError when the model cannot be split over this many processes."""
 
-    def __init__(self, policy: Policy, band: Band, temperature: float = 1.0, room_bytes: int | None = None) -> None:
-        self._band, self.tp = band, band.layout.tp
+    def __init__(
+        self, policy: Policy, tp_group: TpGroup, temperature: float = 1.0, room_bytes: int | None = None
+    ) -> None:
+        self._tp_group, self.tp = tp_group, tp_group.layout.tp
         self._words = policy.model.config.get_text_config().vocab_size
         self._boxes: dict[str, Box] = {}
         self._released: list[int] = []
@@ -420,20 +422,20 @@ class SplitSampler(LocalSampler):
     def together(self, work: Callable[[], R]) -> R | None:
         """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is
         done. Returns its result on the first process."""
-        if self._band.rank:
-            while order := self._band.told(b""):
+        if self._tp_group.rank:
+            while order := self._tp_group.told(b""):
                 released, asked = json.loads(order)
                 self._follow(released, [Prompt(*fields) for fields in asked])
             return None
         try:
             return work()
         finally:
-            self._band.told(b"")
+            self._tp_group.told(b"")
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         released, self._released = self._released, []
         asked = [(p.session, [*p.tokens], p.seed, p.max_tokens, p.greedy) for p in prompts]
-        self._band.told(json.dumps((released, asked), default=int).encode())
+        self._tp_group.told(json.dumps((released, asked), default=int).encode())
         return self._follow(released, prompts)
 
     def release(self, sessions: Sequence[int]) -> None:
@@ -449,23 +451,24 @@ class SplitSampler(LocalSampler):
         return super().generate(prompts)
 
     def _described(self, config: Any) -> Any:
-        model, layout = bare(config), self._band.layout
+        model, layout = bare(config), self._tp_group.layout
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
-        axes = split(model, self.tp, self._band.rank, self._band.group).axes
-        self._boxes = {name: layout.box(shape, axes.get(name), self._band.rank) for name, shape in shapes.items()}
+        axes = split(model, self.tp, self._tp_group.rank, self._tp_group.group).axes
+        self._boxes = {name: layout.box(shape, axes.get(name), self._tp_group.rank) for name, shape in shapes.items()}
         return model
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
         """This process's part of a tensor; fetches only this part where possible."""
-        box = self._boxes[name]
-        return weights.part(name, box) if isinstance(weights, InBoxes) else weights[name][box.slices]
+        box, read = self._boxes[name], getattr(weights, "part", None)
+        part: Tensor = read(name, box) if read else weights[name][box.slices]
+        return part
 
     def _whole(self, logits: Tensor) -> Tensor:
-        return gathered(logits, 1, self._words, self._band.group)
+        return gathered(logits, 1, self._words, self._tp_group.group)
 
     def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
         whole, agreed = self._whole(logits), torch.empty(2, len(logits), dtype=torch.float64)  # exact for both
-        if not self._band.rank:
+        if not self._tp_group.rank:
             agreed[0], agreed[1] = super()._choose(whole, seeds, greedy, counter)
         distributed.broadcast(agreed, 0)
         return agreed[0].long(), agreed[1].float()

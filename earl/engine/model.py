@@ -127,17 +127,17 @@ class Policy:
 def shape(config: ModelConfig) -> ModelShape:
     """The shape of a recipe's model, without allocating weights. Raises EarlError when the recipe's path leads to no
     model that earl can train."""
-    if config.path is not None and (well_known := known_shape(config.path)) is not None:
-        return well_known
+    known = None if config.path is None else known_shape(config.path)
+    return known or shape_of(_without_weights(config))
+
+
+def _without_weights(config: ModelConfig) -> Any:
+    """A recipe's model on the meta device."""
     folder = None if config.path is None else folder_of(config.path, weights=False)
     with _loading(config.path or "the recipe"):
-        return shape_of(bare(_described(config, folder)))
-
-
-def _described(config: ModelConfig, folder: Path | None) -> Any:
-    return (
-        AutoConfig.from_pretrained(folder, **CLOSED) if folder else _small(config, character_tokenizer(config.alphabet))
-    )
+        if folder is None:
+            return bare(_small(config, character_tokenizer(config.alphabet)))
+        return bare(AutoConfig.from_pretrained(folder, **CLOSED))
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -250,16 +250,12 @@ def load(path: str | Path) -> Policy:
     return policy
 
 
-def outline(model: ModelConfig) -> Policy:
+def outline(config: ModelConfig) -> Policy:
     """The policy that a recipe starts from, without weights, for callers that load only parts of them or get them
     later. Raises EarlError as `load` does."""
-    folder = None if model.path is None else folder_of(model.path, weights=False)
-    with _loading(model.path or "the recipe"):
-        made = bare(_described(model, folder))
-        _check_layers(made.config.get_text_config())
-    return Policy(
-        made, character_tokenizer(model.alphabet) if folder is None else read_tokenizer(str(model.path), folder)
-    )
+    model = _without_weights(config)
+    _check_layers(model.config.get_text_config())
+    return Policy(model, tokenizer_of(config))
 
 
 def _numbers(model: Any) -> int:

@@ -16,7 +16,7 @@ from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.batch import Rows
 from earl.errors import EarlError
-from earl.rollout.episode import Rules, Transcript
+from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import Labels, contexts, pack
 from earl.rollout.prompt import Completion
 from earl.runs import trajectories
@@ -126,14 +126,14 @@ def _messages(line: str, place: str) -> list[dict[str, str]]:
 def _conversation(messages: Sequence[Mapping[str, str]], chat: Chat) -> tuple[Trajectory, Labels]:
     """A chat as an episode whose replies are all learned."""
     said = [message["content"] for message in messages]
-    transcript, turns, labels = Transcript(), [], {}
+    token_log, turns, labels = TokenLog(), [], {}
     for number, (content, reply) in enumerate(zip(said[1::2], said[2::2], strict=True)):
-        start, tokens = len(transcript), chat.written(reply)
+        start, tokens = len(token_log), chat.written(reply)
         role = messages[2 * number + 1]["role"]
-        transcript.give(chat.reply(role, content, True) if number else chat.opening(said[0], content))
-        begun, many = len(transcript), len(tokens)
-        transcript.write(Completion(tokens, [0.0] * many, [0] * many, True), bytes([Author.ACTION]) * many)
-        turns.append(Turn(0, start, begun, len(transcript), reply, 0.0, 0.0))
+        token_log.give(chat.reply(role, content, True) if number else chat.opening(said[0], content))
+        begun, many = len(token_log), len(tokens)
+        token_log.write(Completion(tokens, [0.0] * many, [0] * many, True), bytes([Author.ACTION]) * many)
+        turns.append(Turn(0, start, begun, len(token_log), reply, 0.0, 0.0))
         labels[number] = tokens
     ended = (StopReason.FINISHED, Outcome.WIN, 0)
-    return Trajectory(Task("", 0), 0, *transcript.columns(), tuple(turns), *ended), labels
+    return Trajectory(Task("", 0), 0, *token_log.columns(), tuple(turns), *ended), labels

@@ -23,7 +23,7 @@ from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
-from earl.rollout.pack import charged, experiences, learned, trajectories_of, unlearned
+from earl.rollout.pack import experiences, learned, length_penalised, trajectories_of, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Task, TrainingRecord
@@ -196,7 +196,7 @@ class StepPipeline:
     def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
         `recorded`. rows: the dispatched rows of the groups."""
-        kept = charged(self.learned(groups), self.config.context.length_penalty)
+        kept = length_penalised(self.learned(groups), self.config.context.length_penalty)
         values = np.zeros(sum(trajectory.num_values for trajectory in trajectories_of(kept)), np.float32)
         if self.algorithm.needs_values:
             turns, estimates = self.learner.turn_values(rows)

@@ -10,7 +10,7 @@ from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, SamplerBytes, Tra
 from earl.parallel.hardware import GIB, Device
 from earl.parallel.layout import check_split, fits, shares, smallest, splits
 from earl.parallel.memory import ModelShape, kv_bytes
-from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
+from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
 from earl.preflight.cluster import Site, memory_bytes, size
 
 # The arrangement: the recipe's settings, and on GPUs a simple choice of what is left open: the smallest split of one
@@ -114,7 +114,7 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
         where=site.cluster.where,
         gpus=site.cluster.gpus if site.gpus else 0,
         gpu=device.kind if device else None,
-        fragments=() if embedded else policy_of(config).fragments,
+        fragments=() if embedded else spec_of(config).fragments,
         update={**learner.parts, "peak": learner.peak},
         rollout={"weights": sampler.weights, "contexts": sampler.context * sampler.contexts, "peak": sampler.wanted},
         device_bytes=device.memory_bytes if device else None,
@@ -149,7 +149,7 @@ def _check_devices(config: Config, site: Site) -> None:
         have, device, host = cpus, "CPUs", cpus
     else:
         return  # on one machine processes may share the cores
-    bundles = slots_of(policy_of(config)).bundles
+    bundles = slots_of(spec_of(config)).bundles
     need, widest = sum(bundles), max(bundles)
     if need > have:
         raise EarlError(

@@ -69,7 +69,7 @@ class HistoryPolicy:
 
 
 @dataclass(slots=True)
-class Transcript:
+class TokenLog:
     """An episode's tokens as given and sampled, never encoded twice: four columns of equal length that only grow."""
 
     tokens: list[int] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Episode:
     ) -> None:
         self.env, self.chat, self.rules, self.task = env, chat, rules, task
         self.seed, self.session, self._delay_seconds = seed, session, delay_seconds
-        self.transcript = Transcript()
+        self.token_log = TokenLog()
         self.turns: list[Turn] = []
         self.illegal = 0
         self.stop: StopReason | None = None
@@ -159,12 +159,12 @@ class Episode:
         if fault.message:
             return self.fail(fault.message)
         self._task, self._told = self.observation, Told("user", self.observation)
-        self.transcript.give(self.chat.opening(self._instructions, self.observation))
-        if len(self.transcript) >= self.rules.context_limit:
+        self.token_log.give(self.chat.opening(self._instructions, self.observation))
+        if len(self.token_log) >= self.rules.context_limit:
             self.fail(
                 f"context.limit is {self.rules.context_limit} tokens, but the first prompt of "
-                f"{self.task.env} alone takes {len(self.transcript)} and a reply needs room; "
-                f"set context.limit to at least {len(self.transcript) + self.rules.max_turn_tokens}"
+                f"{self.task.env} alone takes {len(self.token_log)} and a reply needs room; "
+                f"set context.limit to at least {len(self.token_log) + self.rules.max_turn_tokens}"
             )
         return None
 
@@ -174,30 +174,30 @@ class Episode:
         return self.rules.summary_tokens or SUMMARY_TOKENS if self.summarising else self.rules.max_turn_tokens
 
     def prompt(self) -> Prompt:
-        context = self.transcript.tokens[self._context_start :] if self._context_start else self.transcript.tokens
+        context = self.token_log.tokens[self._context_start :] if self._context_start else self.token_log.tokens
         # Keyed by the length so far: every turn draws its own noise, whatever its context.
-        seed = derive(self.seed, len(self.transcript))
+        seed = derive(self.seed, len(self.token_log))
         return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
 
     def delay(self) -> float:
         """Seconds that the driver waits before the environment answers this prompt's completion."""
         if not self._delay_seconds:
             return 0.0
-        rng = Random(derive(self.seed, "delay", len(self.transcript)))
+        rng = Random(derive(self.seed, "delay", len(self.token_log)))
         return self._delay_seconds * rng.lognormvariate(0.0, DELAY_SPREAD)
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and continue to the next prompt or to the end."""
         if completion.error is not None:
             return self._end(StopReason.SAMPLER_ERROR, error=completion.error)
-        start = len(self.transcript)
+        start = len(self.token_log)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
         text = self.chat.decode(tuple(completion.tokens))
         opened = self.rules.thinking and self.chat.opens_thinking
         reply = parse(text, thinking=self.rules.thinking, opened=opened)
         cut_thinking = self.rules.thinking and not completion.finished and unclosed(text, opened)
-        self.transcript.write(
+        self.token_log.write(
             completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking)
         )
         if not completion.finished:
@@ -227,7 +227,7 @@ class Episode:
         """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
         ended = (self.stop, self.outcome, self.illegal, self.error)
-        return Trajectory(self.task, self.seed, *self.transcript.columns(), tuple(self.turns), *ended)
+        return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended)
 
     def _act(self, start: int, action: str) -> None:
         began = time.perf_counter()
@@ -256,11 +256,11 @@ class Episode:
     def _leave(self, info: Info, observation: str) -> None:
         """End where the environment stops an episode that could go on. From the last observation, if the context has
         room for it, a value head estimates the rest."""
-        closed = self.transcript.tokens[-1] == self.chat.end
+        closed = self.token_log.tokens[-1] == self.chat.end
         following = self.chat.reply(info.get("role", "user"), observation, closed)
         if len(following.tokens) > self._room():
             return self._end(StopReason.TURN_LIMIT)
-        self.transcript.give(following)
+        self.token_log.give(following)
         return self._end(StopReason.ENV_TRUNCATED)
 
     def _refuse(self, start: int, reason: StopReason, rule: str) -> None:
@@ -283,14 +283,14 @@ class Episode:
         if sum(not turn.summary for turn in self.turns) >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
         last, told = self.turns[-1], Told(info.get("role", "user"), observation)
-        closed = closed and self.transcript.tokens[-1] == self.chat.end
+        closed = closed and self.token_log.tokens[-1] == self.chat.end
         self._rounds.append(PastTurn(self._told, last.action_start, last.end, closed))
-        self._prompt_start = len(self.transcript)
+        self._prompt_start = len(self.token_log)
         if self._history.wants_summary(len(self._rounds)):
             self._after_summary = told
-            self.transcript.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
+            self.token_log.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
         elif self._history.goes_on(len(self._rounds)):
-            self.transcript.give(self.chat.reply(told.role, told.text, closed))
+            self.token_log.give(self.chat.reply(told.role, told.text, closed))
         else:
             self._rounds = self._rounds[len(self._rounds) - (self._history.kept or 0) :]
             # The refused reply is dropped from the context: repeat the observation that it answered.
@@ -303,25 +303,25 @@ class Episode:
 
     def _restart(self, told: Told) -> None:
         """Begin a new context: the kept rounds, their replies as sampled, and the new message."""
-        self._context_start = len(self.transcript)
+        self._context_start = len(self.token_log)
         tellings = [*(kept.told for kept in self._rounds), told]
         head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
-        self.transcript.give(self.chat.opening(self._instructions, head))
+        self.token_log.give(self.chat.opening(self._instructions, head))
         for kept, telling in zip(self._rounds, tellings[1:], strict=True):
             again = slice(kept.start, kept.end)
-            self.transcript.give(Piece(tuple(self.transcript.tokens[again]), bytes(self.transcript.authors[again])))
-            self._prompt_start = len(self.transcript)
-            self.transcript.give(self.chat.reply(telling.role, telling.text, kept.closed))
+            self.token_log.give(Piece(tuple(self.token_log.tokens[again]), bytes(self.token_log.authors[again])))
+            self._prompt_start = len(self.token_log)
+            self.token_log.give(self.chat.reply(telling.role, telling.text, kept.closed))
 
     def _take_summary(self, start: int, completion: Completion) -> None:
         """Replace the earlier context by the summary, even if the summary was cut off."""
-        self.transcript.write(completion, self._policy_authors(completion.tokens, ""))
+        self.token_log.write(completion, self._policy_authors(completion.tokens, ""))
         self._turn(start, None, 0.0, 0.0, summary=True)
         if not completion.finished and self._room() <= 0:
             return self._forfeit(StopReason.CONTEXT_LIMIT)
         assert self._after_summary is not None
         told, self._after_summary, self._rounds = self._after_summary, None, []
-        self._prompt_start = len(self.transcript)
+        self._prompt_start = len(self.token_log)
         self._told = Told(told.role, f"{self.chat.decode(tuple(completion.tokens))}\n{told.text}")
         self._restart(self._told)
         return self._check_room()
@@ -331,7 +331,7 @@ class Episode:
             self._forfeit(StopReason.CONTEXT_LIMIT)
 
     def _room(self) -> int:
-        return self.rules.context_limit - (len(self.transcript) - self._context_start)
+        return self.rules.context_limit - (len(self.token_log) - self._context_start)
 
     def _policy_authors(self, tokens: list[int], thinking: str) -> bytes:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""
@@ -345,7 +345,7 @@ class Episode:
         return bytes([Author.THINKING]) * length + bytes([Author.ACTION]) * (len(tokens) - length)
 
     def _turn(self, start: int, action: str | None, reward: float, seconds: float, summary: bool = False) -> None:
-        places = (self._context_start, self._prompt_start, start, len(self.transcript))
+        places = (self._context_start, self._prompt_start, start, len(self.token_log))
         self.turns.append(Turn(*places, action, reward, seconds, summary))
 
     def _forfeit(self, stop: StopReason) -> None:

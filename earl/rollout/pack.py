@@ -130,17 +130,17 @@ def _learnable(trajectory: Played, truncated: bool) -> bool:
     return trajectory.stop not in FAULTS and (truncated or not trajectory.truncated)
 
 
-def charged(groups: Sequence[G], penalty: float) -> Sequence[G]:
+def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:
     """The groups with `penalty` subtracted from each turn's reward per sampled token."""
     if not penalty:
         return groups
     return [
-        replace(group, trajectories=tuple(_charge(trajectory, penalty) for trajectory in group.trajectories))
+        replace(group, trajectories=tuple(_penalised(trajectory, penalty) for trajectory in group.trajectories))
         for group in groups
     ]
 
 
-def _charge(trajectory: E, penalty: float) -> E:
+def _penalised(trajectory: E, penalty: float) -> E:
     def cost(turn: Turn) -> float:
         return penalty * (turn.end - turn.action_start)
 

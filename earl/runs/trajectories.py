@@ -7,7 +7,7 @@ update. Also here: upgrades of older formats, column checksums, and match result
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
@@ -59,7 +59,7 @@ def _digest(column: Any) -> str:
     return digest.hexdigest()
 
 
-def matches_to_bytes(results: Sequence[MatchResult]) -> bytes:
+def matches_to_bytes(results: Iterable[MatchResult]) -> bytes:
     """Match results as JSON (nothing is unpickled); floats survive to the bit."""
     return json.dumps([asdict(result) for result in results]).encode()
 

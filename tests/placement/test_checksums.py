@@ -34,7 +34,9 @@ class Ranks:
     """One learner rank, in this process."""
 
     def __init__(self, take):
-        self.members = [Member("rank", type("Rank", (), {"take": type("Method", (), {"remote": staticmethod(take)})}))]
+        self.members = [
+            Member("rank", type("Rank", (), {"exchange": type("Method", (), {"remote": staticmethod(take)})}))
+        ]
 
     def __len__(self):
         return 1
@@ -46,7 +48,7 @@ class Ranks:
 class Notes:
     """Who hears of events."""
 
-    def turn(self, crew):
+    def turn(self, group):
         pass
 
     def __init__(self):
@@ -70,14 +72,14 @@ def sent(ray, groups, damaged, checksums=True):
     rank, notes, times = LearnerActor(), Notes(), []
     rank._budget = Budget(None)
 
-    def take(known, number, by_source, checked):
+    def take(known, number, checked, by_source):
         times.append(1)
         if len(times) <= damaged:
             ((source, reference),) = by_source.items()
             message = ray.get(reference).copy()
             message[7] ^= 1
             by_source = {source: ray.put(message)}
-        return rank.take(ray.get(known), number, by_source, checked)
+        return rank.exchange(ray.get(known), number, checked, by_source)
 
     settings = PlacementConfig(transport="objects", checksums=checksums)
     dispatcher = RowDispatcher(Worker(holdings), Ranks(take), Layout(), Work(), settings, notes)

@@ -198,7 +198,7 @@ class Crew:
     def replace(self, number):
         self.actors[number] = Here()
 
-    def turn(self, crew):
+    def turn(self, group):
         pass
 
     failed = turn
@@ -209,17 +209,17 @@ class Crew:
 
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
     config = tiny()
-    crew = Crew(2)
+    group = Crew(2)
     workers = RolloutWorkers(
-        crew, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), crew
+        group, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), group
     )
     model = make(config.model, config.run.seed).model
     workers.load((Near(model.state_dict()), Probe.of(model)), 0)
     workers.play(draw(config, 1))
     manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
-    before = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
+    before = group.actors[1].actor._episodes.shard(manifest.numbers(1), LEARNED)
     workers.replace("dispatch", {1: "has died"})
-    after = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
+    after = group.actors[1].actor._episodes.shard(manifest.numbers(1), LEARNED)
     assert len(before.rows)
     assert before.offsets.tolist() == after.offsets.tolist()
     for name in LEARNED:

@@ -100,7 +100,7 @@ class Place:
     """A learner of this process, and workers that play ahead of it."""
 
     def __init__(self, config, losing=0.0, lost_at=None):
-        self.config, self.crew, self.lost_at = config, Crew(config.model_dump(), 2, losing), lost_at
+        self.config, self.group, self.lost_at = config, Crew(config.model_dump(), 2, losing), lost_at
 
     def open(self, saved):
         here = embedded(self.config, Peers(), load(saved) if saved else None)
@@ -112,18 +112,18 @@ class Place:
         )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
         here.learner.take = self.take
-        setup = lambda actor, _, meeting: actor.setup.remote(self.crew.recipe, source, (), meeting)  # noqa: E731
-        self.players = AheadWorkers(self.crew, setup, self, self.config)
+        setup = lambda actor, _, meeting: actor.setup.remote(self.group.recipe, source, (), meeting)  # noqa: E731
+        self.players = AheadWorkers(self.group, setup, self, self.config)
         return StepPipeline(self.config, here.world, here.shape, here.learner, self.players)
 
     def take(self, table, seed, minibatches):
         """All rows come here, from wherever they were played."""
-        hosts = np.zeros(1 + len(self.crew), np.int32)
+        hosts = np.zeros(1 + len(self.group), np.int32)
         manifest = Manifest(table, np.zeros(len(table.lengths), np.int32), Layout(), hosts)
         plan = manifest.plan()
         target = empty(plan.target, 0, plan.lengths, plan.columns)
-        for worker, actor in enumerate(self.crew.actors):
-            shard = actor.actor._holdings.shard(manifest.numbers(worker), table.columns)
+        for worker, actor in enumerate(self.group.actors):
+            shard = actor.actor._episodes.shard(manifest.numbers(worker), table.columns)
             pieces = plan.pieces.where(plan.pieces.source == 1 + worker)
             unpack(pack(pieces, plan.columns, shard), pieces, plan.columns, target)
         return manifest.taken(target)[0]
@@ -138,7 +138,7 @@ class Place:
     def mend(self, lost):
         pass
 
-    def turn(self, crew):
+    def turn(self, group):
         pass
 
     def failed(self, message):
@@ -170,7 +170,7 @@ def test_lost_workers_cost_no_episode(ahead_recipe, new_run, assert_sound):
     config = ahead_recipe(2)
     folder, place = new_run(config), Place(config, losing=0.05)
     assert carry_on(folder, place).finished
-    assert place.crew.losses
+    assert place.group.losses
     assert_sound(folder, config)
 
 
@@ -184,12 +184,12 @@ def test_groups_of_one_that_is_lost_again_while_it_is_replaced_are_begun_once_mo
 
     monkeypatch.setattr(ContinuousActor, "start", counted)
     place = Place(config)
-    place.crew = Struck(config.model_dump(), 2, [("rollout", 0), ("start", 0)])
+    place.group = Struck(config.model_dump(), 2, [("rollout", 0), ("start", 0)])
     stages = place.open(None)
     stages.limit(config.context.first_limit)
     stages.sync(3)
     assert len(stages.rollout(4)) == config.rollout.prompts
-    assert not place.crew.blows
+    assert not place.group.blows
     # Dealt in turn: worker 0 has every other group of steps 4 and 5.
     every = [Ticket(step, number) for step in (4, 5) for number in range(config.rollout.prompts)]
     assert begun == Counter(every) + Counter(every[::2])

@@ -10,11 +10,12 @@ processes know all tokens, and all get the scores of all.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import ProcessGroup, all_gather, reduce_scatter
+from torch.distributed import ProcessGroup
+from torch.distributed._functional_collectives import all_gather_single_autograd
+from torch.nn.functional import pad
 
 from earl.engine.attention import Spans, spans
 from earl.engine.sharding.tensor_parallel import summed
@@ -39,7 +40,8 @@ class Portion:
     def attended(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Attention of own queries [n, heads, D] within each row; keys and values are gathered from all processes."""
         own = torch.cat([key.flatten(1), value.flatten(1)], dim=1)
-        gathered: Tensor = _Gathered.apply(own, self)  # type: ignore[no-untyped-call]
+        # Gradients are summed over the processes, each of which gets those of its own rows.
+        gathered = all_gather_single_autograd(pad(own, (0, 0, 0, self.padded - len(own))), 0, self.group)[self.order]
         width = key.shape[1] * key.shape[2]
         keys, values = gathered[:, :width].view(-1, *key.shape[1:]), gathered[:, width:].view(-1, *value.shape[1:])
         queries = torch.split(query, [sum(rows.lengths) for _, rows in self.pieces])
@@ -92,25 +94,3 @@ def _piece(rows: Spans, start: int, stop: int) -> tuple[int, Spans]:
     lengths = tuple(min(end, stop) - max(begin, start) for begin, end in touched)
     first = touched[0][0]
     return first, spans(lengths, rows.offsets.device, start - first)
-
-
-class _Gathered(torch.autograd.Function):
-    """Rows [n, W] of own tokens, gathered to [T, W]; gradients are summed."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, whose: Portion) -> Tensor:
-        ctx.whose = whose
-        padded = own.new_zeros(whose.padded, own.shape[1])
-        padded[: len(own)] = own
-        parts = own.new_empty(distributed.get_world_size(whose.group) * whose.padded, own.shape[1])
-        all_gather([*torch.split(parts, whose.padded)], padded, group=whose.group)
-        return parts[whose.order]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        whose, (gradient,) = ctx.whose, gradients
-        parts = gradient.new_zeros(distributed.get_world_size(whose.group) * whose.padded, gradient.shape[1])
-        parts[whose.order] = gradient
-        own = gradient.new_empty(whose.padded, gradient.shape[1])
-        reduce_scatter(own, [*torch.split(parts, whose.padded)], group=whose.group)
-        return own[: len(whose.places)], None

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup, all_gather, all_reduce, get_world_size
 
+from earl.engine.model import shape_of
 from earl.errors import EarlError
-from earl.parallel.layout import Layout
+from earl.parallel.layout import Layout, check_split
 
 # The two exchanges of tensor parallelism (Megatron-LM, arXiv 1909.08053, section 3), each the other's gradient.
 
@@ -70,19 +71,12 @@ PARTIAL_FACTORS = {(COLWISE, True, False), (ROWWISE, False, True)}
 
 def check(model: Any, tp: int) -> None:
     """Raises EarlError for a model that cannot be split over `tp` processes."""
-    text = model.config.get_text_config()
     name, plan = type(model).__name__, _plan(model)
     if not plan:
         raise EarlError(f"{name} has no tensor-parallel plan in transformers, so tp = {tp} is refused; use tp = 1")
     if unknown := sorted(set(plan.values()) - {COLWISE, ROWWISE, SHARED}):
         raise EarlError(f"{name} needs {unknown[0]!r} for tensor parallelism, which earl does not do; use tp = 1")
-    kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    for what, count in (("key-value heads", kv_heads), ("attention heads", text.num_attention_heads)):
-        if count % tp:
-            raise EarlError(
-                f"{name} has {count} {what}, which {tp} tensor-parallel processes cannot share evenly; "
-                f"choose a tp that divides {count}"
-            )
+    check_split(shape_of(model), "tp", tp, replicated=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
 from earl.placement.ray.actor_setup import model_of
 from earl.placement.ray.learner import Given, LearnerActor, LearnerGroup, rows_of
-from earl.placement.ray.placement_spec import policy_of, slots_of
+from earl.placement.ray.placement_spec import slots_of, spec_of
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
-from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, Team
+from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, SamplerGroup
 from earl.placement.ray.row_exchange import RowDispatcher
 from earl.rehearsal.owner import session_folder
 from earl.runs import checkpoint
@@ -120,36 +120,36 @@ class Coordinator:
         self._notes: list[tuple[str, str]] = []
         self._failures = 0
         self._config, self._group, self._gpus = config, group, gpus
-        self._policy = policy = policy_of(config)
-        self._slots = slots_of(policy)
+        self._spec = spec = spec_of(config)
+        self._slots = slots_of(spec)
         self._saved: Path | None = None
         self._lives = 0
         self._awake: ActorGroup | None = None
-        self._team: RolloutWorkers | None = None
+        self._rollout: RolloutWorkers | None = None
         kind = ContinuousActor if config.placement.max_staleness else RolloutActor
-        self._kind = SamplerActor if policy.environments else kind
+        self._kind = SamplerActor if spec.environments else kind
         self._split = processes_of(config)  # initial processes of one sampler copy
-        self._engine_tp = policy.rollout.devices // self._split  # devices of one process, now
+        self._engine_tp = spec.rollout.devices // self._split  # devices of one process, now
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
-        ranks, workers = policy.learner.actors, policy.rollout.actors * self._split
+        ranks, workers = spec.learner.actors, spec.rollout.actors * self._split
         self._ranks = ActorGroup("learner rank", ranks, self._new_rank, *bounds, ranks, asked)
-        name = "sampler" if policy.environments else "rollout worker"
+        name = "sampler" if spec.environments else "rollout worker"
         self._workers = ActorGroup(name, workers, self._new_worker, *bounds, asked=asked)
         self._workers.meanwhile = self._see_to_ranks
         on_cpu = partial(_actor, EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
-        self._environments = ActorGroup("environment", policy.processors, lambda _: on_cpu(), *bounds, asked=asked)
+        self._environments = ActorGroup("environment", spec.processors, lambda _: on_cpu(), *bounds, asked=asked)
 
     def _new_rank(self, number: int) -> Any:
         return self._start(LearnerActor, self._slots.ranks[number], 1)
 
     def _new_worker(self, number: int) -> Any:
         """A process of a sampler, with a rollout fragment unless environments are separate."""
-        devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
+        devices = 0 if self._spec.turns else min(self._engine_tp, self._spec.rollout.devices)
         return self._start(self._kind, self._bundle(number)[0], devices)
 
     def _bundle(self, worker: int) -> tuple[int, int]:
         """The bundle of a rollout worker, and the index of its first device there."""
-        copy, first = divmod(worker * self._engine_tp, self._policy.rollout.devices)
+        copy, first = divmod(worker * self._engine_tp, self._spec.rollout.devices)
         return self._slots.workers[copy], first
 
     def _start(self, kind: type, bundle: int, devices: int) -> Any:
@@ -177,18 +177,18 @@ class Coordinator:
         self._saved = saved.resolve() if saved else None
         model = model_of(self._config, self._source)
         self._start_ranks()
-        workers, policy = self._players(), shape(model)
-        self._team = workers
+        workers, model_shape = self._players(), shape(model)
+        self._rollout = workers
         world = world_of(self._config, tokenizer_of(model))
         settings = self._config.placement
-        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(policy), settings, self)
-        return StepPipeline(self._config, world, policy, LearnerGroup(self._ranks, self, dispatcher), workers)
+        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(model_shape), settings, self)
+        return StepPipeline(self._config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
 
     def _players(self) -> RolloutWorkers:
         if self._config.placement.max_staleness:
             return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
-        if self._policy.environments:
-            samplers = Team(self._workers, self._set_up_worker, self)
+        if self._spec.environments:
+            samplers = SamplerGroup(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
         if engine_of(self._config) == "vllm":
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines)
@@ -197,7 +197,7 @@ class Coordinator:
     def _change_engines(self, copies: int, tp: int) -> None:
         """Start engines over `tp` devices from now on; see `EngineWorkers`. Raises EarlError unless they use all
         devices of the run."""
-        rollout = self._policy.rollout
+        rollout = self._spec.rollout
         if copies * tp != rollout.actors * rollout.devices or (self._gpus and tp > rollout.devices):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
@@ -216,8 +216,8 @@ class Coordinator:
         were too many failures."""
         began = time.perf_counter()
         self.failed(str(lost))
-        if self._team:
-            self._team.forget()
+        if self._rollout:
+            self._rollout.forget()
         self._ranks.replace_all()
         self._start_ranks()
         self.note("recovered", f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
@@ -253,20 +253,20 @@ class Coordinator:
         if lost := self._ranks.watch():
             raise WorkerLost(f"{'; '.join(lost.values())} while others worked")
 
-    def turn(self, crew: ActorGroup) -> None:
+    def turn(self, group: ActorGroup) -> None:
         """Free shared devices for an actor group: the other group offloads first. Environments need their samplers'."""
-        crew = self._workers if crew is self._environments else crew
-        if not self._policy.turns or self._awake is crew:
+        group = self._workers if group is self._environments else group
+        if not self._spec.turns or self._awake is group:
             return
         if self._awake is not None:
             self._awake.ask("rest", method("rest"), range(len(self._awake)))
-            crew.ask("wake", method("wake"), range(len(crew)))
-        self._awake = crew
+            group.ask("wake", method("wake"), range(len(group)))
+        self._awake = group
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
         """Its devices are the GPUs that it shares with learner ranks; none if they do not take turns."""
         bundle, first = self._bundle(number)
-        neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._policy.turns else ()
+        neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._spec.turns else ()
         shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]
         devices = shared[first : first + self._engine_tp]
         return actor.setup.remote(self._config.model_dump(), self._source, devices, meeting)
@@ -281,9 +281,9 @@ class Coordinator:
 def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]:
     """Hold the devices that a recipe's placement asks for; end everything that was started on them. asked: called after
     every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
-    policy = policy_of(config)
-    bundles = slots_of(policy).bundles
-    with connected(config.placement.address, sum(bundles) + policy.processors):
+    spec = spec_of(config)
+    bundles = slots_of(spec).bundles
+    with connected(config.placement.address, sum(bundles) + spec.processors):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(bundles)
         group = reserved(bundles, gpus)
         held = Coordinator(config, group, gpus, asked)

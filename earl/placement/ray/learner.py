@@ -21,8 +21,7 @@ from torch import Tensor, distributed
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch
 from earl.config import Config
-from earl.dispatch.plan import TransferPlan
-from earl.dispatch.rows import Shard, empty
+from earl.dispatch.rows import empty
 from earl.dispatch.transports import objects
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.checkpoint_tensors import TensorPart, bundles
@@ -33,7 +32,7 @@ from earl.parallel.layout import Box, Layout
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
-from earl.placement.ray.actor_setup import Alive, Lines, begun, joined, losing_others, sharded_learner, stage
+from earl.placement.ray.actor_setup import Alive, Connections, begun, joined, losing_others, sharded_learner, stage
 from earl.placement.ray.row_exchange import (
     CallResult,
     EpisodeTable,
@@ -157,7 +156,7 @@ class LearnerActor(ExchangeMember, WeightServer):
         config = build(recipe)
         self._coarse = config.learner.dtype == "bfloat16"
         self._rank = rank
-        with Lines() as self._lines:
+        with Connections() as self._connections:
             mesh = joined(config, rank, meeting, self._meets)
         self._budget = self._budget or begun(config, f"learner rank {rank}")
         with self._budget.stage("start"):
@@ -175,22 +174,21 @@ class LearnerActor(ExchangeMember, WeightServer):
         return given
 
     @stage("dispatch")
-    def take(self, manifest: Manifest, rank: int, references: Mapping[int, Any], checksums: bool) -> dict[str, float]:
-        """Take this rank's rows of a step from the object store. Returns the costs, on the first rank alone."""
+    def exchange(
+        self, manifest: Manifest, process: int, checksums: bool, references: Mapping[int, Any] | None = None
+    ) -> CallResult:
+        """Take this rank's rows of a step from its peers, or from the object store by references. The result is the
+        costs, on the first rank alone."""
         plan = manifest.plan()
-        taken = objects.take(plan, rank, references, _nothing(plan, rank), checksums)
-        self._rows, self._part = manifest.taken(taken)
-        return traffic(plan) if rank == 0 else {}
-
-    @stage("dispatch")
-    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
-        """Take this rank's rows of a step by the row exchange. Its result is as that of `take`."""
-        plan = manifest.plan()
-        said = self.exchanged(plan, process, _nothing(plan, process), checksums)
-        if said.fault:
-            return said
-        self._rows, self._part = manifest.taken(said.result)
-        return CallResult(result=traffic(plan) if process == 0 else {})
+        nothing = empty(plan.source, process, plan.lengths, plan.columns)  # it only receives
+        if references is None:
+            told = self.exchanged(plan, process, nothing, checksums)
+        else:
+            told = CallResult(result=objects.take(plan, process, references, nothing, checksums))
+        if not told.fault:
+            self._rows, self._part = manifest.taken(told.result)
+            told = CallResult(result=traffic(plan) if process == 0 else {})
+        return told
 
     @stage("values")
     def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -234,17 +232,12 @@ class LearnerActor(ExchangeMember, WeightServer):
         self._learner.state.move(hosted=False)
 
 
-def _nothing(plan: TransferPlan, process: int) -> Shard:
-    """The empty shard of a process that only receives."""
-    return empty(plan.source, process, plan.lengths, plan.columns)
-
-
 class LearnerGroup:
     """The ranks of a learner, each with its dispatched rows; ranks of a tp or cp group have the same rows. Every method
     raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it."""
 
-    def __init__(self, crew: ActorGroup, keeper: ActorOwner, dispatcher: RowDispatcher) -> None:
-        self._crew, self._keeper, self._dispatcher = crew, keeper, dispatcher
+    def __init__(self, group: ActorGroup, owner: ActorOwner, dispatcher: RowDispatcher) -> None:
+        self._group, self._owner, self._dispatcher = group, owner, dispatcher
         self.costs: Mapping[str, float] = {}
 
     def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
@@ -252,18 +245,18 @@ class LearnerGroup:
         dropped. Raises WorkerLost when this is impossible, as when memory ran out (`after`) in the middle of an update;
         `mend` then continues from the last checkpoint, with the new layout."""
         self._dispatcher.layout = rows_of(config)
-        self._keeper.keep(config)
+        self._owner.keep(config)
         if after and after.stuck:
             raise WorkerLost(f"{after}, and others wait for it")
-        self._keeper.turn(self._crew)
-        given: list[Given] = ask_all(self._crew, "leaving", method("leave"))
+        self._owner.turn(self._group)
+        given: list[Given] = ask_all(self._group, "leaving", method("leave"))
         steps = {own.steps for own in given}
         if len(steps) > 1 or (after and after.stage == "update" and steps != {0}):
             raise WorkerLost(f"{after}, in the middle of what it had begun to learn")
-        self._keeper.join_ranks(given)
+        self._owner.join_ranks(given)
 
     def peaks(self) -> dict[str, float]:
-        return most(ask_all(self._crew, "peaks", method("peaks")))
+        return most(ask_all(self._group, "peaks", method("peaks")))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> EpisodeTable:
         """The table stands for the rows, and then for the batch, which the ranks hold."""
@@ -294,9 +287,9 @@ class LearnerGroup:
 
     def weights(self) -> tuple[WeightSource, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        readers, checksums = len(self._dispatcher.workers.loading.crew), self._dispatcher.settings.checksums
+        readers, checksums = len(self._dispatcher.workers.loading.group), self._dispatcher.settings.checksums
         manifest, probe = self._all("weights", "weights", readers, checksums)[0]
-        members = self._crew.members
+        members = self._group.members
         ranks, nodes = tuple(member.actor for member in members), tuple(member.node for member in members)
         return WeightSource(manifest, ranks, nodes, checksums), probe
 
@@ -307,7 +300,7 @@ class LearnerGroup:
 
     def _save(self, folder: Path) -> None:
         name = str(folder.resolve())
-        ask_all(self._crew, "saving", method("save", name))
+        ask_all(self._group, "saving", method("save", name))
 
     def restore(self, folder: Path) -> None:
         self._parts("restoring", "restore", str(folder.resolve()))
@@ -317,8 +310,8 @@ class LearnerGroup:
         return self._all(stage, name, *arguments)[:: self._dispatcher.layout.tp]
 
     def _all(self, stage: str, name: str, *arguments: Any) -> list[Any]:
-        self._keeper.turn(self._crew)
-        return ask_all(self._crew, stage, method(name, *arguments))
+        self._owner.turn(self._group)
+        return ask_all(self._group, stage, method(name, *arguments))
 
 
 def rows_of(config: Config) -> Layout:

@@ -6,8 +6,6 @@ from typing import Literal
 
 from earl.config import Config
 
-Join = Literal["collectives", "objects"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
@@ -17,8 +15,6 @@ class Fragment:
     actors: int
     devices: int  # per actor: GPUs, or CPU cores where there are none
     pool: str  # fragments with the same pool share its devices and take turns
-    join: Join
-    """How its actors exchange data: tensors by collectives, or results by Ray objects."""
     processors: bool = False
     """Whether it computes on CPU cores even where there are GPUs."""
 
@@ -47,7 +43,7 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The devices that a policy asks for.
+    """The devices that a placement asks for.
 
     Example:
         4 ranks and 2 samplers of 2 devices, colocated -> bundles (2, 2), ranks (0, 0, 1, 1), workers (0, 1)
@@ -59,21 +55,21 @@ class Slots:
     workers: tuple[int, ...]  # the bundle of each rollout worker
 
 
-def policy_of(config: Config) -> PlacementSpec:
+def spec_of(config: Config) -> PlacementSpec:
     placement = config.placement
     colocated = placement.kind == "colocated"
     ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
     pool = "shared" if colocated else "rollout"
     return PlacementSpec(
-        Fragment("learner", ranks, 1, "shared" if colocated else "learner", "collectives"),
-        Fragment("sampler" if apart else "rollout", placement.samplers, config.sampler.tp, pool, "objects"),
-        Fragment("environments", apart, 1, "environments", "objects", processors=True) if apart else None,
+        Fragment("learner", ranks, 1, "shared" if colocated else "learner"),
+        Fragment("sampler" if apart else "rollout", placement.samplers, config.sampler.tp, pool),
+        Fragment("environments", apart, 1, "environments", processors=True) if apart else None,
     )
 
 
-def slots_of(policy: PlacementSpec) -> Slots:
-    ranks, workers, width = policy.learner.actors, policy.rollout.actors, policy.rollout.devices
-    if policy.turns:
+def slots_of(spec: PlacementSpec) -> Slots:
+    ranks, workers, width = spec.learner.actors, spec.rollout.actors, spec.rollout.devices
+    if spec.turns:
         bundles = max(-(-ranks // width), workers)
         return Slots((width,) * bundles, tuple(rank // width for rank in range(ranks)), tuple(range(workers)))
     return Slots((1,) * ranks + (width,) * workers, tuple(range(ranks)), tuple(range(ranks, ranks + workers)))

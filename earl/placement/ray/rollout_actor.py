@@ -28,9 +28,9 @@ from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
 from earl.placement.ray.actor_setup import (
     Alive,
-    Lines,
+    Connections,
     begun,
-    joined_band,
+    joined_tp_group,
     losing_others,
     model_of,
     stage,
@@ -63,7 +63,7 @@ class EpisodePlayer(ExchangeMember, Alive):
     """An actor with a rollout fragment, and the episode store of its groups until they are learned from."""
 
     _fragment: RolloutFragment
-    _holdings: EpisodeStore
+    _episodes: EpisodeStore
 
     def limit(self, tokens: int) -> None:
         self._fragment.limit(tokens)
@@ -73,14 +73,14 @@ class EpisodePlayer(ExchangeMember, Alive):
         self, tasks: Mapping[int, Task], step: int, seed: int
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
         """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
-        self._holdings.clear()
+        self._episodes.clear()
         played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
-        kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
+        kept = self._episodes.keep({Ticket(step, number): group for number, group in played})
         return kept, self._fragment.costs
 
     @stage("demonstrations")
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
-        return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
+        return self._episodes.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
     @stage("rollout")
     def sample(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> None:
@@ -88,11 +88,11 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("rows")
     def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
-        return self._holdings.pack(rows_of(invention, [*numbers], seed), [*numbers])
+        return self._episodes.pack(rows_of(invention, [*numbers], seed), [*numbers])
 
     @stage("rows")
     def table(self, step: int) -> RowTable:
-        return self._holdings.table(step)
+        return self._episodes.table(step)
 
     @stage("dispatch")
     def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
@@ -106,12 +106,12 @@ class EpisodePlayer(ExchangeMember, Alive):
         return CallResult(self.exchanged(manifest.plan(), process, shards, checksums).fault)
 
     def _shards(self, manifest: Manifest, worker: int) -> Shard:
-        return self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
+        return self._episodes.shard(manifest.numbers(worker), manifest.table.columns)
 
     @stage("recording")
     def whole(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
         """Those of these groups that are here."""
-        return self._holdings.whole(tickets)
+        return self._episodes.whole(tickets)
 
     @stage("evaluation")
     def evaluate(self, matches: Mapping[int, Match]) -> list[MatchResult]:
@@ -139,12 +139,12 @@ class RolloutActor(EpisodePlayer):
             self._fragment.sampler.close()
             del self._fragment
         self._budget = self._budget or begun(config)
-        with Lines() as self._lines:
-            band = joined_band(config, meeting, self._meets) if meeting else None
-        sampler = make_sampler(config, policy, band)
+        with Connections() as self._connections:
+            tp_group = joined_tp_group(config, meeting, self._meets) if meeting else None
+        sampler = make_sampler(config, policy, tp_group)
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)
-        self._holdings = EpisodeStore(config.context.learn_truncated)
+        self._episodes = EpisodeStore(config.context.learn_truncated)
 
     @stage("weights", alone=True)
     def load(self, weights: WeightSource, probe: Probe, version: int) -> list[str]:
@@ -152,7 +152,7 @@ class RolloutActor(EpisodePlayer):
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
         reader = WeightReader(weights)
         self._fragment.sampler.load(reader, version, probe)
-        self._holdings.drop(version)
+        self._episodes.drop(version)
         return reader.damaged
 
     def rest(self) -> None:
@@ -175,15 +175,15 @@ class ContinuousActor(RolloutActor):
 
     def ended(self, step: int, seconds: float) -> dict[Ticket, GroupOf[TrajectorySummary]]:
         """Summaries of the groups that have ended, which are kept; see `ContinuousFragment.ended`."""
-        return self._holdings.keep(self._fragment.ended(step, seconds))
+        return self._episodes.keep(self._fragment.ended(step, seconds))
 
     def hold(self, groups: Mapping[Ticket, Group]) -> dict[Ticket, GroupOf[TrajectorySummary]]:
         """Keep groups that were played before."""
-        return self._holdings.keep(groups)
+        return self._episodes.keep(groups)
 
     def abandon(self) -> None:
         self._fragment.abandon()
-        self._holdings.clear()
+        self._episodes.clear()
 
 
 # Separate environments: an EnvironmentActor's Router calls all SamplerActors through RemoteSamplers, by Ray. Token ids
@@ -260,7 +260,7 @@ class EnvironmentActor(EpisodePlayer):
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
         self._fragment = RolloutFragment(config, tokenizer_of(model_of(config, source)), router)
-        self._holdings = EpisodeStore(config.context.learn_truncated)
+        self._episodes = EpisodeStore(config.context.learn_truncated)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def meet(self, actors: Sequence[Any]) -> None:
@@ -269,4 +269,4 @@ class EnvironmentActor(EpisodePlayer):
 
     def load(self, version: int) -> None:
         self._fragment.sampler.load({}, version)
-        self._holdings.drop(version)
+        self._episodes.drop(version)

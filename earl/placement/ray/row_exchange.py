@@ -186,7 +186,7 @@ class RowDispatcher:
     layout: Layout  # current one of the ranks for rows; see `rows_of`
     work: Work  # cost model of a row
     settings: PlacementConfig
-    keeper: ActorOwner
+    owner: ActorOwner
     _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
@@ -198,7 +198,7 @@ class RowDispatcher:
                 hosts = hosts_of([*self.ranks.members, *self.workers.members])
                 return self._sent(Manifest(table, part, self.layout, hosts), attempt)
             except (ExchangeFailed, Corrupted) as error:
-                self.keeper.note("dispatch", f"{error}: sent again")
+                self.owner.note("dispatch", f"{error}: sent again")
                 fault = error
         raise WorkerLost(f"{fault}; this was tried {TRIES} times")
 
@@ -212,19 +212,19 @@ class RowDispatcher:
         if by_peers:
             costs = self._together(lambda actor, process: actor.exchange.remote(known, process, checksums))
         else:
-            costs = self._by_objects(manifest, known)
+            costs = self._by_objects(manifest.hosts, known)
         return {**costs, "dispatch/peers": float(by_peers)}
 
-    def _by_objects(self, manifest: Manifest, known: Any) -> Mapping[str, float]:
+    def _by_objects(self, hosts: Counts, known: Any) -> Mapping[str, float]:
         checksums, first = self.settings.checksums, self.layout.size
         offered = self.workers.offer(known, checksums)
         by_source = {first + worker: references for worker, references in enumerate(offered)}
-        own = [references_for(manifest.hosts, rank, by_source) for rank in range(first)]
-        self.keeper.turn(self.ranks)
-        costs: Mapping[str, float] = ask_all(
-            self.ranks, STAGE, lambda actor, rank: actor.take.remote(known, rank, own[rank], checksums)
-        )[0]
-        return costs
+        own = [references_for(hosts, rank, by_source) for rank in range(first)]
+        self.owner.turn(self.ranks)
+        told: list[CallResult] = ask_all(
+            self.ranks, STAGE, lambda actor, rank: actor.exchange.remote(known, rank, checksums, own[rank])
+        )
+        return told[0].result or {}
 
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""

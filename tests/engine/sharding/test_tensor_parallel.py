@@ -9,7 +9,7 @@ from earl.errors import EarlError
 
 def test_heads_that_cannot_be_shared_are_refused(architectures):
     check(architectures["qwen2"]().model, 2)
-    with pytest.raises(EarlError, match="2 key-value heads, which 4 tensor-parallel processes cannot share"):
+    with pytest.raises(EarlError, match="2 key-value heads, which 4 devices cannot share"):
         check(architectures["qwen2"]().model, 4)
 
 
