@@ -1,7 +1,4 @@
-"""The recipe: one tree of settings, each with one default and one owner. How it is read stands in recipe.py.
-
-play.py: who plays where · learning.py: what learns, and how · places.py: where · course.py: the course of a run
-"""
+"""The recipe: one tree of settings, each with one default and one owner. How it is read stands in recipe.py."""
 
 import re
 from collections.abc import Mapping

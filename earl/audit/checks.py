@@ -17,7 +17,7 @@ from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.pack import length_penalised, learned, trajectories_of
+from earl.rollout.pack import learned, length_penalised, trajectories_of
 from earl.trajectory import Author, Trajectory
 
 TOLERANCE = 1e-5

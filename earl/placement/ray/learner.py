@@ -33,21 +33,8 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
 from earl.placement.ray.actor_setup import Alive, Connections, begun, joined, losing_others, sharded_learner, stage
-from earl.placement.ray.row_exchange import (
-    CallResult,
-    EpisodeTable,
-    ExchangeMember,
-    Manifest,
-    RowDispatcher,
-    traffic,
-)
-from earl.placement.ray.weight_sync import (
-    BucketBarrier,
-    BucketStore,
-    WeightManifest,
-    WeightSource,
-    manifest_of,
-)
+from earl.placement.ray.row_exchange import CallResult, EpisodeTable, ExchangeMember, Manifest, RowDispatcher, traffic
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, WeightSource, manifest_of
 from earl.recipe import build
 
 OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size

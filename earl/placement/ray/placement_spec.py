@@ -61,9 +61,9 @@ def spec_of(config: Config) -> PlacementSpec:
     ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
     pool = "shared" if colocated else "rollout"
     return PlacementSpec(
-        Fragment("learner", ranks, 1, "shared" if colocated else "learner"),
-        Fragment("sampler" if apart else "rollout", placement.samplers, config.sampler.tp, pool),
-        Fragment("environments", apart, 1, "environments", processors=True) if apart else None,
+        Fragment("learner", ranks, 1, "shared" if colocated else "learner", "collectives"),
+        Fragment("sampler" if apart else "rollout", placement.samplers, config.sampler.tp, pool, "objects"),
+        Fragment("environments", apart, 1, "environments", "objects", processors=True) if apart else None,
     )
 
 

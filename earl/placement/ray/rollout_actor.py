@@ -26,15 +26,7 @@ from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
-from earl.placement.ray.actor_setup import (
-    Alive,
-    Connections,
-    begun,
-    joined_tp_group,
-    losing_others,
-    model_of,
-    stage,
-)
+from earl.placement.ray.actor_setup import Alive, Connections, begun, joined_tp_group, losing_others, model_of, stage
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.weight_sync import WeightReader, WeightSource
