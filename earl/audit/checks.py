@@ -13,12 +13,11 @@ from earl.audit.findings import Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, more, runs, slots_of
 from earl.config import Config
 from earl.engine.model import load
-from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import learned, length_penalised, trajectories_of
-from earl.trajectory import Author, Trajectory
+from earl.trajectory import Author, Group, Trajectory
 
 TOLERANCE = 1e-5
 VALUES_TOLERANCE = 1e-3

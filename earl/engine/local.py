@@ -28,8 +28,8 @@ from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.errors import EarlError
 from earl.parallel.layout import Box, Layout
 from earl.parallel.memory import PASS_TOKENS, kv_bytes, room_for
-from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
+from earl.trajectory import Completion, Prompt
 
 
 class Window:

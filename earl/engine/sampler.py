@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from earl.batch import Rows
 from earl.errors import EarlError
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 LENGTH = 24
 COARSE = 0.1

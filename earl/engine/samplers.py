@@ -16,7 +16,7 @@ from earl.engine.sampler import Probe, Sampler
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
 from earl.rollout.drivers import Streams
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 
 class Batcher(Sampler):

@@ -20,7 +20,6 @@ from earl.engine.model import Policy, load, make, shape_of
 from earl.engine.ranks import Replicas
 from earl.engine.samplers import make_sampler
 from earl.evaluation import Match
-from earl.group import Group, PlayedGroups
 from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment, world_of
 from earl.placement.peers import Peers, WorkerLost
@@ -29,7 +28,7 @@ from earl.rollout.drivers import Completes, Greedy
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import Draw, EpisodeFactory
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
-from earl.trajectory import Task
+from earl.trajectory import Group, PlayedGroups, Task
 
 OrderedRows = tuple[Rows, NDArray[np.int64]]
 """Rows, and the index of each row's episode [N] over all processes."""

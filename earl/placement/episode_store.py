@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from earl.batch import Rows
 from earl.dispatch.rows import Shard
-from earl.group import Group, GroupOf, TrajectorySummary, outline
 from earl.placement.async_rollout import Ticket
 from earl.rollout.pack import learned, num_rows, pack, trajectories_of
+from earl.trajectory import Group, GroupOf, TrajectorySummary, outline
 
 Counts = NDArray[np.int32]
 

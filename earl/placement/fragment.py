@@ -28,18 +28,16 @@ from earl.config import Config
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import Group
 from earl.matches import MatchResult
 from earl.rollout.drivers import Greedy, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import Labels, contexts, num_rows, pack
-from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
 from earl.runs.storage import storage
 from earl.seeds import derive
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Group, Outcome, StopReason, Task, Trajectory, Turn
 
 FORM = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
 

@@ -17,7 +17,6 @@ from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.errors import OutOfMemory
 from earl.evaluation import Match
-from earl.group import Group, GroupOf, PlayedGroups
 from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
@@ -26,7 +25,7 @@ from earl.placement.episode_store import RowTable
 from earl.rollout.pack import experiences, learned, length_penalised, trajectories_of, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
-from earl.trajectory import Task, TrainingRecord
+from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
 
 
 def ramp(step: int, steps: int, start: float, final: float | None, decay_from: float, shape: str) -> float:

@@ -19,7 +19,6 @@ from earl.engine.learner import Update
 from earl.engine.model import shape
 from earl.engine.samplers import longest_context
 from earl.errors import EarlError, OutOfMemory
-from earl.group import Played
 from earl.layouts import Layouts
 from earl.observer import Observer
 from earl.parallel.layout import Choice, Stage
@@ -34,6 +33,7 @@ from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
 from earl.runs.journal import Journal
 from earl.stopping import StopRequest
+from earl.trajectory import Played
 
 HOPELESS = exp(SURPRISING)
 """A layout that would be slower even if it were this factor, about 2, faster than expected is skipped."""

@@ -15,8 +15,7 @@ from earl.agents.scripted.base import Agent
 from earl.errors import EarlError, boundary
 from earl.rollout.episode import Episode
 from earl.rollout.pack import Labels
-from earl.rollout.prompt import Completion, Prompt
-from earl.trajectory import Trajectory
+from earl.trajectory import Completion, Prompt, Trajectory
 
 THREADS = 32  # environments that may answer at the same time
 

@@ -16,9 +16,8 @@ from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.config import AgentConfig
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import boundary
-from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory, Turn
 
 SUMMARY_REQUEST = "Summarise what matters so far."
 

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
-from earl.group import Played
 from earl.rollout.drivers import Completes
-from earl.rollout.prompt import Prompt
 from earl.seeds import derive
+from earl.trajectory import Played, Prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch, Rows, offsets_of
-from earl.group import Group, GroupOf, Played, TrajectorySummary
-from earl.trajectory import FAULTS, TrainingRecord, Trajectory, Turn
+from earl.trajectory import FAULTS, Group, GroupOf, Played, TrainingRecord, Trajectory, TrajectorySummary, Turn
 
 P = TypeVar("P", bound=Played)
 

@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 
 from earl.documents import parse_json_object
 from earl.errors import EarlError
-from earl.group import Group
 from earl.matches import MatchResult
 from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
+from earl.trajectory import Author, Group, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
 
 _KEY = b"earl.seal"
 

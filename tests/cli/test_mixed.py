@@ -12,14 +12,13 @@ from earl.cli.main import run as command_line
 from earl.config import Config
 from earl.engine.model import character_tokenizer
 from earl.engine.sampler import Sampler
-from earl.group import Group
 from earl.placement.fragment import RolloutFragment, demonstrations, world_of
 from earl.recipe import build, load_toml
 from earl.rollout.drivers import demonstrate
 from earl.rollout.tasks import draw, draw_tasks
 from earl.runs import trajectories
 from earl.runs.store import Store
-from earl.trajectory import Outcome, Task
+from earl.trajectory import Group, Outcome, Task
 from tests.cli.conftest import TINY
 
 OTHERS = """

@@ -166,7 +166,7 @@ def served(random: Random, place: Place) -> None:
     from earl.engine import served
     from earl.engine.model import character_tokenizer
     from earl.engine.served import ServedSampler
-    from earl.rollout.prompt import Prompt
+    from earl.trajectory import Prompt
 
     served.FIRST_PAUSE_SECONDS = 0.0
     exact, most = random.random() < 0.5, random.choice([1, 8])

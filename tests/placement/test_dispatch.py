@@ -15,7 +15,6 @@ from earl.dispatch.transports.base import unpack
 from earl.engine.learner import RowShare, minibatches, order_of
 from earl.engine.model import make
 from earl.engine.sampler import Probe
-from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement.async_rollout import Ticket
 from earl.placement.embedded import embedded
@@ -28,7 +27,7 @@ from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, Manifest, sha
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Group, Outcome, StopReason, Task, Trajectory, Turn
 from tests.placement.near import Near
 
 
@@ -178,7 +177,7 @@ class Here:
 class Crew:
     """Actors without processes, each with a whole copy of the sampler."""
 
-    group = 1
+    members = ()
 
     def __init__(self, size):
         self.actors = [Here() for _ in range(size)]

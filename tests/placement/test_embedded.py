@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.group import Group
 from earl.placement.embedded import embedded, joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.pack import learned, trajectories_of
-from earl.trajectory import Author, StopReason
+from earl.trajectory import Author, Group, StopReason
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]

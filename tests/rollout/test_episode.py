@@ -3,8 +3,7 @@
 import pytest
 
 from earl.rollout.drivers import play
-from earl.rollout.prompt import Completion
-from earl.trajectory import Author, Outcome, StopReason
+from earl.trajectory import Author, Completion, Outcome, StopReason
 
 LETTERS = {
     Author.TEMPLATE: ".",

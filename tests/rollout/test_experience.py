@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from earl.group import Group
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, experiences, learned, length_penalised, pack
-from earl.trajectory import StopReason
+from earl.trajectory import Group, StopReason
 
 
 @pytest.fixture

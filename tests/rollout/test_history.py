@@ -4,8 +4,7 @@ import pytest
 
 from earl.rollout.drivers import play
 from earl.rollout.episode import SUMMARY_REQUEST, HistoryPolicy
-from earl.rollout.prompt import Completion
-from earl.trajectory import Author, Outcome, StopReason
+from earl.trajectory import Author, Completion, Outcome, StopReason
 
 
 @pytest.fixture

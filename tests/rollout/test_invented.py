@@ -4,7 +4,7 @@ import numpy as np
 
 from earl.batch import distinct
 from earl.rollout.invented import Invention, rows_of, sample
-from earl.rollout.prompt import Completion
+from earl.trajectory import Completion
 
 TWO = Invention(tokens=20, turns=2, sampled=0.3, vocab=50)
 

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.group import Group
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, experiences, pack, trajectories_of
-from earl.trajectory import Author
+from earl.trajectory import Author, Group
 
 HISTORIES = ("full", "board_only")
 

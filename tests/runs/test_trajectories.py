@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earl.errors import EarlError
-from earl.group import Group
 from earl.runs.trajectories import (
     SCHEMA,
     forget_after,
@@ -22,7 +21,7 @@ from earl.runs.trajectories import (
     to_table,
     write,
 )
-from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
 
 MakeGroups = Callable[..., list[Group]]
 

@@ -14,7 +14,6 @@ from earl.dispatch.rows import empty
 from earl.dispatch.transports.base import pack, unpack
 from earl.engine.model import load
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
-from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ticket
@@ -29,6 +28,7 @@ from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest
 from earl.trainer import train
+from earl.trajectory import Group
 from tests.placement.near import Near
 
 pytestmark = pytest.mark.slow
@@ -50,6 +50,8 @@ class RemoteActor:
 
 class Crew:
     """Actors without processes. Each call loses some worker with a probability."""
+
+    members = ()
 
     def __init__(self, recipe, size, losing=0.0):
         self.recipe, self.losing, self.rng, self.losses = recipe, losing, random.Random(1), 0

@@ -15,6 +15,8 @@ class Fragment:
     actors: int
     devices: int  # per actor: GPUs, or CPU cores where there are none
     pool: str  # fragments with the same pool share its devices and take turns
+    join: Literal["collectives", "objects"]
+    """How its actors exchange data: tensors by collectives, or results by Ray objects."""
     processors: bool = False
     """Whether it computes on CPU cores even where there are GPUs."""
 

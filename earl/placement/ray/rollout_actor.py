@@ -21,7 +21,6 @@ from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.envs import registry
 from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import Group, GroupOf, TrajectorySummary
 from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
@@ -29,12 +28,11 @@ from earl.placement.fragment import RolloutFragment
 from earl.placement.ray.actor_setup import Alive, Connections, begun, joined_tp_group, losing_others, model_of, stage
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
-from earl.placement.ray.weight_sync import WeightReader, WeightSource
+from earl.placement.ray.weight_sync import WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.invented import Invention, rows_of, sample
-from earl.rollout.prompt import Completion, Prompt
-from earl.trajectory import Task
+from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
 
 
 def _told(recipe: Mapping[str, Any]) -> Config:
@@ -142,7 +140,7 @@ class RolloutActor(EpisodePlayer):
     def load(self, weights: WeightSource, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
-        reader = WeightReader(weights)
+        reader = weights.reader()
         self._fragment.sampler.load(reader, version, probe)
         self._episodes.drop(version)
         return reader.damaged

@@ -12,10 +12,9 @@ from typing import Any
 from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.local import Meeting
-from earl.engine.sampler import StaleWeights
+from earl.engine.sampler import Probe, StaleWeights
 from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary
 from earl.matches import MatchResult
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ahead, Ticket
@@ -23,10 +22,10 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
 from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable
-from earl.placement.ray.weight_sync import sync_metrics
+from earl.placement.ray.weight_sync import WeightSource
 from earl.rollout.invented import Invention
 from earl.rollout.tasks import Draw, draw
-from earl.trajectory import Task
+from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrajectorySummary
 
 Setup = Callable[[Any, int, Meeting | None], Any]
 
@@ -61,8 +60,8 @@ class SamplerGroup:
         """The first member of each copy; changes when actors are replaced."""
         return self.group.members[:: self.tp]
 
-    def load(self, weights: Any, version: int) -> Mapping[str, float]:
-        """Load the weights that a handle stands for; the groups played so far have been learned from."""
+    def load(self, weights: tuple[WeightSource, Probe], version: int) -> Mapping[str, float]:
+        """Load weights; the groups played so far have been learned from."""
         self._learned()
         source, probe = weights
         call = method("load", source, probe, version)
@@ -70,7 +69,7 @@ class SamplerGroup:
         for damaged in self._each("weights", call).values():
             for said in damaged or ():
                 self._owner.note("dispatch", f"{said}: sent again")
-        return sync_metrics(source.manifest, source.nodes, tuple(member.node for member in self.members))
+        return source.metrics(tuple(member.node for member in self.members))
 
     def relayout(self, copies: int, tp: int) -> None:
         """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Raises

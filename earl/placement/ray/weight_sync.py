@@ -57,6 +57,23 @@ class WeightSource:
     nodes: tuple[str, ...] = ()  # of the ranks
     checksums: bool = False
 
+    def reader(self) -> "WeightReader":
+        return WeightReader(self)
+
+    def metrics(self, samplers: tuple[str, ...]) -> dict[str, float]:
+        """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object
+        store fetches an object once, however many samplers are there. samplers: their nodes."""
+        by_rank = self.manifest.plan.given_bytes()
+        ranks = [*zip(by_rank, self.nodes, strict=True)]
+        across = sum(size for host in {*samplers} for size, own in ranks if own != host)
+        bound = _least(self.manifest, self.nodes, samplers)
+        return {
+            "weights/bytes": float(sum(by_rank) * len(samplers)),
+            "weights/bytes_across": float(across),
+            "weights/bytes_least": float(bound),
+            "weights/ratio": across / bound if bound else 1.0,
+        }
+
 
 class WeightReader(Mapping[str, Tensor]):
     """Whole tensors, each made when it is read and not kept; tied ones once. Only messages of one bucket are held at a
@@ -181,20 +198,6 @@ class BucketStore:
         message = pack(plan, self.rank, pieces, {name: part.numbers for name, part in self.held().parts.items()})
         with aside():
             return ray.put(seal(message) if self.checksums else message)
-
-
-def sync_metrics(manifest: WeightManifest, ranks: tuple[str, ...], samplers: tuple[str, ...]) -> dict[str, float]:
-    """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object store
-    fetches an object once, however many samplers are there. ranks, samplers: their hosts."""
-    by_rank = manifest.plan.given_bytes()
-    across = sum(size for host in {*samplers} for size, own in zip(by_rank, ranks, strict=True) if own != host)
-    bound = _least(manifest, ranks, samplers)
-    return {
-        "weights/bytes": float(sum(by_rank) * len(samplers)),
-        "weights/bytes_across": float(across),
-        "weights/bytes_least": float(bound),
-        "weights/ratio": across / bound if bound else 1.0,
-    }
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ from earl.benchmarks.layouts import _alone, _learner, free_ports
 from earl.benchmarks.transfers import run
 from earl.engine.attention import spans
 from earl.engine.learner import Update
-from earl.engine.sharding.context_parallel import _bounds, _piece
+from earl.engine.score import _bounds, _piece
 from earl.parallel.layout import Layout
 
 CPU = torch.device("cpu")
