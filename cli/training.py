@@ -24,7 +24,6 @@ from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig
 from earl.errors import EarlError
 from earl.matches import MatchResult
-from earl.observer import Observers
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.cluster import size
@@ -32,6 +31,7 @@ from earl.recipe import build, dump
 from earl.rollout.tasks import opponents
 from earl.runs import checkpoint, signing
 from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, rewrite
+from earl.runs.journal import Observers
 from earl.runs.storage import open_below, storage
 from earl.runs.store import Store
 from earl.runs.summary import FINAL, summarize

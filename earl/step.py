@@ -18,13 +18,12 @@ from earl.engine.learner import SKIPPED
 from earl.errors import EarlError
 from earl.layouts import Layouts
 from earl.matches import MatchResult
-from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs.folder import RunFolder
-from earl.runs.journal import Clock, Journal
+from earl.runs.journal import Clock, Journal, Observer
 from earl.trajectory import TRUNCATING, ContextTokens, PlayedGroups
 
 NEVER = (float("-inf"), float("-inf"))

@@ -17,7 +17,6 @@ from earl.envs import registry
 from earl.errors import EarlError
 from earl.layouts import Layouts
 from earl.matches import MatchResult
-from earl.observer import Observer
 from earl.parallel.memory import peak_metrics
 from earl.placement import peers as peer_processes
 from earl.placement.backend import Backend, on_cluster
@@ -29,7 +28,7 @@ from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
-from earl.runs.journal import Clock, Journal
+from earl.runs.journal import Clock, Journal, Observer
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
 from earl.step import IDLE, NEVER, OpenRun, Progress, StepRecord, due, phase_of, step_of, tell

@@ -203,14 +203,14 @@ class TrajectorySummary(Ended):
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle the array as a list: one summary per episode goes to the driver, and a pickled array is larger."""
         values = [getattr(self, field.name) for field in fields(self)]
-        return _outline, (*values[:-1], self.author_tokens.tolist())
+        return _unpickled, (*values[:-1], self.author_tokens.tolist())
 
 
-def _outline(*values: Any) -> TrajectorySummary:
+def _unpickled(*values: Any) -> TrajectorySummary:
     return TrajectorySummary(*(*values[:-1], np.array(values[-1], np.int64).reshape(-1, len(Author))))
 
 
-def outline(trajectory: Trajectory) -> TrajectorySummary:
+def summary_of(trajectory: Trajectory) -> TrajectorySummary:
     return TrajectorySummary(**{field.name: getattr(trajectory, field.name) for field in fields(TrajectorySummary)})
 
 

@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
-from earl.engine.model import Policy, allocated, bare, head, hidden_states, shape_of, tensors_once
+from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import Probe, Sampler, check
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
@@ -278,7 +278,7 @@ class LocalSampler(Sampler):
 
     def _described(self, config: Any) -> Any:
         """This process's part of the model, on the meta device."""
-        return bare(config)
+        return meta_model(config)
 
     def _fill(self, weights: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors_once(self._model).items():  # one by one: they may be fetched lazily
@@ -451,7 +451,7 @@ class SplitSampler(LocalSampler):
         return super().generate(prompts)
 
     def _described(self, config: Any) -> Any:
-        model, layout = bare(config), self._tp_group.layout
+        model, layout = meta_model(config), self._tp_group.layout
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         axes = split(model, self.tp, self._tp_group.rank, self._tp_group.group).axes
         self._boxes = {name: layout.box(shape, axes.get(name), self._tp_group.rank) for name, shape in shapes.items()}

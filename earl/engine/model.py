@@ -60,7 +60,7 @@ def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii") -> Any:
     )
 
 
-def bare(config: Any) -> Any:
+def meta_model(config: Any) -> Any:
     """The model of a configuration on the meta device: shapes without data."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
@@ -136,8 +136,8 @@ def _without_weights(config: ModelConfig) -> Any:
     folder = None if config.path is None else folder_of(config.path, weights=False)
     with _loading(config.path or "the recipe"):
         if folder is None:
-            return bare(_small(config, character_tokenizer(config.alphabet)))
-        return bare(AutoConfig.from_pretrained(folder, **CLOSED))
+            return meta_model(_small(config, character_tokenizer(config.alphabet)))
+        return meta_model(AutoConfig.from_pretrained(folder, **CLOSED))
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -227,7 +227,7 @@ def load(path: str | Path) -> Policy:
         described = AutoConfig.from_pretrained(folder, **CLOSED)
         tokenizer = read_tokenizer(path, folder)
         try:
-            needed, held = _numbers(bare(described)), Stored(folder).numbers
+            needed, held = _numbers(meta_model(described)), Stored(folder).numbers
         except EarlError as error:
             raise EarlError(f"no model can be loaded from {str(path)!r}: {error}") from error
         if needed > held:  # before allocating memory
@@ -250,7 +250,7 @@ def load(path: str | Path) -> Policy:
     return policy
 
 
-def outline(config: ModelConfig) -> Policy:
+def meta_policy(config: ModelConfig) -> Policy:
     """The policy that a recipe starts from, without weights, for callers that load only parts of them or get them
     later. Raises EarlError as `load` does."""
     model = _without_weights(config)

@@ -80,17 +80,19 @@ class TrainState:
         return {name: tensor for name, tensor in self._whole(self._scorer.model.state_dict()) if not self._ranks.rank}
 
     def held(self) -> HeldTensors:
-        """This process's boxes of the weights; only tensors with adapters are gathered, one at a time."""
+        """This process's boxes of the weights, in host memory where there are adapters; only tensors with adapters are
+        gathered, one at a time."""
         tensors, parts = tensors_once(self._scorer.model), {}
         for name, tensor in tensors.items():
             if is_factor(name):
                 continue
             box, shape = self._ranks.box(name, tensor)
             if factors(name):
-                own = self._merged(name, tensors, adapted=True)[box.slices].to("cpu", copy=True)
+                own = self._merged(name, tensors, adapted=True)[box.slices].clone()
             else:
                 own = self._ranks.local(tensor)
-            parts[plain(name)] = TensorPart(own if own.shape == box.shape else own[box.slices], box, shape)
+            own = own if own.shape == box.shape else own[box.slices]
+            parts[plain(name)] = TensorPart(own.cpu() if self.adapted else own, box, shape)
         axes = {plain(name): self._ranks.axes.get(name) for name in tensors if not is_factor(name)}
         return HeldTensors(parts, axes, self._ranks.layout)
 

@@ -11,7 +11,7 @@ from earl.batch import Rows
 from earl.dispatch.rows import Shard
 from earl.placement.async_rollout import Ticket
 from earl.rollout.pack import learned, num_rows, pack, trajectories_of
-from earl.trajectory import Group, GroupOf, TrajectorySummary, outline
+from earl.trajectory import Group, GroupOf, TrajectorySummary, summary_of
 
 Counts = NDArray[np.int32]
 
@@ -52,7 +52,7 @@ class EpisodeStore:
     def keep(self, groups: Mapping[Ticket, Group]) -> dict[Ticket, GroupOf[TrajectorySummary]]:
         """Store groups; returns their trajectory summaries."""
         self._groups |= groups
-        return {ticket: GroupOf(tuple(map(outline, group.trajectories))) for ticket, group in groups.items()}
+        return {ticket: GroupOf(tuple(map(summary_of, group.trajectories))) for ticket, group in groups.items()}
 
     def table(self, step: int) -> RowTable:
         tickets = sorted(ticket for ticket in self._groups if ticket.step == step)

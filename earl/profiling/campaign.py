@@ -20,7 +20,6 @@ from earl.engine.model import shape
 from earl.engine.samplers import longest_context
 from earl.errors import EarlError, OutOfMemory
 from earl.layouts import Layouts
-from earl.observer import Observer
 from earl.parallel.layout import Choice, Stage
 from earl.parallel.profile import SURPRISING, Expected, Point, Skipped, Timing, place_of, spread_of
 from earl.parallel.selector.selector import Costs
@@ -29,9 +28,9 @@ from earl.placement.costs import PlacedCosts, candidates
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline, StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
-from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
-from earl.runs.journal import Journal
+from earl.rollout.synthetic import synthetic_like
+from earl.runs.journal import Journal, Observer
 from earl.stopping import StopRequest
 from earl.trajectory import Played
 
@@ -243,10 +242,10 @@ class _Trials:
     def _work(self, point: Point) -> Callable[[], None]:
         players: Any = self._stages.players
         seed = self._config.run.seed
-        invention = invention_of(self._played, point.tokens, self._stages.shape.vocab)
+        synthetic = synthetic_like(self._played, point.tokens, self._stages.shape.vocab)
         if point.choice.stage == "rollout":
-            return partial(players.sample, invention, point.sequences, seed)
-        return partial(self._learn, players.invent(invention, point.sequences, seed))
+            return partial(players.sample, synthetic, point.sequences, seed)
+        return partial(self._learn, players.invent(synthetic, point.sequences, seed))
 
     def _learn(self, rows: StoredTrajectories) -> None:
         """Dispatch, experience preparation and update of rows, as in a step."""

@@ -52,7 +52,7 @@ def taken(ray, damaged, checksums=True):
     """Weights from two ranks, the second of which sends damaged ones so often: are they the same, what was said."""
     kind = ray.remote(concurrency_groups={"health": 1, "saving": 1})(Rank).options(num_cpus=0)
     ranks = tuple(kind.remote(rank, damaged * rank, checksums) for rank in range(LAYOUT.size))
-    read = WeightReader(WeightSource(ray.get(ranks[0].manifest.remote()), ranks, checksums))
+    read = WeightReader(WeightSource(ray.get(ranks[0].manifest.remote()), ranks, checksums=checksums))
     expected = tensors_once(make(MODEL, seed=3).model)
     return all(torch.equal(read[name], tensor) for name, tensor in expected.items()), read.damaged
 

@@ -95,7 +95,7 @@ def test_outlines_say_of_a_step_what_its_trajectories_do(groups):
 
 
 def test_with_counts_and_manifest_outlines_of_one_turn_take_less_than_200_bytes_a_row():
-    # 16 bytes of counts, 24 of the manifest, and the outline as it is sent, with a task for every eight episodes.
+    # 16 bytes of counts, 24 of the manifest, and the summary as it is sent, with a task for every eight episodes.
     random = np.random.default_rng(0)
     step = {
         Ticket(1, number): Group(tuple(short(task, random) for _ in range(8)))

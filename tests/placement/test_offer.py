@@ -52,7 +52,8 @@ class Rank(WeightServer):
 
 
 def source(ray, layout):
-    ranks = tuple(ray.remote(Rank).options(num_cpus=0).remote() for _ in range(layout.size))
+    kind = ray.remote(concurrency_groups={"health": 1})(Rank).options(num_cpus=0)
+    ranks = tuple(kind.remote() for _ in range(layout.size))
     manifests = [ray.get(actor.serve.remote(layout, rank)) for rank, actor in enumerate(ranks)]
     assert all(manifest == manifests[0] for manifest in manifests)
     return WeightSource(manifests[0], ranks)

@@ -22,7 +22,7 @@ from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.local import Meeting, SplitSampler, TpGroup
-from earl.engine.model import make, outline
+from earl.engine.model import make, meta_policy
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -42,11 +42,11 @@ def sharded_learner(
         torch.set_num_threads(1)  # processes share the cores
     described = model_of(config, model)
     if carried is not None:
-        policy, ranks = outline(described), Shards(mesh, carried)
+        policy, ranks = meta_policy(described), Shards(mesh, carried)
     elif described.path is None:
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
-        policy, ranks = outline(described), Shards(mesh, Stored(folder_of(described.path)))
+        policy, ranks = meta_policy(described), Shards(mesh, Stored(folder_of(described.path)))
     values = algorithm(config.algorithm.name).needs_values
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)
     if carried is not None:

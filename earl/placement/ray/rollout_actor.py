@@ -15,7 +15,7 @@ from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
 from earl.engine.local import Meeting
-from earl.engine.model import Policy, outline, tokenizer_of
+from earl.engine.model import Policy, meta_policy, tokenizer_of
 from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
 from earl.envs import registry
@@ -31,7 +31,7 @@ from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.weight_sync import WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
-from earl.rollout.invented import Invention, rows_of, sample
+from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
 from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
 
 
@@ -73,12 +73,12 @@ class EpisodePlayer(ExchangeMember, Alive):
         return self._episodes.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
     @stage("rollout")
-    def sample(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> None:
-        sample(invention, self._fragment.sampler, [*numbers], self._fragment.config.rollout.group_size, seed)
+    def sample(self, numbers: Mapping[int, int], shape: SyntheticEpisodes, seed: int) -> None:
+        sample(shape, self._fragment.sampler, [*numbers], self._fragment.config.rollout.group_size, seed)
 
     @stage("rows")
-    def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
-        return self._episodes.pack(rows_of(invention, [*numbers], seed), [*numbers])
+    def invent(self, numbers: Mapping[int, int], shape: SyntheticEpisodes, seed: int) -> RowTable:
+        return self._episodes.pack(rows_of(shape, [*numbers], seed), [*numbers])
 
     @stage("rows")
     def table(self, step: int) -> RowTable:
@@ -123,7 +123,7 @@ class RolloutActor(EpisodePlayer):
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = _told(recipe)
-        policy = self._policy = self._policy or outline(model_of(config, source))
+        policy = self._policy = self._policy or meta_policy(model_of(config, source))
         self._split = None
         if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
             self._fragment.sampler.close()

@@ -23,7 +23,7 @@ from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
 from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable
 from earl.placement.ray.weight_sync import WeightSource
-from earl.rollout.invented import Invention
+from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrajectorySummary
 
@@ -204,13 +204,13 @@ class RolloutWorkers(SamplerGroup, Players):
         tables = self._hold("demonstrations", self._dealt("demonstrate", tasks, seed, limit))
         return EpisodeTable.joined(tables, TAUGHT)
 
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
+    def sample(self, shape: SyntheticEpisodes, count: int, seed: int) -> None:
         """Sample replies of `count` synthetic episodes, to measure the cost."""
-        self._all("rollout", self._dealt("sample", range(count), invention, seed))
+        self._all("rollout", self._dealt("sample", range(count), shape, seed))
 
-    def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
+    def invent(self, shape: SyntheticEpisodes, count: int, seed: int) -> EpisodeTable:
         """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
-        tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
+        tables = self._hold("rows", self._dealt("invent", range(count), shape, seed))
         return EpisodeTable.joined(tables, LEARNED)
 
     def _dealt(self, name: str, items: Sequence[Any], *arguments: Any) -> Call:
