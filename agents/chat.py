@@ -1,23 +1,27 @@
 """Prompts by chat template, token in, token out.
 
 The opening of a conversation is rendered whole. From then on only what the template puts between the end of the
-model's reply and the next point of generation is rendered and tokenised; what the model sampled stays as it is.
+model's reply and the next point of generation is rendered and tokenised; what the model sampled stays as it is. Where a
+template leaves out what earlier replies thought, the conversation is rendered anew around what is left of them.
 """
 
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, Protocol
 
-from earl.agents.parser import THINK_OPEN
+from earl.agents.parser import THINK_CLOSE, THINK_OPEN
 from earl.agents.template import Message, Template, TemplateError
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, translated
 from earl.trajectory import Author
 
 # They stand for the model's reply and for a message while the text around them is measured.
 _REPLY, _CONTENT = "\x02reply\x03", "\x02content\x03"
+_THOUGHT = f"{THINK_OPEN}{_CONTENT}{THINK_CLOSE}\n\n{_REPLY}"
+_ASKED: Message = {"role": "user", "content": "?"}
 
 
 class Tokenizer(Protocol):
@@ -39,7 +43,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens that a prompt gains, and who wrote each.
+    """Tokens that a prompt gains, and the author of each.
 
     Example:
         Piece(tokens=[user, "1", "2", end, assistant], authors=[TEMPLATE, ENVIRONMENT, ENVIRONMENT, TEMPLATE, TEMPLATE])
@@ -47,6 +51,10 @@ class Piece:
 
     tokens: tuple[int, ...]
     authors: bytes  # one value of Author per token
+
+
+def _author(role: str) -> Author:
+    return Author.TOOL if role == "tool" else Author.ENVIRONMENT
 
 
 def stop_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -73,14 +81,15 @@ class Chat:
         self.tokenizer = tokenizer
         self.stop = stop_ids(tokenizer)
         self._system, self._examples = system, [*examples]
-        with boundary() as fault:
+        with translated(self._unusable):
             source = tokenizer.get_chat_template()
-        if fault.message or not isinstance(source, str):
-            raise self._unusable(fault.message or f"it is {source!r:.99}, not a text")
+        if not isinstance(source, str):
+            raise EarlError(self._unusable(f"it is {source!r:.99}, not a text"))
         self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})})
         self._frame = lru_cache(maxsize=1 << 6)(self._around)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
+        self.forgets, self._takes = cache(self._forgets), cache(self._has_role)
         self.decode = lru_cache(maxsize=1 << 12)(self._decode)
 
     @cached_property
@@ -94,49 +103,100 @@ class Chat:
         return self._render([], "user", "?")[0].rstrip().endswith(THINK_OPEN)
 
     def written(self, action: str) -> list[int]:
-        """The tokens of a reply that somebody else wrote, such as a teacher, with the end-of-turn token."""
+        """The tokens of a reply that the model did not write, such as a teacher's, with the end-of-turn token."""
         return [*self._encode(action)["input_ids"], self.end]
+
+    def without_thoughts(
+        self, instructions: str, told: Sequence[Message], replies: Sequence[tuple[Piece, bool]]
+    ) -> list[Piece]:
+        """A conversation from its beginning, without what its replies thought: the pieces around what is left of each.
+
+        Args:
+            told: what was said before each reply, and before the next.
+            replies: as sampled, and whether each ended with the template's own end-of-turn token.
+        """
+        before, prefix = self._before(instructions)
+        first, *more = [{**message, "role": self._speaker(message["role"])} for message in told]
+        said = [*before, {**first, "content": prefix + first["content"]}]
+        for following in more:
+            said += [{"role": "assistant", "content": _REPLY}, following]
+        head, *texts = self._text(said[:-1], **said[-1]).split(_REPLY)
+        pieces = [self._told(head, told[0])]
+        for (reply, closed), text, message in zip(replies, texts, told[1:], strict=True):
+            pieces += [self._rest(reply), self._told(text[self._ending(text)[1] if closed else 0 :], message)]
+        return pieces
+
+    def _told(self, text: str, message: Message) -> Piece:
+        """A part of a conversation, with a message in it."""
+        content = message["content"].strip()  # some templates strip it, too
+        begin = max(text.rfind(content), 0)
+        return self._tokenise(text, begin, begin + len(content), _author(message["role"]))
+
+    def _rest(self, reply: Piece) -> Piece:
+        """A reply without its thought, if it ended that, and the line breaks that the template drops with it."""
+        if THINK_CLOSE not in self.decode(reply.tokens):
+            return reply
+        rest = [pair for pair in zip(reply.tokens, reply.authors, strict=True) if pair[1] != Author.THINKING]
+        while self._drops_breaks and rest and (text := self.decode(rest[0][:1])) and not text.strip("\n"):
+            rest.pop(0)
+        return Piece(tuple(token for token, _ in rest), bytes(author for _, author in rest))
+
+    def _forgets(self, role: str) -> bool:
+        """Whether the template leaves out what a reply thought once `role` has answered it."""
+        return _CONTENT not in self._answered(role, _THOUGHT)
+
+    @cached_property
+    def _drops_breaks(self) -> bool:
+        return self._answered("user", _THOUGHT) == self._answered("user", _REPLY)
+
+    def _answered(self, role: str, reply: str) -> str:
+        return self._text([_ASKED, {"role": "assistant", "content": reply}], self._speaker(role), "?")
 
     def _opening(self, instructions: str, content: str) -> Piece:
         """The tokens of a conversation that begins with `content`, after system prompt, instructions and examples."""
+        before, prefix = self._before(instructions)
+        return self._tokenise(*self._render(before, "user", content, prefix), Author.ENVIRONMENT)
+
+    def _before(self, instructions: str) -> tuple[list[Message], str]:
+        """The messages before the first of the environment, and what that one has to say before its own content in a
+        template without a system role."""
         told = "\n\n".join(filter(None, (self._system, instructions)))
-        try:
-            system = [{"role": "system", "content": told}] if told else []
-            text, begin, end = self._render([*system, *self._examples], "user", content)
-        except EarlError:
-            if not told:
-                raise
-            # A template without a system role: the first message says it.
-            first, *others = [*self._examples, {"role": "user", "content": ""}]
-            merged = [{**first, "content": f"{told}\n\n{first['content']}"}, *others]
-            text, begin, end = self._render(merged[:-1], "user", content, merged[-1]["content"])
-        return self._tokenise(text, begin, end, Author.ENVIRONMENT)
+        if told and self._takes("system"):
+            return [{"role": "system", "content": told}, *self._examples], ""
+        if told and self._examples:
+            first, *others = self._examples
+            return [{**first, "content": f"{told}\n\n{first['content']}"}, *others], ""
+        return [*self._examples], f"{told}\n\n" if told else ""
+
+    def _has_role(self, role: str) -> bool:
+        message = {"role": role, "content": "?"}
+        answered = [_ASKED, {"role": "assistant", "content": "?"}, message]
+        with suppress(TemplateError):
+            return bool(self._template.render([message, _ASKED] if role == "system" else answered))
+        return False
+
+    def _speaker(self, role: str) -> str:
+        """Who tells what `role` said: the user, in a template without tools."""
+        return role if role == "user" or self._takes(role) else "user"
 
     def _reply(self, role: str, content: str, closed: bool) -> Piece:
         """The tokens between the model's reply and the next point of generation.
 
         Args:
-            role: who answers, "user" or "tool"; a template without tools is told so by the user.
+            role: author of the answer, "user" or "tool"; a template without tools gets it from the user.
             content: the answer.
             closed: whether the reply ended with the template's own end-of-turn token; if not, it is added.
         """
-        author = Author.TOOL if role == "tool" else Author.ENVIRONMENT
-        try:
-            text, begin, end = self._after_reply(role, content)
-        except EarlError:
-            if role == "user":
-                raise
-            text, begin, end = self._after_reply("user", content)
-        skipped = self._ending(text)[1]
-        skipped = skipped if closed else 0
-        return self._tokenise(text[skipped:], begin - skipped, end - skipped, author)
+        text, begin, end = self._after_reply(self._speaker(role), content)
+        skipped = self._ending(text)[1] if closed else 0
+        return self._tokenise(text[skipped:], begin - skipped, end - skipped, _author(role))
 
     def _after_reply(self, role: str, content: str) -> tuple[str, int, int]:
         """What stands between a reply and the next point of generation, and where in it `content` begins and ends."""
         opening = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
         text, begin, end = self._render(opening, role, content)
         if _REPLY not in text[:begin]:
-            raise self._unusable("it leaves out what the model replied")
+            raise EarlError(self._unusable("it leaves out what the model replied"))
         skipped = text.rindex(_REPLY, 0, begin) + len(_REPLY)
         return text[skipped:], begin - skipped, end - skipped
 
@@ -174,31 +234,28 @@ class Chat:
         try:
             return self._template.render([*before, {"role": role, "content": content}])
         except TemplateError as error:
-            raise self._unusable(str(error)) from None
+            raise EarlError(self._unusable(str(error))) from None
 
-    def _unusable(self, reason: str) -> EarlError:
-        name = getattr(self.tokenizer, "name_or_path", "") or "this model"
-        return EarlError(f"the chat template of {name} cannot be used: {reason}; mend it, or choose another model")
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.tokenizer, "name_or_path", "") or "this model")
+
+    def _unusable(self, reason: str) -> str:
+        return f"the chat template of {self._name} cannot be used: {reason}; mend it, or choose another model"
 
     def _tokenise(self, text: str, begin: int, end: int, author: Author) -> Piece:
         encoded = self._encode(text)
         tokens = tuple(encoded["input_ids"])
-        places = range(len(tokens))
-        first = bisect_left(places, begin, key=lambda place: encoded.token_to_chars(place).start)
-        after = max(first, bisect_right(places, end, key=lambda place: encoded.token_to_chars(place).end))
+        span, places = encoded.encodings[0].token_to_chars, range(len(tokens))
+        first = bisect_left(places, begin, key=lambda place: span(place)[0])
+        after = max(first, bisect_right(places, end, key=lambda place: span(place)[1]))
         outside = (bytes([Author.TEMPLATE]) * count for count in (first, len(tokens) - after))
         return Piece(tokens, (bytes([author]) * (after - first)).join(outside))
 
     def _encode(self, text: str) -> Any:
-        with boundary() as fault:
-            encoded = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)
-        if fault.message:
-            name = getattr(self.tokenizer, "name_or_path", "") or "this model"
-            raise EarlError(
-                f"the tokenizer of {name} cannot encode {text[:99]!r}: {fault.message}; use characters that it knows, "
-                "or another model"
-            )
-        return encoded
+        cure = "use characters that it knows, or another model"
+        with translated(lambda fault: f"the tokenizer of {self._name} cannot encode {text[:99]!r}: {fault}; {cure}"):
+            return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)
 
     def _decode(self, tokens: tuple[int, ...]) -> str:
         """The text of sampled tokens, without the end-of-turn token."""

@@ -27,6 +27,8 @@ from earl.errors import EarlError
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
+MATCH_SECONDS = 1.0
+"""What a pattern may take for a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,24 @@ def _between(tag: str) -> Callable[[str], Iterator[str]]:
 
 
 def _matches(pattern: str) -> Callable[[str], Iterator[str]]:
-    compiled = re.compile(pattern)
-    return lambda text: (found[1 if compiled.groups else 0] or "" for found in compiled.finditer(text))
+    import regex  # unlike re, it can be stopped
+
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise EarlError(f"{pattern!r} is no regular expression: {error}") from None
+
+    def places(text: str) -> Iterator[str]:
+        try:
+            for found in compiled.finditer(text, timeout=MATCH_SECONDS):
+                yield found[1 if compiled.groups else 0] or ""
+        except TimeoutError:
+            raise EarlError(
+                f"agent.parser regex:{pattern} took more than {MATCH_SECONDS:g} s for a reply of {len(text)} "
+                "characters; write a pattern without repeats inside repeats"
+            ) from None
+
+    return places
 
 
 def _fields(field: str) -> Callable[[str], Iterator[str]]:
@@ -137,7 +155,7 @@ def _fields(field: str) -> Callable[[str], Iterator[str]]:
 
 
 def _own(name: str) -> ActionParser:
-    function = registry.plugin("agent.parser", name)
+    function = registry.plugin("parser", name)
 
     def places(text: str) -> Iterator[str]:
         found = function(text)
@@ -166,10 +184,7 @@ def parser(name: str) -> ActionParser:
     if kind == "tag" and re.fullmatch(r"\w+", rest):
         return ActionParser(_between(rest), f"<{rest}>{{}}</{rest}>")
     if kind == "regex" and rest:
-        try:
-            return ActionParser(_matches(rest), "{}")
-        except re.error as error:
-            raise EarlError(f"{rest!r} is no regular expression: {error}") from None
+        return ActionParser(_matches(rest), "{}")
     if kind == "json" and re.fullmatch(r"\w+", rest):
         return ActionParser(_fields(rest), f'{{{{"{rest}": "{{}}"}}}}')
     if kind not in ("tag", "regex", "json") and registry.is_path(name):

@@ -1,4 +1,4 @@
-"""Chat templates, which are programs of whoever made the model: rendered in a process that has little time and memory.
+"""Chat templates, which are programs that come with a model: rendered in a process that has little time and memory.
 
 Chat ─▶ Template ─▶ one line of JSON ─▶ this file as a program: a sandboxed Jinja under limits ─▶ one line of JSON
 
@@ -54,7 +54,7 @@ class Template:
             raise TemplateError(f"it is longer than {TEMPLATE_CHARACTERS} characters")
         request = _line(conversation)
         with self._lock:
-            answer = self._ask(request) or self._ask(request)  # somebody else may have ended the process
+            answer = self._ask(request) or self._ask(request)  # another program may have ended the process
         if answer is None:
             raise TemplateError(f"it takes more than {SECONDS:g} s or {MEMORY_BYTES >> 20} MiB")
         if "error" in answer:
@@ -112,7 +112,7 @@ def _serve() -> None:
     program = json.loads(sys.stdin.buffer.readline())
     environment = _environment()
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)]
-    if sys.platform == "linux":  # elsewhere it is not kept, or counts what is only mapped
+    if sys.platform == "linux":  # elsewhere it is not enforced, or counts memory that is only mapped
         limits.append((resource.RLIMIT_AS, MEMORY_BYTES))
     for kind, limit in limits:
         resource.setrlimit(kind, (limit, limit))

@@ -28,24 +28,12 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-import earl.parallel.throughput
 from earl.benchmarks.repeats import grouped
 from earl.parallel.hardware import devices
 from earl.parallel.memory import catalogue
+from earl.parallel.throughput import step
 from earl.parallel.throughput.rollout import Workload, interval, mean_step, running, tokens_per_second
-from earl.parallel.throughput.step import (
-    FILE,
-    TENSORRT_LLM,
-    TRITON,
-    VLLM_0_5,
-    Coefficients,
-    Engine,
-    Precision,
-    StepLoad,
-    Values,
-    all_reduce_seconds,
-    step_seconds,
-)
+from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, Values
 from earl.recipe import load_toml
 
 PRIORS: dict[str, tuple[float, float]] = load_toml(Path(__file__).with_name("priors.toml"))
@@ -85,7 +73,7 @@ def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
     return np.stack([(residuals(point + one) - residuals(point - one)) / (2 * NUDGE) for one in nudges], axis=1)
 
 
-SOFTWARE = {"trtllm-0.17": TENSORRT_LLM, "trtllm-0.14-online": TRITON, "lambda-vllm-0.5.4": VLLM_0_5}
+SOFTWARE = {"trtllm-0.17": step.TENSORRT_LLM, "trtllm-0.14-online": step.TRITON, "lambda-vllm-0.5.4": step.VLLM_0_5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +92,8 @@ class ThroughputMeasurement:
     chat: bool
 
     @property
-    def tp(self) -> int:
-        return self.engine.tp
-
-    @property
-    def mixture(self) -> bool:
-        return self.engine.shape.experts > 1
-
-    @property
-    def cell(self) -> tuple[object, ...]:
-        return self.source, self.model, self.gpu, self.workload, self.rate
+    def per_gpu(self) -> float:
+        return self.tokens_per_second / self.engine.tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +136,7 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def _engine(row: dict[str, str]) -> Engine:
-    precision = Precision(row["weight_dtype"], row["kv_dtype"])
+    precision = step.Precision(row["weight_dtype"], row["kv_dtype"])
     shape, device = catalogue()[row["model"]].shape, devices()[row["gpu"]]
     return Engine(shape, device, int(row["tp"]), precision, SOFTWARE[row["source"]])
 
@@ -228,7 +208,7 @@ def _arriving(row: ThroughputMeasurement, own: Values) -> float:
         return inf
     last = StepLoad(max(1.0, count / 2), load.prompt_tokens + load.reply_tokens / 2)
     tail = load.reply_tokens * (1 + own["chat_longest"] if row.chat else 2) / 2
-    seconds = load.responses / row.rate + tail * step_seconds(row.engine, last, own).total
+    seconds = load.responses / row.rate + tail * step.step_seconds(row.engine, last, own).total
     return load.responses * load.reply_tokens / seconds
 
 
@@ -245,9 +225,9 @@ def kernels(own: Values) -> dict[str, dict[str, Any]]:
             )
             heads = 2 * layer.head_dim * (layer.heads + layer.kv_heads)
             layer = replace(layer, parameters=layer.hidden * (heads + 3 * layer.intermediate))  # without embeddings
-            guess = step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
+            guess = step.step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
         else:
-            guess = all_reduce_seconds(engine, size, own)
+            guess = step.all_reduce_seconds(engine, size, own)
         ratios[row["op"]].append(1000 * guess / float(row["milliseconds"]))
     return {name: _summary(np.array(found) - 1) for name, found in ratios.items()}
 
@@ -262,7 +242,7 @@ NEAR = 0.03
 
 def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     """Judge the choice of TP by predictions, over cells with several TP. A regret is a share of tokens lost."""
-    cells = grouped(guessed, lambda row: row.cell).values()
+    cells = grouped(guessed, lambda row: (row.source, row.model, row.gpu, row.workload, row.rate)).values()
     lost = np.array([_regret(cell, guessed) for cell in cells if len(cell) > 1])
     return {
         "cells": len(lost),
@@ -274,12 +254,11 @@ def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
 
 
 def _regret(cell: Sequence[ThroughputMeasurement], guessed: Mapping[ThroughputMeasurement, float]) -> float:
-    taken = max(cell, key=lambda row: guessed[row] / row.tp)
-    return 1 - taken.tokens_per_second / taken.tp / max(row.tokens_per_second / row.tp for row in cell)
+    taken = max(cell, key=lambda row: guessed[row] / row.engine.tp)
+    return 1 - taken.per_gpu / max(row.per_gpu for row in cell)
 
 
-PATH = Path(earl.parallel.throughput.__file__).with_name(FILE)
-DIGITS = 6
+PATH = Path(step.__file__).with_name(step.FILE)
 
 
 def text(coefficients: Coefficients, rows: int) -> str:
@@ -287,20 +266,20 @@ def text(coefficients: Coefficients, rows: int) -> str:
         "rows": rows,
         "spread": _rounded(coefficients.spread),
         "values": {name: _rounded(coefficients.values[name]) for name in PRIORS},
-        "covariance": [[_rounded(float(value)) for value in line] for line in coefficients.covariance],
+        "covariance": [[_rounded(value) for value in line] for line in coefficients.covariance.tolist()],
     }
     head = "# Made by `earl bench calibration --write`: the covariance is of logarithms, in the order of the values.\n"
     return head + tomli_w.dumps(content)
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.6g}")
 
 
 CONTEXTS = (131_072, 32_768, 4096)
 Key = Callable[[ThroughputMeasurement], object]
 LEFT_OUT: dict[str, Key] = {
-    "tp": lambda row: row.tp,
+    "tp": lambda row: row.engine.tp,
     "context": lambda row: f"{row.workload.prompt_tokens:.0f}+{row.workload.reply_tokens:.0f}",
     "gpu": lambda row: row.gpu,
     "model": lambda row: row.model,
@@ -356,7 +335,7 @@ def _inside(guess: Guess, spread: float) -> bool:
 
 
 def _errors(guesses: Sequence[Guess]) -> dict[str, Any]:
-    kinds = grouped(guesses, lambda guess: "mixture" if guess.row.mixture else "dense")
+    kinds = grouped(guesses, lambda guess: "mixture" if guess.row.engine.shape.experts > 1 else "dense")
     return {
         name: {"error": _error(own), "choice": choices({guess.row: guess.tokens_per_second for guess in own})}
         for name, own in sorted(kinds.items())

@@ -1,35 +1,271 @@
 """Transfers between hosts with shaped links, through a controller and directly; also the value of balancing rows.
 
 every case ─▶ controller and direct transfer, alternating ─▶ compared with the minimum for the busiest link
+
+With Ray, an actor is on each host of a rehearsed cluster, or all are on this machine:
+
+objects: all offer ─▶ all take     centralised: all offer ─▶ the controller takes, offers ─▶ all take
+peers, shared: all exchange, over persistent connections
 """
 
+import os
 import tempfile
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.benchmarks import transfers as machines
-from earl.benchmarks.repeats import interval
-from earl.benchmarks.transfers import (
-    EVERYTHING,
-    LOGPROBS,
-    Timings,
-    TransferCase,
-    TransferTiming,
-    rehearsed,
-    through_ray,
-    work,
-)
-from earl.dispatch.plan import plan, volume
-from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
+from earl.benchmarks import processes
+from earl.benchmarks.processes import Seat, seat_of
+from earl.benchmarks.repeats import in_turns, interval
+from earl.dispatch.plan import TransferPlan, plan, volume
+from earl.dispatch.rows import COLUMNS, Shard, Spread, Work, balance, columns, empty, even_counts, spread, token_bytes
+from earl.dispatch.transports.base import Transport, execute
+from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
+from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
-from earl.rehearsal.plan import bits_per_second, check_network
+from earl.rehearsal import cluster as rehearsal
+from earl.rehearsal.plan import RehearsedCluster, attach, bits_per_second, check_network
+
+LOGPROBS = ("reference",)
+EVERYTHING = tuple(COLUMNS)
+PATIENCE_SECONDS = 300.0
+DIRECT_REPEATS = 3
+"""Direct transfers for each centralised one, which takes many times as long and varies less."""
+HEAD_START_SECONDS = 0.03
+"""From the agreement on a transfer's start to the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCase:
+    """One transfer: from one data-parallel group per process to a layout of the same processes."""
+
+    kind: str
+    names: tuple[str, ...]
+    tokens: int
+    """Mean tokens of a row."""
+    rows: int
+    """Rows of each process."""
+    repeats: int
+    tp: int = 1
+    """TP of the consumers."""
+    ragged: bool = False
+    """Rows of various lengths, dealt to the consumers by work, instead of equal rows in turn."""
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.rows * self.tokens * token_bytes(columns(self.names))
+
+    def plan(self, hosts: Sequence[int]) -> TransferPlan:
+        """The plan, the same on every process. hosts: [P], the host of each process."""
+        count = len(hosts)
+        here = np.repeat(np.arange(count), self.rows)
+        lengths = np.full(len(here), self.tokens)
+        groups = count // self.tp
+        parts = (here // self.tp + np.tile(np.arange(self.rows), count)) % groups
+        if self.ragged:
+            random = np.random.default_rng(0)
+            lengths = random.integers(self.tokens // 4, self.tokens * 7 // 4, len(here))
+            parts = balance(lengths.astype(np.float64), groups)
+        source, target = spread(Layout(count), range(count), here), spread(Layout(groups, self.tp), range(count), parts)
+        return plan(lengths, columns(self.names), source, target, np.array(hosts))
+
+
+@dataclass(frozen=True, slots=True)
+class TransferTiming:
+    begun: float
+    """On the clock that all processes of a machine share."""
+    ended: float
+    left_bytes: int
+    """Over its host's link, as the kernel counts them."""
+    checksum: int
+    driver_bytes: int | None = None
+    """Over the driver's link, both directions; None without a driver."""
+
+
+Timings = dict[str, list[TransferTiming]]
+"""By transport, for each repeat."""
+Way = Callable[[TransferPlan, int, Shard, Transport], Shard]
+
+
+def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
+    """Carry out all cases in one process, with all transports in turn."""
+    transports = direct(seat, store)
+    ways: dict[str, tuple[Way, Transport]] = {name: (execute, transport) for name, transport in transports.items()}
+    ways = {"controller": (gather_and_scatter, transports["peers"]), **ways}
+    _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
+    return [_carried_out(seat, case, ways) for case in cases]
+
+
+def direct(seat: Seat, store: Path) -> dict[str, Transport]:
+    """The direct transports, joined through a file: peers, and with several processes on a host shared memory."""
+    import torch
+    from torch._C._distributed_c10d import FileStore
+
+    from earl.dispatch.transports.peers import join
+    from earl.dispatch.transports.shared import Shared
+
+    torch.set_num_threads(1)
+    hosts = np.array(seat.hosts)
+    peers = join(FileStore(str(store), len(hosts)), seat.process, hosts, seat.address, PATIENCE_SECONDS)
+    one_each = len(set(seat.hosts)) == len(hosts)
+    return {"peers": peers} if one_each else {"peers": peers, "shared": Shared(peers, seat.process, hosts)}
+
+
+def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]]) -> Timings:
+    made = case.plan(seat.hosts)
+    held = filled(made, made.source, seat.process)
+    timings: Timings = {name: [] for name in ways}
+    for _ in range(case.repeats):
+        for name, (way, transport) in ways.items():
+            for _ in range(1 if name == "controller" else DIRECT_REPEATS):
+                timings[name].append(_timed(seat, way, transport, made, held))
+    return timings
+
+
+def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Shard) -> TransferTiming:
+    transport.most(0)
+    _, left = seat.carried
+    begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
+    time.sleep(max(0.0, begun - time.monotonic()))
+    shard = way(made, seat.process, held, transport)
+    ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
+    _, now_left = seat.carried
+    transport.most(0)
+    return TransferTiming(begun, ended, now_left - left, checksum(shard))
+
+
+def filled(plan: TransferPlan, where: Spread, process: int) -> Shard:
+    """A process's random data."""
+    shard = empty(where, process, plan.lengths, plan.columns)
+    random = np.random.default_rng(process)
+    for column in shard.columns.values():
+        column.view(np.uint8)[:] = random.integers(0, 2, column.nbytes, np.uint8)
+    return shard
+
+
+def checksum(shard: Shard) -> int:
+    value = 0
+    for column in shard.columns.values():
+        value = zlib.crc32(column.view(np.uint8).data, value)
+    return value
+
+
+RAY_NAME = "objects"
+STORE_MIB = 1024
+
+
+class HostActor:
+    def __init__(self, seat: Seat, store: Path, case: TransferCase) -> None:
+        self._seat, self._process = seat, seat.process
+        through = case.plan(seat.hosts)
+        gathering, scattering = ways(through)
+        self._plans = {"direct": through, "gather": gathering, "scatter": scattering}
+        own, nothing = (filled(way, way.source, self._process) for way in (through, scattering))
+        self._held = {"direct": own, "gather": own, "scatter": nothing}
+        self._result = nothing
+        *_, self._transport = direct(seat, store).values()
+
+    def exchange(self) -> None:
+        self._result = execute(self._plans["direct"], self._process, self._held["direct"], self._transport)
+
+    def offer(self, way: str) -> dict[int, Reference]:
+        return offer(self._plans[way], self._process, self._held[way])
+
+    def take(self, way: str, references: Mapping[int, Reference]) -> None:
+        """See `take`. What the controller gathers is what it then scatters."""
+        self._result = take(self._plans[way], self._process, references, self._held[way])
+        if way == "gather":
+            self._held["scatter"] = self._result
+        if way == "scatter":
+            self._result = cut(self._plans["direct"], self._process, self._result)
+
+    def seen(self) -> tuple[int, int]:
+        """Bytes sent over the host's link, and the checksum of the result."""
+        return self._seat.carried[1], checksum(self._result)
+
+
+def through_ray(
+    cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]
+) -> list[list[Timings]]:
+    """As `work`, for each process, but timed by the driver; so times are the same for all processes."""
+    if cluster:
+        os.environ.update(attach(cluster.address))
+    import ray  # reads its token from the environment
+
+    from earl.placement.ray.coordinator import connected
+
+    with connected(cluster.address if cluster else None, 1):
+        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
+    return [list(own) for own in zip(*by_case, strict=True)]
+
+
+def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
+    made, processes = case.plan(hosts), range(len(hosts))
+
+    def timed(way: Callable[[Any, Sequence[Any], TransferPlan], None], _: int) -> list[TransferTiming]:
+        before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
+        begun = time.monotonic()
+        way(ray, actors, made)
+        ended, through = time.monotonic(), _carried(cluster) - driver
+        after = ray.get([actor.seen.remote() for actor in actors])
+        return [
+            TransferTiming(begun, ended, now - left, result, through)
+            for (left, _), (now, result) in zip(before, after, strict=True)
+        ]
+
+    with tempfile.TemporaryDirectory() as folder:
+        actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in processes]
+        exchange = "shared" if len(set(hosts)) < len(hosts) else "peers"
+        named = {"controller": _centralised, "objects": _by_objects, exchange: _exchanged}
+        # The first repeat connects all hosts.
+        timings = in_turns({name: partial(timed, way) for name, way in named.items()}, case.repeats, warm=1)
+    for actor in actors:
+        ray.kill(actor)
+    return [{name: [own[process] for own in repeats] for name, repeats in timings.items()} for process in processes]
+
+
+def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, *arguments: Any) -> Any:
+    options: dict[str, Any] = {"num_cpus": 0}
+    if cluster:
+        options["resources"] = {f"host-{hosts[process] + 1}": 0.01}
+    return ray.remote(HostActor).options(**options).remote(seat_of(cluster, hosts, process), *arguments)
+
+
+def _carried(cluster: RehearsedCluster | None) -> int:
+    return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
+
+
+def _exchanged(ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
+    ray.get([actor.exchange.remote() for actor in actors])
+
+
+def _by_objects(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+    _take(ray, actors, "direct", made, ray.get([actor.offer.remote("direct") for actor in actors]))
+
+
+def _centralised(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
+    gathering, scattering = ways(made)
+    first = actors[CONTROLLER : CONTROLLER + 1]
+    _take(ray, first, "gather", gathering, ray.get([actor.offer.remote("gather") for actor in actors]))
+    _take(ray, actors, "scatter", scattering, ray.get([first[0].offer.remote("scatter")]))
+
+
+def _take(ray: Any, actors: Sequence[Any], way: str, plan: TransferPlan, offered: Sequence[Any]) -> None:
+    """Let actors, the first of all, take what the first sources offered."""
+    by_source = dict(enumerate(offered))
+    ray.get(
+        [actor.take.remote(way, references_for(plan.hosts, process, by_source)) for process, actor in enumerate(actors)]
+    )
+
 
 BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
 PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
@@ -82,8 +318,9 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
     bits = bits_per_second(rate)
     rows = []
     note = _unshaped()
-    shaped = rehearsed if ray else machines.shaped
-    with nullcontext() if note else shaped(hosts, rate) as cluster:
+    on_ray = partial(rehearsal.rehearsed, RAY_NAME, cpus=8, memory_mib=STORE_MIB)
+    network = on_ray if ray else processes.shaped
+    with nullcontext() if note else network(hosts, rate) as cluster:
         for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
@@ -92,7 +329,7 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
                 measured = through_ray(cluster, places, cases)
             else:
                 with tempfile.TemporaryDirectory() as folder:
-                    measured = machines.run(cluster, places, work, Path(folder) / "store", cases)
+                    measured = processes.run(cluster, places, work, Path(folder) / "store", cases)
             rows += [
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)

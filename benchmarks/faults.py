@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class PlannedFault:
     """A planned fault."""
 
     role: str
@@ -47,52 +47,52 @@ class Blow:
     delay: float
 
 
-Strike = Callable[[Blow, "Member"], bool]
+Inject = Callable[[PlannedFault, "Member"], bool]
 """Injects the fault into a member; returns whether there was a target."""
 
 
 @dataclass(slots=True)
-class Saboteur:
+class FaultInjector:
     """Injects the faults of a plan; `asked` is called at every call of an actor group."""
 
-    plan: list[Blow]
-    strike: Strike
-    struck: list[Blow] = field(default_factory=list)
+    plan: list[PlannedFault]
+    inject: Inject
+    injected: list[PlannedFault] = field(default_factory=list)
     _calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def asked(self, stage: str, members: Sequence["Member"]) -> None:
         role = members[0].name.rpartition(" ")[0]
         self._calls[role, stage] += 1
         count = self._calls[role, stage]
-        due = [blow for blow in self.plan if (blow.role, blow.stage) == (role, stage) and blow.call <= count]
-        for blow in due[:1]:
-            sleep(blow.delay)
-            self.plan.remove(blow)
-            if self.strike(blow, members[blow.member % len(members)]):
-                self.struck.append(blow)
+        due = [fault for fault in self.plan if (fault.role, fault.stage) == (role, stage) and fault.call <= count]
+        for fault in due[:1]:
+            sleep(fault.delay)
+            self.plan.remove(fault)
+            if self.inject(fault, members[fault.member % len(members)]):
+                self.injected.append(fault)
 
 
-def campaign(root: Path, config: Config, plans: Sequence[Sequence[Blow]], strike: Strike) -> dict[str, Any]:
+def campaign(root: Path, config: Config, plans: Sequence[Sequence[PlannedFault]], inject: Inject) -> dict[str, Any]:
     """Run once without faults, and once for each plan. For the result see `earl bench faults --help`."""
-    calm = finished(root, "calm", config, Saboteur([], strike))
-    saboteurs = [Saboteur([*blows], strike) for blows in plans]
-    folders = [finished(root, f"struck-{number}", config, own) for number, own in enumerate(saboteurs)]
-    struck = [blow for saboteur in saboteurs for blow in saboteur.struck]
+    undisturbed = finished(root, "calm", config, FaultInjector([], inject))
+    injectors = [FaultInjector([*faults], inject) for faults in plans]
+    folders = [finished(root, f"struck-{number}", config, own) for number, own in enumerate(injectors)]
+    injected = [fault for injector in injectors for fault in injector.injected]
     events = [event for folder in folders for event in read_numbers(folder.database).events]
     told = [event.message for event in events if event.kind == "recovered"]
     seconds = [float(message.rsplit(" in ", 1)[1].removesuffix(" s")) for message in told]
     return {
-        "blows": {"all": len(struck), **Counter(what for blow in struck for what in (blow.role, blow.how))},
-        "runs": {"all": len(folders), "same": sum(numbers(folder) == numbers(calm) for folder in folders)},
-        "episodes": {"left_alone": episodes(calm), "struck": sorted({episodes(folder) for folder in folders})},
+        "blows": {"all": len(injected), **Counter(what for fault in injected for what in (fault.role, fault.how))},
+        "runs": {"all": len(folders), "same": sum(numbers(folder) == numbers(undisturbed) for folder in folders)},
+        "episodes": {"left_alone": episodes(undisturbed), "struck": sorted({episodes(folder) for folder in folders})},
         "recoveries": len(seconds),
         "seconds_to_recover": interval(seconds),
     }
 
 
-def finished(root: Path, name: str, config: Config, saboteur: Saboteur) -> RunFolder:
+def finished(root: Path, name: str, config: Config, injector: FaultInjector) -> RunFolder:
     folder = create(root, name, dump(config))
-    with lock(folder), on_cluster(config, saboteur.asked) as place:
+    with lock(folder), on_cluster(config, injector.asked) as place:
         progress = train(folder, config, place, Peers(), StopRequest(), None)
     if not progress.finished:
         raise EarlError(f"run {name!r} stopped at step {progress.step} of {config.total_steps}")
@@ -114,7 +114,7 @@ LEARNER = ("dispatch", "values", "preparation", "update", "weights", "snapshot",
 ROLLOUT = ("demonstrations", "rollout", "rows", "dispatch", "evaluation", "weights", "limit")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 LONGEST_DELAY = 0.2
-BLOWS_PER_RUN = 5
+FAULTS_PER_RUN = 5
 
 NAME = "faults"
 HOST_FAULTS = {"host lost": "kill", "link cut": "link-down", "host frozen": "freeze"}
@@ -132,9 +132,9 @@ def run(
     if num_hosts:
         return hosts(root, seed, num_hosts, rate, settings)
     cells = [("learner rank", stage) for stage in LEARNER] + [("rollout worker", stage) for stage in ROLLOUT]
-    blows = [_blow(random, role, stage, how) for _ in range(rounds) for role, stage in cells for how in SIGNALS]
-    random.shuffle(blows)
-    plans = [blows[start : start + BLOWS_PER_RUN] for start in range(0, len(blows), BLOWS_PER_RUN)]
+    faults = [_fault(random, role, stage, how) for _ in range(rounds) for role, stage in cells for how in SIGNALS]
+    random.shuffle(faults)
+    plans = [faults[start : start + FAULTS_PER_RUN] for start in range(0, len(faults), FAULTS_PER_RUN)]
     return campaign(root, build(override(RECIPE, settings)), plans, _signal)
 
 
@@ -144,37 +144,37 @@ def hosts(
     """Fail hosts of a rehearsed cluster, each for a while; see `campaign`. Raises EarlError if not permitted."""
     random = Random(seed)
     roles = (("learner rank", "update"), ("rollout worker", "rollout"))
-    plans = [[_blow(random, role, stage, how)] for how in HOST_FAULTS for role, stage in roles]
-    plans.append([_blow(random, "rollout worker", "rollout", FULL)])
+    plans = [[_fault(random, role, stage, how)] for how in HOST_FAULTS for role, stage in roles]
+    plans.append([_fault(random, "rollout worker", "rollout", FULL)])
     with rehearsed(NAME, number, rate, cpus=2, memory_mib=128) as cluster, ExitStack() as undo:
         config = build(override(RECIPE, [f'placement.address="{cluster.address}"', *settings]))
-        return campaign(root, config, plans, partial(_strike, cluster, undo))
+        return campaign(root, config, plans, partial(_inject, cluster, undo))
 
 
-def _blow(random: Random, role: str, stage: str, how: str) -> Blow:
-    return Blow(role, stage, how, random.randrange(2), random.randint(1, 2), random.uniform(0, LONGEST_DELAY))
+def _fault(random: Random, role: str, stage: str, how: str) -> PlannedFault:
+    return PlannedFault(role, stage, how, random.randrange(2), random.randint(1, 2), random.uniform(0, LONGEST_DELAY))
 
 
-def _signal(blow: Blow, member: "Member") -> bool:
+def _signal(fault: PlannedFault, member: "Member") -> bool:
     with suppress(ProcessLookupError):
-        os.kill(member.process, SIGNALS[blow.how])
+        os.kill(member.process, SIGNALS[fault.how])
         return True
     return False
 
 
-def _strike(cluster: RehearsedCluster, undo: ExitStack, blow: Blow, member: "Member") -> bool:
+def _inject(cluster: RehearsedCluster, undo: ExitStack, fault: PlannedFault, member: "Member") -> bool:
     """Fail the member's host for a while; or fill the driver's object store with objects that stay referenced."""
     import numpy as np
     import ray
 
-    if blow.how == FULL:
+    if fault.how == FULL:
         mib = 16
         filled = [ray.put(np.zeros(mib << 20, np.uint8)) for _ in range(2 * cluster.memory_mib // mib)]
         undo.callback(filled.clear)
         return True
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     host = next(host for host in cluster.workers if cluster.ip(host) == addresses[member.node])
-    fail(cluster, host, HOST_FAULTS[blow.how])
+    fail(cluster, host, HOST_FAULTS[fault.how])
     timer = Timer(HEALS_AFTER, heal, (cluster, host))
     timer.start()
     undo.callback(timer.join)

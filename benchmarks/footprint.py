@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
-from earl.benchmarks.layouts import batch, free_ports, model_config, policy
+from earl.benchmarks.layouts import batch, free_port, model_config, policy
 from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.heap import GIVE_BACK
 from earl.engine.learner import Learner, Update
@@ -175,7 +175,7 @@ def _measured(case: MemoryCase) -> list[tuple[int, int]]:
     environment = patch.dict(os.environ, {**GIVE_BACK, "OMP_NUM_THREADS": "1"})
     with environment, ProcessPoolExecutor(case.processes, get_context("spawn")) as pool:
         try:
-            return list(pool.map(partial(_process, case, free_ports(1)[0]), range(case.processes)))
+            return list(pool.map(partial(_process, case, free_port()), range(case.processes)))
         except Exception as error:
             raise RuntimeError(f"a process of the case {case.name!r} ended early: {error}") from error
 

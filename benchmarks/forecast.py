@@ -232,7 +232,7 @@ SOON = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class FirstWarning:
     history: GrowthHistory
     step: float
 
@@ -241,13 +241,13 @@ class Warned:
         return self.history.crossing < SHOWN
 
 
-def first_warning(history: GrowthHistory) -> Warned:
+def first_warning(history: GrowthHistory) -> FirstWarning:
     steps = range(int(min(history.crossing, SHOWN, len(history.values))))
     due = (now for now in steps if warns(forecast(history.points(now), history.limit), now))
-    return Warned(history, next(due, math.inf))
+    return FirstWarning(history, next(due, math.inf))
 
 
-def warnings(warned: Sequence[Warned]) -> dict[str, Any]:
+def warnings(warned: Sequence[FirstWarning]) -> dict[str, Any]:
     """`in_time`: of the histories that meet the limit at step 10 or later, the share warned 5 or more steps ahead.
 
     `lead`: median steps ahead; `false`: share of the warnings whose limit was not met within 50 steps; `needless`: of
@@ -269,7 +269,7 @@ def warnings(warned: Sequence[Warned]) -> dict[str, Any]:
     }
 
 
-def _in_time(one: Warned) -> bool:
+def _in_time(one: FirstWarning) -> bool:
     return one.step + IN_TIME <= one.history.crossing
 
 
@@ -290,7 +290,7 @@ AHEAD = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ForecastTrial:
     history: GrowthHistory
     origin: int
     forecast: Forecast
@@ -325,14 +325,14 @@ def run(per_family: int = 10, seed: int = 0, calibration: bool = False, runs: Pa
     return result
 
 
-def _made(history: GrowthHistory, origin: int) -> Made:
+def _made(history: GrowthHistory, origin: int) -> ForecastTrial:
     horizon = history.horizon or len(history.values) - 1 - origin
     seen = forecast(history.points(origin), history.limit, horizon)
     truth = history.crossing
-    return Made(history, origin, seen, truth if truth <= origin + horizon else math.inf)
+    return ForecastTrial(history, origin, seen, truth if truth <= origin + horizon else math.inf)
 
 
-def _summary(made: Sequence[Made]) -> dict[str, Any]:
+def _summary(made: Sequence[ForecastTrial]) -> dict[str, Any]:
     reached = [one for one in made if one.truth < math.inf]
     closed = [one for one in reached if one.forecast.late < math.inf]
     guessed = [one for one in reached if one.forecast.median < math.inf]
@@ -368,15 +368,15 @@ def _recorded(found: Sequence[tuple[str, GrowthHistory]]) -> dict[str, Any]:
     }
 
 
-def _held(one: Made) -> bool:
+def _held(one: ForecastTrial) -> bool:
     """Whether the value AHEAD steps later is at most the upper 90 %."""
     upper = expected(one.history.points(one.origin), AHEAD)[1]
     return bool(one.history.values[one.origin + AHEAD] <= upper)
 
 
-def _by(made: Iterable[Made], key: Callable[[Made], str]) -> dict[str, float | None]:
+def _by(made: Iterable[ForecastTrial], key: Callable[[ForecastTrial], str]) -> dict[str, float | None]:
     return {name: _coverage(own) for name, own in grouped(made, key).items()}
 
 
-def _coverage(made: Iterable[Made]) -> float | None:
+def _coverage(made: Iterable[ForecastTrial]) -> float | None:
     return share(not one.early and not one.late for one in made)

@@ -7,7 +7,6 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
-from earl.benchmarks import transfers
+from earl.benchmarks import processes
 from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
@@ -82,11 +81,11 @@ def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _distributed(layout: Layout, *arguments: Any) -> NDArray[np.float64]:
-    return np.array(transfers.run(None, (0,) * layout.size, _rank, layout, free_ports(1)[0], *arguments)[0])
+    return np.array(processes.run(None, (0,) * layout.size, _rank, layout, free_port(), *arguments)[0])
 
 
 def _rank(
-    seat: transfers.Seat, layout: Layout, port: int, variant: str, updates: range, folder: Path | None = None
+    seat: processes.Seat, layout: Layout, port: int, variant: str, updates: range, folder: Path | None = None
 ) -> NDArray[np.float64]:
     """One process of a layout; it resumes the checkpoint of its first update in `folder`, and leaves the next one."""
     torch.set_num_threads(1)
@@ -158,9 +157,7 @@ def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
     return float(np.abs(ours - theirs).max())
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for taken in sockets:
-            taken.bind(("127.0.0.1", 0))
-        return [taken.getsockname()[1] for taken in sockets]
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -55,9 +55,7 @@ class GenerateSampler:
         )
         with torch.inference_mode():
             whole = self._model.generate(
-                padded,
-                attention_mask=torch.arange(width) >= (width - lengths)[:, None],
-                generation_config=settings,
+                padded, attention_mask=torch.arange(width) >= (width - lengths)[:, None], generation_config=settings
             )
         replies = whole[:, width:].tolist()
         return [self._completion(reply, prompt) for reply, prompt in zip(replies, prompts, strict=True)]

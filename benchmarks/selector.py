@@ -141,7 +141,7 @@ PROFILED = tuple(2**power for power in range(5, 15))
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class StrategyResult:
     seconds: float
     switches: int
     backs: int
@@ -172,7 +172,7 @@ def static(world: SimulatedRun) -> float:
     return float(table(world).sum(0).min())
 
 
-def selected(world: SimulatedRun, profiled: bool = True) -> Course:
+def selected(world: SimulatedRun, profiled: bool = True) -> StrategyResult:
     """The selector's result. Before a rollout it knows the last step's contexts, before an update this step's."""
     selector = Selector({world.stage: world.choices}, world, {world.stage: world.taken_for}, steps=len(world.loads))
     if profiled:
@@ -204,7 +204,7 @@ def _back(decision: Decision, decisions: list[Decision]) -> bool:
     )
 
 
-def by_range(world: SimulatedRun) -> Course:
+def by_range(world: SimulatedRun) -> StrategyResult:
     """The rule of the EARL paper: the best measured choice of each context range, taken when the average enters it.
 
     A choice that ran out of memory is not taken again in that range or above, so that the run can go on.
@@ -234,7 +234,7 @@ def played(
     choose: Callable[[int], Choice],
     told: Callable[[int, Choice, float | None, float], None],
     loads: Sequence[Load] | None = None,
-) -> Course:
+) -> StrategyResult:
     """Simulate a run under a strategy. A step that runs out of memory is lost, and repeated.
 
     `choose` returns the choice of a step. `told` gets the step, the choice, its seconds (None: out of memory), and the
@@ -259,7 +259,7 @@ def played(
             failures += not done
             total += switch + seconds
             told(step, choice, seconds if done else None, switch)
-    return Course(total, len(left), most_within(backs), most_within(backs), failures)
+    return StrategyResult(total, len(left), most_within(backs), most_within(backs), failures)
 
 
 def most_within(steps: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""The runs of benchmarks: trained or continued in a folder, by arm and seed."""
+"""The runs of benchmarks: recipes, and runs that are trained or continued in a folder."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -14,7 +14,6 @@ from earl.trainer import run as train
 
 ASIDE = ("evaluate", "checkpoint")
 """Stages that are not part of a step."""
-ARMS = load_toml(Path(__file__).with_name("arms.toml"))
 
 
 def recipe(env: str, assignments: Sequence[str]) -> Config:
@@ -23,24 +22,6 @@ def recipe(env: str, assignments: Sequence[str]) -> Config:
     tree = load_toml(Path(str(files("earl") / "configs" / f"{env}.toml")))
     tree.setdefault("env", {})["name"] = env
     return build(override(tree, assignments))
-
-
-def shared(benchmark: str, assignments: Sequence[str]) -> Config:
-    """What all arms of a benchmark have in common, with the assignments of `--set`."""
-    return recipe(ARMS[benchmark]["env"], [*ARMS[benchmark]["shared"], *assignments])
-
-
-def by_arm(
-    root: Path, benchmark: str, seeds: int, steps: int, assignments: Sequence[str]
-) -> dict[str, list[RunFolder]]:
-    """Train every arm of a benchmark, seed by seed."""
-    arms: dict[str, list[str]] = ARMS[benchmark]["arms"]
-    folders: dict[str, list[RunFolder]] = {arm: [] for arm in arms}
-    for seed in range(seeds):
-        for arm, settings in arms.items():
-            config = shared(benchmark, [f"run.steps={steps}", f"run.seed={seed}", *settings, *assignments])
-            folders[arm].append(trained(root, f"{arm}-seed{seed}", config))
-    return folders
 
 
 def trained(root: Path, name: str, config: Config) -> RunFolder:

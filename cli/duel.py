@@ -116,7 +116,7 @@ def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
     """Play against a model at `seat`. The person is the environment's opponent: the model plays as in evaluations."""
     person = Person(name)
     task = Task(judge.world.env, derive(EVALUATION, seed), seat, "person")
-    episode, played = _played(judge, task, person)
+    episode, played = play_episode(judge, task, person)
     if isinstance(episode.env, BoardGameEnv):
         person.show(episode.env.game, episode.env.state)
     else:
@@ -129,7 +129,7 @@ def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
 
 
 def watch(judge: EvalPolicy, seed: int) -> None:
-    _, played = _played(judge, Task(judge.world.env, derive(EVALUATION, seed, "", 0, 0)))
+    _, played = play_episode(judge, Task(judge.world.env, derive(EVALUATION, seed, "", 0, 0)))
     for turn in played.turns:
         asked = slice(turn.prompt_start, turn.action_start)
         shown = played.tokens[asked][np.isin(played.authors[asked], SHOWN)]
@@ -143,7 +143,8 @@ def _text(judge: EvalPolicy, tokens: NDArray[np.int32]) -> str:
     return judge.world.chat.decode(tuple(tokens.tolist()))
 
 
-def _played(judge: EvalPolicy, task: Task, opponent: object = None) -> tuple[Episode, Trajectory]:
+def play_episode(judge: EvalPolicy, task: Task, opponent: object = None) -> tuple[Episode, Trajectory]:
+    """Play one episode. Raises EarlError if the environment fails."""
     episode = judge.world.episode(task, task.seed, 0, opponent)
     [played] = play([episode], judge.sampler)
     if played.error:

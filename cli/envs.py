@@ -40,7 +40,11 @@ def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
             for spec in found
         ],
     )
-    return click.echo(f"earl envs --library NAME lists those of another library: {', '.join(registry.ADAPTERS[:-1])}")
+    for library in registry.ADAPTERS:
+        with boundary():  # it is not installed
+            if names := registry.offered(library):
+                click.echo(f"{library}: {len(names)}, such as {one_line(names[0])}; earl envs --library {library}")
+    return None
 
 
 @declared("show", command)
@@ -51,13 +55,13 @@ def show(name: str, as_json: bool) -> None:
     spec = registry.spec(name)
     if as_json:
         return print_json({**asdict(spec), "scripted": names(name)})
-    who = "opponents and teachers" if spec.seats > 1 else "teachers"
+    scripted = "opponents and teachers" if spec.seats > 1 else "teachers"
     facts = [
         ("name", f"{spec.name} ({spec.target})"),
         ("seats", spec.seats),
         ("turns at most", spec.max_turns),
         ("options", _options(spec.options)),
-        (who, ", ".join(names(name))),
+        (scripted, ", ".join(names(name))),
         ("rules", spec.instructions),
         ("first observation", f"\n{spec.observation}"),
     ]

@@ -31,7 +31,7 @@ def command(
     from earl.envs import registry
 
     for broken, message in (
-        (len(set(opponents)) < len(opponents), "--opponent names somebody twice; name each opponent once."),
+        (len(set(opponents)) < len(opponents), "--opponent names the same opponent twice; name each once."),
         (exact and episodes is not None, "--exact plays every game there is; leave out --episodes."),
         (server is None and model is not None, "--model names what a server serves; add --server."),
         (

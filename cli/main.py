@@ -44,7 +44,7 @@ class Commands(click.Group):
                 formatter.write_dl([(name, help) for name, help in COMMANDS.items() if GROUPS[name] == group])
 
 
-@click.group(cls=Commands, context_settings=CONTEXT)
+@click.group(cls=Commands, context_settings=CONTEXT, epilog="\b\nExamples:\n  earl train tictactoe\n  earl runs")
 @click.version_option(__version__, prog_name="earl")
 def cli() -> None:
     """Train language-model agents by reinforcement learning on multi-turn games and tool tasks."""

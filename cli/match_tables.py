@@ -4,27 +4,18 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from earl.cli.text import one_line, table
-from earl.matches import MatchResult, mean_over_seats, wilson
+from earl.matches import FRACTIONS, MatchResult, by_opponent, mean_over_seats, wilson
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 SEATS = ("first", "second")
-FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
-
-
-def by_opponent(results: Iterable[MatchResult]) -> list[list[MatchResult]]:
-    """Group by opponent, exact and sampled results separately; sort each group by seat."""
-    groups: dict[tuple[str, bool], list[MatchResult]] = {}
-    for result in results:
-        groups.setdefault((result.opponent, result.exact), []).append(result)
-    return [sorted(group, key=lambda result: result.seat) for group in groups.values()]
 
 
 def as_objects(results: Iterable[MatchResult]) -> list[dict[str, Any]]:
     """One JSON object for each opponent; fractions are averaged over seats."""
-    return [_object(seats) for seats in by_opponent(results)]
+    return [_object(seats) for seats in by_opponent(results).values()]
 
 
 def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
@@ -48,10 +39,10 @@ def match_table(results: Sequence[MatchResult]) -> "Table":
     task = all(not result.opponent for result in results)
     named = [*(("solved",) if task else ("win", "draw")), "loss", "illegal", "truncated"]
     rows = []
-    for result in (result for seats in by_opponent(results) for result in seats):
-        who = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
+    for result in (result for seats in by_opponent(results).values() for result in seats):
+        player = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
         shares = [_share(result, name) for name in FRACTIONS if not (task and name == "draw")]
-        rows.append((*who, *shares, _measured(result, task)))
+        rows.append((*player, *shares, _measured(result, task)))
     return table((*(("task",) if task else ("opponent", "seat")), *named, "measured"), rows, right=named)
 
 
@@ -72,7 +63,7 @@ def _measured(result: MatchResult, task: bool) -> str:
 def in_short(results: Sequence[MatchResult]) -> str:
     """One line of means over the seats: percent won/drawn/lost, such as "perfect 0/100/0, random 93/5/2"."""
     parts = []
-    for seats in by_opponent(results):
+    for seats in by_opponent(results).values():
         mean = mean_over_seats(seats)
         if mean.opponent:
             parts.append(f"{one_line(mean.opponent)} {mean.win * 100:.0f}/{mean.draw * 100:.0f}/{mean.loss * 100:.0f}")

@@ -13,7 +13,7 @@ SEATS = ("first", "second")
 def command(env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.cli import contestants, duel
-    from earl.cli.players import find_run, nobody
+    from earl.cli.players import find_run, unknown_player
     from earl.envs import registry
     from earl.errors import EarlError
 
@@ -36,9 +36,9 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
             duel.solve(registry.make(env), seed)
         elif against is None:
             some = ", ".join(scripted.names(env))
-            raise EarlError(f"{env} is played against somebody; name a run or an opponent with --against, of: {some}")
+            raise EarlError(f"{env} is a game for two; name a run or an opponent with --against, of: {some}")
         elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, *scripted.names(env)}:
-            raise nobody(root, against, env)
+            raise unknown_player(root, against, env)
         else:
             duel.play_scripted(against, env, other, seed)
     except KeyboardInterrupt:

@@ -32,7 +32,7 @@ def in_env(folder: RunFolder, config: Config, env: str | None) -> Config:
     return trained[env or config.env.name]
 
 
-def nobody(root: Path, name: str, env: str) -> EarlError:
+def unknown_player(root: Path, name: str, env: str) -> EarlError:
     """The error for a name that is neither a run nor an opponent, with the nearest of both."""
     runs = [run.name for run in listing(root)]
     opponents = scripted.names(env) if registry.seats(env) > 1 else ()

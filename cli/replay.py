@@ -3,9 +3,8 @@
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from rich.text import Text
 from earl.cli.options import declared, print_json
 from earl.cli.players import need_run
 from earl.cli.text import clean, console, one_line, table
-from earl.envs import registry
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError
 from earl.recipe import build
 from earl.reports.data import Decoder, model_facts
+from earl.reports.episodes import Draw, drawer
 from earl.runs import trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of
@@ -56,33 +55,28 @@ class Scene:
     """The board after the action; None if the environment draws none."""
 
 
-def scenes(
-    trajectory: Trajectory, experience: TrainingRecord | None, decoder: Decoder, options: Mapping[str, Any]
-) -> list[Scene]:
-    """The turns of an episode. `options` are those of the environment, which draws the boards."""
+def scenes(trajectory: Trajectory, experience: TrainingRecord | None, decoder: Decoder, draw: Draw) -> list[Scene]:
+    """The turns of an episode."""
     found, reached = [], 0
-    if experience is not None and (len(experience.mask), len(experience.advantages)) != (
-        len(trajectory.tokens),
-        len(trajectory.turns),
-    ):
+    sizes = len(trajectory.tokens), len(trajectory.turns)
+    if experience and (len(experience.mask), len(experience.advantages)) != sizes:
         experience = None  # it is of another episode
     for number, turn in enumerate(trajectory.turns):
         given = _given(trajectory, reached, turn.action_start, decoder)
         reply = tuple(_reply(trajectory, turn, experience, decoder))
         advantage = float(experience.advantages[number]) if experience else None
-        board = _board(trajectory.task.env, options, given, turn.action)
-        found.append(Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board))
+        board = draw("".join(text for author, text in given if author == "environment"), turn.action)
+        found.append(
+            Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board.cells if board else None)
+        )
         reached = turn.end
     rest = _given(trajectory, reached, len(trajectory.tokens), decoder)
     return [*found, Scene(rest, (), None, False, None, None, None)] if rest else found
 
 
 def _given(trajectory: Trajectory, start: int, end: int, decoder: Decoder) -> tuple[tuple[str, str], ...]:
-    runs = groupby(range(max(0, start), end), key=lambda place: int(trajectory.authors[place]))
-    stretches = [(author, list(places)) for author, places in runs]
-    return tuple(
-        (name(author), decoder.whole(trajectory.tokens[run[0] : run[-1] + 1].tolist())) for author, run in stretches
-    )
+    runs = trajectory.stretches(max(0, start), max(0, end))
+    return tuple((name(author), decoder.whole(trajectory.tokens[first:last].tolist())) for author, first, last in runs)
 
 
 def _reply(trajectory: Trajectory, turn: Turn, experience: TrainingRecord | None, decoder: Decoder) -> Iterator[Token]:
@@ -94,36 +88,13 @@ def _reply(trajectory: Trajectory, turn: Turn, experience: TrainingRecord | None
         yield Token(text, author, float(trajectory.logprobs[span].sum()), learned, new)
 
 
-def _board(
-    env: str, options: Mapping[str, Any], given: Sequence[tuple[str, str]], action: str | None
-) -> tuple[tuple[str, ...], ...] | None:
-    """The board of an observation; None if it shows none or the environment fails."""
-    observation = "".join(text for author, text in given if author == "environment")
-    with boundary():
-        drawn = registry.make(env, **options).draw(observation, action)
-        return None if drawn is None else drawn.cells
-    return None
-
-
 def name(author: int) -> str:
     return Author(author).name.lower() if author in list(Author) else f"author {author}"
 
 
-STYLES = {
-    "template": "dim",
-    "environment": "cyan",
-    "tool": "magenta",
-    "thinking": "yellow",
-    "action": "bold green",
-}
+STYLES = {"template": "dim", "environment": "cyan", "tool": "magenta", "thinking": "yellow", "action": "bold green"}
 NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
 KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
-
-
-def print_all(head: str, played: Sequence[Scene], console: Console, logprobs: bool) -> None:
-    console.print(_legend(head))
-    for number, scene in enumerate(played):
-        console.print(_scene(scene, number, len(played), logprobs))
 
 
 def step_through(head: str, played: Sequence[Scene], console: Console, logprobs: bool, key: Callable[[], str]) -> None:
@@ -191,10 +162,8 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     folder = need_run(root, run)
     step, number = _place(episode, step)
     step, trajectory, experience = _stored(folder, step, number)
-    config, facts = build(folder.recipe()), model_facts(folder.checkpoints)
-    own = config.env.each.get(trajectory.task.env)
-    options = own.options if own else {}
-    played = scenes(trajectory, experience, Decoder(facts.tokenizer if facts else None), options)
+    draw, facts = drawer(build(folder.recipe()), trajectory.task.env), model_facts(folder.checkpoints)
+    played = scenes(trajectory, experience, Decoder(facts.tokenizer if facts else None), draw)
     head = _head(folder.name, step, number, trajectory)
     if as_json:
         print_json(_object(folder.name, step, number, trajectory, played))
@@ -203,7 +172,7 @@ def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path
     if sys.stdin.isatty() and sys.stdout.isatty() and not out.is_dumb_terminal:
         step_through(head, played, out, logprobs, click.getchar)
     else:
-        print_all(head, played, out, logprobs)
+        out.print(Group(_legend(head), *(_scene(one, at, len(played), logprobs) for at, one in enumerate(played))))
 
 
 def _place(episode: str, step: int | None) -> tuple[int | None, int]:

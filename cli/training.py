@@ -23,7 +23,7 @@ from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig
 from earl.errors import EarlError
-from earl.matches import MatchResult
+from earl.observer import Observers, RecordedStep
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.cluster import size
@@ -31,7 +31,6 @@ from earl.recipe import build, dump
 from earl.rollout.tasks import opponents
 from earl.runs import checkpoint, signing
 from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, rewrite
-from earl.runs.journal import Observers
 from earl.runs.storage import open_below, storage
 from earl.runs.store import Store
 from earl.runs.summary import FINAL, summarize
@@ -98,11 +97,11 @@ def plan_lines(plan: RunPlan) -> list[str]:
     shown = f" of {config.warm_start.data} in place of a teacher" if config.warm_start.data else ""
     warm = f"{_count(warm_steps, 'step')} of imitation{shown}, then " if warm_steps else ""
     batch = f"{rollout.prompts} prompts x {rollout.group_size} = {rollout.episodes} episodes per step"
-    shares, envs = _shares(config), config.env.name
-    opponents = ", ".join(f"{name} {share:.0%}" for _, name, share in shares if name) or "none"
-    if config.env.others:
+    shares, envs, several = _shares(config), config.env.name, bool(config.env.others)
+    if several:
         envs = ", ".join(f"{env} {share:.0%}" for env, share in _env_shares(shares).items())
-        opponents = ", ".join(f"{env} {name} {share:.0%}" for env, name, share in shares if name) or "none"
+    named = [f"{env} {name} {share:.0%}" if several else f"{name} {share:.0%}" for env, name, share in shares if name]
+    opponents = ", ".join(named) or "none"
     where = _count(processes, "process", "es") if kind == "embedded" else kind
     if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
         where += f" (which does not read run.processes = {processes})"
@@ -266,21 +265,13 @@ class Watch:
         with storage(path), os.fdopen(open_below(self._folder.path, path, flags), "a", encoding="utf-8") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')}  {line}\n")
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
-        del timings
-        numbers = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
+    def step(self, record: RecordedStep) -> None:
+        numbers = [form.format(record.metrics[name]) for name, form in SHOWN.items() if name in record.metrics]
         self._numbers = ", ".join(numbers) or self._numbers
-        if matches:
-            when = "at the end, the best weights" if phase == FINAL else f"step {step}/{self._total}"
-            self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(matches)])}")
-        self.bar.update(self._task, completed=step, numbers=self._numbers)
+        if record.matches:
+            when = "at the end, the best weights" if record.phase == FINAL else f"step {record.step}/{self._total}"
+            self.say(f"{when}: {'; '.join([*([self._numbers] if numbers else []), in_short(record.matches)])}")
+        self.bar.update(self._task, completed=record.step, numbers=self._numbers)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind in SAID:

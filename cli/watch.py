@@ -11,17 +11,16 @@ from earl.cli.options import declared, print_json
 @declared("watch")
 def command(run: str, root: Path, once: bool, as_json: bool) -> None:
     from earl.cli.live import screen
-    from earl.cli.live.context import as_object
-    from earl.cli.live.now import Reader
+    from earl.cli.live.now import as_object, read_run
     from earl.cli.players import need_run
     from earl.cli.text import console
 
     if os.environ.get("TERM") == "linux" and isinstance(sys.stdout, TextIOWrapper):  # the console's font has no braille
         sys.stdout.reconfigure(encoding="ascii", errors="replace")
-    reader, out = Reader(need_run(root, run)), console()
+    folder, out = need_run(root, run), console()
     if as_json:
-        print_json(as_object(reader.read()))
+        print_json(as_object(read_run(folder)))
     elif once or not sys.stdout.isatty() or out.is_dumb_terminal:
-        screen.snapshot(reader.read(), out)
+        screen.snapshot(read_run(folder), out)
     else:
-        screen.watch(reader, out)
+        screen.watch(folder, out)

@@ -27,6 +27,7 @@ WHY = {
     "plotly": "the plots of the report",
     "pyarrow": "trajectories as Parquet",
     "pydantic": "the recipe as a checked tree",
+    "regex": '`agent.parser = "regex:…"`: patterns that can be stopped',
     "rich": "progress and tables in the terminal",
     "safetensors": "weights on disk, without pickle",
     "tokenizers": "the small model's tokenizer",

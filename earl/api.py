@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from earl import reports
 from earl.cli import training
 from earl.cli.contestants import contestant, of_run
+from earl.cli.duel import play_episode
 from earl.cli.players import need_run
 from earl.cli.recipes import resolve
 from earl.config import Config
@@ -27,7 +28,6 @@ from earl.matches import MatchResult
 from earl.recipe import build
 from earl.reports.context_plots import heat_figure
 from earl.reports.data import gather
-from earl.rollout.drivers import play as play_out
 from earl.rollout.tasks import EVALUATION
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
@@ -157,16 +157,9 @@ def play(run: Run | str, opponent: str = "", seat: int = 0, seed: int = 0, runs:
     folder = need_run(Path(runs), _of(run))
     _, judge = of_run(folder, None)
     task = Task(judge.world.env, derive(EVALUATION, seed, opponent, seat, 0), seat, opponent)
-    [played] = play_out([judge.world.episode(task, task.seed, 0)], judge.sampler)
-    if played.error:
-        raise EarlError(f"environment {task.env!r} fails: {played.error}; check it with `earl envs check`")
-    authors, told = played.authors.tolist(), []
-    starts = [place for place in range(len(authors)) if not place or authors[place] != authors[place - 1]]
-    for start, end in zip(starts, [*starts[1:], len(authors)], strict=True):
-        if authors[start] != Author.TEMPLATE:
-            text = judge.world.chat.decode(tuple(played.tokens[start:end].tolist()))
-            told.append(f"{Author(authors[start]).name.lower()}: {text}")
-    return told
+    _, played = play_episode(judge, task)
+    said = [(author, played.tokens[start:end]) for author, start, end in played.stretches() if author]  # no template
+    return [f"{Author(author).name.lower()}: {judge.world.chat.decode(tuple(text.tolist()))}" for author, text in said]
 
 
 def report(*compared: Run | str, out: str | Path | None = None, runs: str | Path = "runs") -> Path:

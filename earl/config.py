@@ -393,11 +393,11 @@ class AgentConfig(Section):
     forfeit_reward: float = -1.0
     """Added to the last turn's reward when an episode ends by forfeit or by a limit."""
     thinking: bool = False
-    """Whether a reply may begin with a <think>…</think> span."""
+    """Whether a reply may begin with a <think>…</think> span; the chat template may leave it out of later prompts."""
     parser: str = "exact"
-    """Where in a reply the action stands: `exact`: the reply is the action. `last_line`, `boxed`, `tag:NAME`,
-    `regex:PATTERN`, `json:FIELD`, `tool_call`: there; none, or two that differ, breaks the rule.
-    `MODULE:NAME` is a function of yours."""
+    """Where in a reply the action stands, behind its thinking: `exact`: the reply is the action, white space and all;
+    `last_line`, `boxed`, `tag:NAME`, `regex:PATTERN`, `json:FIELD`, `tool_call`: there; none, or two that differ, break
+    the rule. `MODULE:NAME` is a function of yours."""
     instructions: bool = False
     """Whether the conversation begins with the environment's rules in words."""
     system_prompt: str = ""

@@ -4,7 +4,7 @@ import difflib
 import signal
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -66,6 +66,15 @@ def boundary() -> Iterator[CaughtFault]:
         if _from_user(error):
             raise
         fault.message = _described(error)
+
+
+@contextmanager
+def translated(describe: Callable[[str], str]) -> Iterator[None]:
+    """Turn a fault in foreign code into an EarlError, whose message `describe` makes of the fault's."""
+    with boundary() as fault:
+        yield
+    if fault.message is not None:
+        raise EarlError(describe(fault.message))
 
 
 def _from_user(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
 """Match results: made by evaluation, kept by the run store, shown by the report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +42,14 @@ def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
     # At 0 and 1 the bound is the fraction itself; rounding must not put it on the wrong side.
     low, high = (centre - spread) / scale, (centre + spread) / scale
     return max(0.0, min(low, fraction)), min(1.0, max(high, fraction))
+
+
+def by_opponent(results: Iterable[MatchResult]) -> dict[tuple[str, bool], list[MatchResult]]:
+    """The results by opponent and whether its replies were enumerated, each list by seat."""
+    groups: dict[tuple[str, bool], list[MatchResult]] = {}
+    for result in results:
+        groups.setdefault((result.opponent, result.exact), []).append(result)
+    return {pairing: sorted(own, key=lambda result: result.seat) for pairing, own in groups.items()}
 
 
 def mean_over_seats(results: Sequence[MatchResult]) -> MatchResult:

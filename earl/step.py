@@ -18,12 +18,13 @@ from earl.engine.learner import SKIPPED
 from earl.errors import EarlError
 from earl.layouts import Layouts
 from earl.matches import MatchResult
+from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs.folder import RunFolder
-from earl.runs.journal import Clock, Journal, Observer
+from earl.runs.journal import Clock, Journal
 from earl.trajectory import TRUNCATING, ContextTokens, PlayedGroups
 
 NEVER = (float("-inf"), float("-inf"))
@@ -143,6 +144,7 @@ IDLE = "idle"
 def idleness(config: Config, metrics: Mapping[str, float]) -> str:
     """Why the episodes of a step taught nothing, with the cure; empty: they did."""
     agent, reward = config.agent, f"{metrics['reward']:.4g}"
+    new = config.model.path is None and not config.warm_start.steps
     if metrics["illegal_replies"] == 1:
         return (
             f"not one reply was legal in {config.env.name}: the model does not know what an action looks like. See "
@@ -154,6 +156,8 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
         return (
             "every episode was cut off before its end: raise context.limit, agent.max_turn_tokens = "
             f"{agent.max_turn_tokens} or agent.max_turns, whichever `earl replay` shows to be reached"
+            + "; a new model that has imitated nothing writes at random: give the environment a random_action, or name "
+            "chats in warm_start.data, and set warm_start.steps" * new
         )
     if metrics["zero_variance_groups"] == 1 and config.algorithm.name != "ppo":
         return (

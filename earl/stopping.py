@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the guard runs this file alone
-    from earl.runs.journal import Observer
+    from earl.observer import Observer
 
 GRACE_SECONDS = 30.0
 """From SIGTERM to the second signal, which the guard sends; a third of it from there to SIGKILL."""

@@ -17,6 +17,7 @@ from earl.envs import registry
 from earl.errors import EarlError
 from earl.layouts import Layouts
 from earl.matches import MatchResult
+from earl.observer import Observer, RecordedStep
 from earl.parallel.memory import peak_metrics
 from earl.placement import peers as peer_processes
 from earl.placement.backend import Backend, on_cluster
@@ -28,7 +29,7 @@ from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
-from earl.runs.journal import Clock, Journal, Observer
+from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
 from earl.step import IDLE, NEVER, OpenRun, Progress, StepRecord, due, phase_of, step_of, tell
@@ -119,7 +120,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
             run.checkpoint(progress)
         journal.step(step, {}, clock, [], "")
     if run.observer:
-        run.observer.step(step, metrics, clock.seconds, results, phase)
+        run.observer.step(RecordedStep(step, metrics, clock.seconds, results, phase))
 
 
 def _finish(run: OpenRun, progress: Progress) -> None:
@@ -141,7 +142,7 @@ def _finish(run: OpenRun, progress: Progress) -> None:
         )
     progress.finished = True
     if run.observer:
-        run.observer.step(progress.step, {}, {}, results, FINAL)
+        run.observer.step(RecordedStep(progress.step, {}, {}, results, FINAL))
 
 
 def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:

@@ -7,9 +7,10 @@ episodes of one task have tokens (`Trajectory`) or not (`TrajectorySummary`). Gr
 the driver of a cluster sees summaries, tokens stay elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -144,6 +145,12 @@ class Trajectory(Ended):
     def sampled(self) -> NDArray[np.bool_]:
         """Tokens sampled by the policy in place, [T]. A repeated token keeps its author, but not its version."""
         return self.versions >= 0
+
+    def stretches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int]]:
+        """Author, start and end of each run of tokens by one author."""
+        for author, run in groupby(range(len(self.tokens))[start:end], key=lambda place: int(self.authors[place])):
+            places = list(run)
+            yield author, places[0], places[-1] + 1
 
     @property
     def num_tokens(self) -> int:

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
+from types import CoroutineType
 from typing import Any, TypedDict, cast
 
 import gymnasium
@@ -25,7 +26,11 @@ LARGEST_REWARD = 1e9
 """Bound on |reward|: next to larger rewards, ordinary ones are lost to rounding, and squares overflow."""
 MOST_TURNS = 10_000
 ROLES = ("user", "tool")
+SPEAKERS = (*ROLES, "system")
+RESET = ("observation", "info")
+STEP = ("observation", "reward", "terminated", "truncated", "info")
 OUTCOMES = ("win", "draw", "loss")
+_NUMBERS, _OTHER_NUMBERS, _FLAGS = (float, int), (Real, np.bool_), (bool, np.bool_)  # abstract ones are slow
 
 
 class Info(TypedDict, total=False):
@@ -86,8 +91,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
 
 class Plain(TextEnv):
-    """Any object with `reset` and `step`, which may be `async def`, as a TextEnv. What it leaves out has these
-    consequences:
+    """Any object with `reset` and `step`, which may be `async def`, as a TextEnv. An observation is a text, a message
+    such as {"role": "tool", "content": "42"}, or a list of the new ones. What it leaves out has these consequences:
 
     instructions    the docstring of its class
     max_turns       an episode ends by the environment, by agent.max_turns or by the context limit
@@ -106,7 +111,9 @@ class Plain(TextEnv):
             if not callable(getattr(env, name, None)):
                 raise EarlError(f"{type(env).__name__} has no method {name}(); an environment needs reset and step")
         self._env, self._total = env, 0.0
-        self._wanted = inspect.signature(env.reset).parameters
+        takes = inspect.signature(env.reset).parameters
+        some = all(one.kind is not one.VAR_KEYWORD for one in takes.values())
+        self._wanted = [name for name in ("seed", "options") if name in takes or not some]
         self.instructions = getattr(env, "instructions", None) or inspect.cleandoc(type(env).__doc__ or "")
         self.max_turns = getattr(env, "max_turns", None) or MOST_TURNS
         for name in ("rule", "draw", "random_action"):
@@ -115,20 +122,18 @@ class Plain(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """The first observation; of `seed` and `options` it is given what it takes, and its info may be missing."""
-        given, self._total = {"seed": seed, "options": options}, 0.0
-        if all(one.kind is not one.VAR_KEYWORD for one in self._wanted.values()):
-            given = {name: value for name, value in given.items() if name in self._wanted}
-        returned = _awaited(self._env.reset(**given))
-        return returned if isinstance(returned, tuple) else (returned, {})
+        told, self._total = {"seed": seed, "options": options}, 0.0
+        returned = _awaited(self._env.reset(**{name: told[name] for name in self._wanted}))
+        return _as_text(*_parts(returned if isinstance(returned, tuple) else (returned, {}), "reset()", RESET))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        observation, reward, terminated, truncated, info = _parts(
-            _awaited(self._env.step(action)), "step()", ("observation", "reward", "terminated", "truncated", "info")
-        )
+        observation, reward, terminated, truncated, info = _parts(_awaited(self._env.step(action)), "step()", STEP)
         if _is_reward(reward):
             self._total += float(reward)
         if terminated and isinstance(info, dict) and "outcome" not in info:
             info = {**info, "outcome": OUTCOMES[1 - (self._total > 0) + (self._total < 0)]}
+        if not isinstance(observation, str):
+            observation, info = _as_text(observation, info)
         return observation, reward, terminated, truncated, info
 
     def rule(self, action: str) -> str | None:
@@ -139,9 +144,25 @@ class Plain(TextEnv):
         _awaited(self._env.close() if hasattr(self._env, "close") else None)
 
 
+def _as_text(observation: Any, info: Any) -> tuple[Any, Any]:
+    """Chat messages as one text, which the author of the last one says; anything else as it is."""
+    if isinstance(observation, str):
+        return observation, info
+    messages = observation if isinstance(observation, list) else [observation]
+    said = [str(one["content"]) for one in messages if _is_message(one)]
+    if not messages or len(said) < len(messages) or not isinstance(info, dict):
+        return observation, info
+    author = messages[-1]["role"]
+    return "\n\n".join(said), {"role": author if author in ROLES else "user", **info}
+
+
+def _is_message(told: object) -> bool:
+    return isinstance(told, dict) and told.get("role") in SPEAKERS and isinstance(told.get("content"), str)
+
+
 def _awaited(returned: Any) -> Any:
     """What a method returned, or an `async def` comes to, on an event loop that environments of this process share."""
-    if not inspect.iscoroutine(returned):
+    if not isinstance(returned, CoroutineType):
         return returned
     return asyncio.run_coroutine_threadsafe(returned, _event_loop()).result()
 
@@ -187,15 +208,13 @@ def checked_turns(turns: object) -> int:
 
 
 def checked_reset(returned: Any, longest: int) -> tuple[str, Info]:
-    observation, info = _parts(returned, "reset()", ("observation", "info"))
+    observation, info = _parts(returned, "reset()", RESET)
     return checked_text("the observation", observation, longest), _checked_info(info)
 
 
 def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, Info]:
     """Check what `step` returned and convert its numbers to plain ones. Raises EarlError that names the violation."""
-    observation, reward, terminated, truncated, info = _parts(
-        returned, "step()", ("observation", "reward", "terminated", "truncated", "info")
-    )
+    observation, reward, terminated, truncated, info = _parts(returned, "step()", STEP)
     checked_text("the observation", observation, longest)
     if not _is_reward(reward):
         raise EarlError(
@@ -203,7 +222,7 @@ def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, I
             "return a float, scaled where it is larger"
         )
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(flag, bool | np.bool_):
+        if not isinstance(flag, _FLAGS):
             raise EarlError(f"{name} is {reprlib.repr(flag)}; return True or False")
     told = _checked_info(info)
     if terminated and told.get("outcome") not in OUTCOMES:
@@ -213,9 +232,9 @@ def checked_step(returned: Any, longest: int) -> tuple[str, float, bool, bool, I
 
 
 def _is_reward(value: object) -> bool:
-    if isinstance(value, int):  # a very long int cannot become a float
-        return abs(value) <= LARGEST_REWARD
-    return isinstance(value, Real | np.bool_) and abs(float(value)) <= LARGEST_REWARD
+    if isinstance(value, _NUMBERS):  # compared as they are: a very long int cannot become a float
+        return -LARGEST_REWARD <= value <= LARGEST_REWARD
+    return isinstance(value, _OTHER_NUMBERS) and abs(float(value)) <= LARGEST_REWARD
 
 
 def _checked_info(info: object) -> Info:

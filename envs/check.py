@@ -155,7 +155,7 @@ def _ends(name: str, options: Options) -> Iterator[str]:
 
 
 def _alphabet(name: str, options: Options) -> Iterator[str]:
-    """observations and actions lie in their spaces, and every step says who speaks"""
+    """observations and actions lie in their spaces, and every step names its role"""
     if isinstance(registry.make(name, **options), Plain):
         return  # any text is in its space, and a user speaks unless it says otherwise
     for seed in SEEDS:
@@ -216,7 +216,7 @@ class RuleResult:
 def check(name: str) -> list[RuleResult]:
     """Check a registered environment against every rule. Raises EarlError if the name is unknown."""
     seats: list[Options] = [{"seat": 0}, {"seat": 1}] if registry.seats(name) == 2 else [{}]
-    with boundary():  # a fault is told by the rules
+    with boundary():  # the rules report a fault
         if not playable(registry.make(name, **seats[0])):
             note = "not played: it gives neither info['legal_actions'] nor random_action(rng)"
             return [RuleResult("it can be reset; the other rules are checked by playing at random", True, note)]

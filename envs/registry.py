@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import gymnasium
 
 from earl.envs.base import Plain, TextEnv
-from earl.errors import EarlError, boundary, unknown
+from earl.errors import EarlError, translated, unknown
 
 Factory = Callable[..., object]
 Target = TypeVar("Target", str, Factory)
@@ -82,7 +82,7 @@ def names() -> tuple[str, ...]:
 
 def make(name: str, **options: object) -> TextEnv:
     """Make a new environment. Raises EarlError for an unknown name or option, with the nearest known one, and for an
-    import string that nobody allowed."""
+    import string that was not allowed."""
     factory, parameters = _load(name)
     for option in options:
         if option not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
@@ -162,14 +162,11 @@ def offered(library: str) -> list[str]:
 def _adapted(library: str, name: str) -> Factory:
     if library == "verifiers":
         _check_allowed(name)  # it imports the package of that name
-    factory: Any = None
     module = _adapter_module(library)
-    with boundary() as fault:
-        factory = module.load(name.partition(":")[2])
-    if fault.message:
-        raise EarlError(f"environment {name!r}: {fault.message}")
-    made: Factory = factory
-    return made
+    cure = "; install what it imports"
+    with translated(lambda fault: f"environment {name!r}: {fault}" + cure * ("No module named" in fault)):
+        factory: Factory = module.load(name.partition(":")[2])
+    return factory
 
 
 def _adapter_module(library: str) -> Any:
@@ -254,15 +251,11 @@ def _check_allowed(name: str) -> None:
 
 def _import(name: str, target: str, kind: str = "environment") -> Factory:
     module, _, attribute = target.partition(":")
-    factory: Any = None
-    with boundary() as fault:
-        factory = getattr(import_module(module), attribute)
+    rule = 'write the target as "module:attribute" of a class or function that can be imported here'
+    with translated(lambda fault: f"{kind} {name!r}: cannot load {target!r} ({fault}); {rule}"):
+        factory: Factory = getattr(import_module(module), attribute)
         inspect.signature(factory)
-    if fault.message:
-        rule = 'write the target as "module:attribute" of a class or function that can be imported here'
-        raise EarlError(f"{kind} {name!r}: cannot load {target!r} ({fault.message}); {rule}")
-    made: Factory = factory
-    return made
+    return factory
 
 
 for gymnasium_id, named in GYMNASIUM_IDS.items():

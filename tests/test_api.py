@@ -1,6 +1,7 @@
 """earl from Python: in a script, in a notebook, and by its names alone."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -136,14 +137,21 @@ CELLS = [
     f"earl.train(Guess, steps=1, settings={SMALL!r}).name",
     "run.contexts()",
     "run",
+    "from gast.welt import Raten",  # a package outside of earl, in German, Chinese and emoji
+    f"gast = earl.train(Raten, steps=5, settings={ {**SMALL, 'run.processes': 2, 'warm_start.steps': 0}!r})",
+    "earl.evaluate(gast, episodes=2)",
+    "earl.play(gast)",
+    "earl.report(gast, run).name",
+    "gast",
 ]
 
 
 @pytest.mark.slow
-def test_a_notebook(tmp_path):
+def test_a_notebook(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient")
     from nbformat import v4
 
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'cli' / 'guest'}")
     notebook = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in CELLS])
     nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": tmp_path}}).execute()
     kinds = [{kind for out in cell.outputs for kind in out.get("data", {})} for cell in notebook.cells]
@@ -151,3 +159,8 @@ def test_a_notebook(tmp_path):
     assert "application/vnd.plotly.v1+json" in kinds[4]
     assert "text/html" in kinds[5]
     assert "guess-2" in json.dumps(notebook.cells[3].outputs)
+    shown = [json.dumps(cell.outputs, ensure_ascii=False) for cell in notebook.cells[8:]]
+    assert "MatchResult(env='gast.welt:Raten'" in shown[0]
+    assert "environment: Ist „" in shown[1]
+    assert "text/html" in kinds[11]
+    assert "gast.welt:Raten" in (tmp_path / "runs" / "gast.welt-Raten-1" / "report.html").read_text()

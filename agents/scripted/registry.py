@@ -1,11 +1,12 @@
 """Scripted players by name: NAME[:DEPTH][@EPSILON], for example "minimax:4" or "heuristic@0.25"; MODULE:CLASS is one of
-your own, a `Player` on a board of earl, else an `Agent`.
+your own, a `Player` on a board of earl, else an `Agent`; model:FOLDER is a chat model.
 
 `player` makes opponents on a board, `agent` makes teachers for any environment.
 """
 
 import re
 from functools import cache, partial
+from importlib import import_module
 from typing import Any, cast
 
 from earl.agents.scripted import arithmetic, perfect
@@ -27,6 +28,7 @@ TEACHERS = {"arithmetic": arithmetic.POLICIES}
 """Of tasks, by environment; a task that is not earl's has `random` alone, where it has a `random_action`."""
 WHOLE_TREE = frozenset({"perfect", "expert"})
 SMALL_ENOUGH = frozenset({"tictactoe"})
+MODEL = "model:"
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<depth>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
 
 
@@ -40,6 +42,8 @@ def player(name: str, env: str) -> Any:
     """
     if environments.seats(env) == 1:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
+    if name.startswith(MODEL):
+        return import_module("earl.engine.opponent").ModelOpponent(name.removeprefix(MODEL))  # torch, only where needed
     if environments.is_path(name) and not name.startswith("minimax:"):
         return _own("opponent", name, "act" if _without_board(env) else "move")
     if _without_board(env):
@@ -76,10 +80,12 @@ def _own(kind: str, name: str, method: str) -> Any:
 
 def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
     base, depth, epsilon = _parse(name)
+    if not names(env):
+        raise EarlError(f"{env} has no {kind} {name!r}: give it a method random_action(rng), or name a module:Class")
     if base not in names(env):
         raise unknown(kind, base, names(env))
     if depth is not None:
-        raise EarlError(f"{kind} {name!r}: nobody takes a depth in {env}; write {base!r}")
+        raise EarlError(f"{kind} {name!r}: no player takes a depth in {env}; write {base!r}")
     return arithmetic.ScriptedAgent(_teachers(env)[base], epsilon)
 
 

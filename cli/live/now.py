@@ -1,14 +1,18 @@
 """The current state of a run for the live view, and what is derived from its numbers. Pure functions."""
 
+import json
 import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from earl.cli.match_tables import as_objects
 from earl.config import Config
 from earl.errors import EarlError
 from earl.matches import MatchResult, mean_over_seats
@@ -16,8 +20,9 @@ from earl.recipe import build
 from earl.runs import store
 from earl.runs.folder import RunFolder
 from earl.runs.storage import storage
-from earl.runs.store import Numbers, RecordedMatch, files_of
+from earl.runs.store import Numbers, RecordedMatch
 from earl.runs.summary import FINAL, changed, last_evaluation, state_of
+from earl.trajectory import Author
 
 RECENT = 30
 WARNINGS = ("forecast", "limit")
@@ -132,58 +137,117 @@ def _score(results: Sequence[MatchResult]) -> float:
     return mean.win + mean.draw / 2
 
 
+# Contexts: quantiles, limit, forecast, authors.
+
+QUANTILES = ("p50", "p95", "p99", "max")
+CAUSES = {"prompt": "no room for the next prompt", "reply": "reply hit the limit", "turn": "reply hit max_turn_tokens"}
+ENDS = ("early", "median", "late")
+Forecast = tuple[float, float, float]
+"""Steps at which a quantile of the context reaches the limit: its median between `ENDS` that hold 80 %; inf: never."""
+
+
+def quantiles(run: RunNow) -> dict[str, Points]:
+    """Of the longest context that a reply of an episode saw; those that were recorded."""
+    found = {name: run.series(f"context/window/{name}") for name in QUANTILES}
+    return {name: points for name, points in found.items() if points}
+
+
+def forecasts(run: RunNow) -> dict[str, Forecast]:
+    """By quantile, where one was recorded."""
+    found = {name: tuple(run.last(f"forecast/{name}/{end}") for end in ENDS) for name in QUANTILES[:3]}
+    return {name: (a, b, c) for name, (a, b, c) in found.items() if not any(map(math.isnan, (a, b, c)))}
+
+
+def authors(run: RunNow) -> dict[str, Points]:
+    """Tokens of each step by author."""
+    found = {author.name.lower(): run.series(f"tokens/{author.name.lower()}") for author in Author}
+    return {name: points for name, points in found.items() if any(value for _, value in points)}
+
+
+def truncation(run: RunNow) -> dict[str, float]:
+    named = {text: run.last(f"truncation/{name}") for name, text in CAUSES.items()}
+    return {text: share for text, share in named.items() if share > 0}
+
+
+LAST_EVENTS = 20
+
+
+def as_object(run: RunNow) -> dict[str, Any]:
+    """The run as JSON. NaN, missing numbers and forecasts beyond the horizon are null."""
+    step, at, results = evaluation(run)
+    value = {
+        "run": run.name,
+        "env": run.config.env.name if run.config else None,
+        "state": run.state,
+        "phase": phase(run),
+        "step": run.step,
+        "steps": run.steps,
+        "changed": _moment(run.changed),
+        "seconds_per_step": pace(run),
+        "seconds_left": seconds_left(run),
+        "evaluation": {"step": step, "phase": at, "results": as_objects(results)} if results else None,
+        "context": _context(run),
+        "tokens": {name: points[-1][1] for name, points in authors(run).items()},
+        "stages": {name: {"last_seconds": last, "seconds_per_step": mean} for name, last, mean in stage_table(run)},
+        "metrics": {
+            name: {"step": points[-1][0], "value": points[-1][1]}
+            for name, points in sorted(run.numbers.metrics.items())
+        },
+        "events": [asdict(event) | {"time": _moment(event.time)} for event in run.numbers.events[-LAST_EVENTS:]],
+        "problems": list(run.problems),
+    }
+    finite: dict[str, Any] = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    return finite
+
+
+def _context(run: RunNow) -> dict[str, Any]:
+    return {
+        "level": "window",
+        **{name: run.last(f"context/window/{name}") for name in ("mean", *QUANTILES)},
+        "limit": run.last("context/limit"),
+        "forecast": {name: dict(zip(ENDS, own, strict=True)) for name, own in forecasts(run).items()},
+        "truncated": truncation(run),
+    }
+
+
+def _moment(time: float) -> str:
+    return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
+
+
 MOST = 1e300
 """A measured value from here on counts as NaN: a sum or difference of such values may be infinite."""
-Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
-class Reader:
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._seen: Fingerprint = ()
-        self._numbers = self._shown = Numbers()
-        self._problem: str | None = None
-        self._config: Config | None = None
-        self._recipe_problem: str | None = None
+def read_run(folder: RunFolder, before: RunNow | None = None) -> RunNow:
+    """The state of a run. What cannot be read becomes one of its `problems`; the numbers of `before`, an earlier
+    result, then stay. Raises EarlError if the folder is gone."""
+    if not folder.config.is_file():
+        raise EarlError(
+            f"run {folder.name!r} is gone from {folder.path}: a run that fails before its first checkpoint is removed; "
+            "its own terminal says why"
+        )
+    with storage(folder.path):
+        last_change, now = changed(folder), time.time()
+        if before and before.changed == last_change and not before.problems:
+            return replace(before, state=state_of(folder, before.numbers.matches), time=now)
+        config, numbers, problems = None, before.numbers if before else Numbers(), []
         try:
-            self._config = build(folder.recipe())
+            config = build(folder.recipe())
         except EarlError as error:
-            self._recipe_problem = str(error)
+            problems.append(str(error))
+        try:
+            numbers = _numbers(folder.database, numbers)
+        except EarlError as error:
+            problems.append(str(error))
+        state = state_of(folder, numbers.matches)
+    return RunNow(folder.path.resolve().name, config, numbers, state, last_change, now, tuple(problems))
 
-    def read(self) -> RunNow:
-        """Read the run's state. Errors become `problems`, old numbers stay. Raises EarlError if the folder is gone."""
-        if not self._folder.config.is_file():
-            raise EarlError(
-                f"run {self._folder.name!r} is gone from {self._folder.path}: a run that fails before its first "
-                "checkpoint is removed; its own terminal says why"
-            )
-        with storage(self._folder.path):
-            self._refresh()
-            return RunNow(
-                name=self._folder.path.resolve().name,
-                config=self._config,
-                numbers=self._shown,
-                state=state_of(self._folder, self._shown.matches),
-                changed=changed(self._folder),
-                time=time.time(),
-                problems=tuple(filter(None, (self._recipe_problem, self._problem))),
-            )
 
-    def _refresh(self) -> None:
-        fingerprint = tuple(map(_fingerprint, files_of(self._folder.database)))
-        if fingerprint == self._seen:
-            return
-        if fingerprint[0] is None:
-            self._numbers, self._problem = Numbers(), None
-        else:
-            try:
-                self._numbers, self._problem = store.read_numbers(self._folder.database, self._numbers), None
-            except EarlError as error:
-                self._problem = str(error)
-                return  # the next attempt may succeed
-        metrics, timings = _bounded(self._numbers.metrics), _bounded(self._numbers.timings)
-        self._shown = replace(self._numbers, metrics=metrics, timings=timings)
-        self._seen = fingerprint
+def _numbers(database: Path, before: Numbers) -> Numbers:
+    if not database.is_file() or not database.stat().st_size:  # readers of a missing database leave an empty log
+        return Numbers()
+    found = store.read_numbers(database, before)
+    return replace(found, metrics=_bounded(found.metrics), timings=_bounded(found.timings))
 
 
 def _bounded(series: dict[str, Points]) -> dict[str, Points]:
@@ -191,12 +255,3 @@ def _bounded(series: dict[str, Points]) -> dict[str, Points]:
         name: [(step, math.nan if MOST <= abs(value) < math.inf else value) for step, value in points]
         for name, points in series.items()
     }
-
-
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """Changes when a file is written. None if missing or empty: readers of a database leave an empty log beside it."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return (found.st_ino, found.st_mtime_ns, found.st_size) if found.st_size else None

@@ -8,18 +8,18 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from earl.cli.live.now import Reader, RunNow
+from earl.cli.live.now import RunNow, read_run
 from earl.cli.live.page import PANELS, arrange, body, draw, header
+from earl.runs.folder import RunFolder
 
 _ACTIONS = {
     "quit": ("q", "Q", "\x03", "\x04", ""),
-    "suspend": ("\x1a",),
     "next": ("\t", " ", "n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1b[6~"),
     "previous": ("p", "\x1b[D", "\x1b[A", "\x1bOD", "\x1b[5~", "\x1b[Z"),
     **{str(number): (str(number),) for number in range(1, 10)},
@@ -32,7 +32,7 @@ KEYS = {key: action for action, keys in _ACTIONS.items() for key in keys}
 def keyboard() -> Iterator[Callable[[float], str | None]]:
     """Gives a function that waits so many seconds for a key and returns its action, or only sleeps without a terminal.
 
-    Keys are not echoed, Ctrl-C and Ctrl-Z are keys. SIGTERM acts like SIGINT, which works even if it was ignored at the
+    Keys are not echoed, and Ctrl-C is a key. SIGTERM acts like SIGINT, which works even if it was ignored at the
     start, as it is for a script's background jobs.
     """
     descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -66,27 +66,15 @@ LOAD = 0.1
 SNAPSHOT_PANEL = 13
 
 
-def watch(reader: Reader, console: Console) -> RunNow:
+def watch(folder: RunFolder, console: Console) -> RunNow:
     """Show the run until q or Ctrl-C is pressed; return the last state read. The training is not affected."""
-    run, page = reader.read(), 0
-    while True:
-        try:
-            run, page, suspended = _session(reader, console, run, page)
-        except KeyboardInterrupt:
-            return run
-        if not suspended:
-            return run
-        os.kill(os.getpid(), signal.SIGSTOP)  # continues here after the shell's `fg`
-
-
-def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[RunNow, int, bool]:
-    """Show the screen until the user leaves. Returns the last state, the page, and whether it was only suspended."""
-    with keyboard() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
+    run, page, live = read_run(folder), 0, Live(console=console, screen=True, auto_refresh=False)
+    with suppress(KeyboardInterrupt), keyboard() as wait, live:
         due, shown, pressed = time.monotonic(), None, None
-        while pressed not in ("quit", "suspend"):
+        while pressed != "quit":
             page, began = turned(page, pressed), time.monotonic()
             if began >= due:
-                run = reader.read()
+                run = read_run(folder, run)
             size = console.size
             if began >= due or (size, page) != shown:
                 live.update(draw(run, *size, page), refresh=True)
@@ -94,17 +82,13 @@ def _session(reader: Reader, console: Console, run: RunNow, page: int) -> tuple[
             if began >= due:
                 due = began + max(REFRESH_SECONDS, (time.monotonic() - began) / LOAD)
             pressed = wait(min(RESIZE_SECONDS, max(0.0, due - time.monotonic())))
-        return run, page, pressed == "suspend"
+    return run
 
 
 def turned(page: int, pressed: str | None) -> int:
-    if pressed == "next":
-        return page + 1
-    if pressed == "previous":
-        return page - 1
     if pressed is not None and pressed.isdigit():
         return int(pressed) - 1
-    return page
+    return page + (pressed == "next") - (pressed == "previous")
 
 
 def snapshot(run: RunNow, console: Console) -> None:

@@ -73,7 +73,7 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
         if stored.groups:
             episodes += len(stored.trajectories)
             _check(Case(run, stored), checked)
-    _ = run.checkpoints, run.metrics, run.idle  # finds their problems and signers, where no check has needed them
+    _ = run.checkpoints, run.numbers  # finds their problems and signers, where no check has needed them
     for problem in run.problems:
         whole.add(Finding(Fault.CORRUPT_FILE, problem))
     signed = Verdict(
@@ -81,9 +81,9 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     )
     for fault in run.forged:
         signed.add(Finding(Fault.BAD_SIGNATURE, fault))
-    for who in run.signers:
-        if not who.trusted:
-            signed.add(Unchecked(who.said))
+    for signer in run.signers:
+        if not signer.trusted:
+            signed.add(Unchecked(signer.said))
     verdicts = (whole, *checked.values(), signed)
     return Audit(folder.path.resolve().name, len(paths), episodes, verdicts, run.idle)
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.findings import CheckOutcome, Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, edit, more, readings, rebuild, slots_of, written
 from earl.audit.run import AuditedRun, StoredStep
 from earl.trajectory import TRUNCATING, Author, Group, TrainingRecord, Trajectory, Turn
@@ -36,7 +36,7 @@ def _token_fault(replay: Replay, actions: Sequence[str]) -> Finding:
         return replay.finding(Fault.LEFT_TRUNCATION, f"the first {lost} of {len(theirs)} tokens are missing", token=0)
     if not local and ours[:1] != theirs[:1]:
         begin = f"the episode begins with {replay.quote(ours[:1])}, a prompt begins with {replay.quote(theirs[:1])}"
-        return replay.finding(Fault.LEFT_TRUNCATION, f"{begin}: what was before is missing", token=0)
+        return replay.finding(Fault.LEFT_TRUNCATION, f"{begin}: the tokens before are missing", token=0)
     for number, turn in enumerate(played.turns):
         if turn.action_start <= start and played_end <= turn.end and start < turn.end:
             said = (
@@ -55,10 +55,9 @@ def _token_fault(replay: Replay, actions: Sequence[str]) -> Finding:
     if replay.waiting:
         said = f"the environment still waits after the {len(stored.turns)} stored turns, no limit is reached"
         return replay.finding(Fault.MISSING_TURN, said, len(stored.turns), start)
-    who = Author(played.authors[start]).name.lower() if start < len(theirs) else "nobody"
-    said = (
-        f"the replay gives {replay.quote(theirs[start:played_end])} ({who}), stored is {replay.quote(ours[start:end])}"
-    )
+    author = Author(played.authors[start]).name.lower() if start < len(theirs) else "no author"
+    expected, found = replay.quote(theirs[start:played_end]), replay.quote(ours[start:end])
+    said = f"the replay gives {expected} ({author}), stored is {found}"
     return replay.finding(Fault.WRONG_TOKEN, said, token=start)
 
 
@@ -255,4 +254,4 @@ class Case:
         return [(replay, told[replay.index]) for replay in self.sound if replay.index < len(told)]
 
 
-Check = Callable[[Case], Iterable[Said]]
+Check = Callable[[Case], Iterable[CheckOutcome]]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.audit.case import Case
-from earl.audit.findings import Fault, Finding, Said, Unchecked
+from earl.audit.findings import CheckOutcome, Fault, Finding, Unchecked
 from earl.audit.rebuild import more
 from earl.engine.score import review
 from earl.rollout.pack import contexts, pack
@@ -168,7 +168,7 @@ MISDRAWN = 0.002
 Told = set[int | None]
 
 
-def check_logprobs(case: Case) -> Iterator[Said]:
+def check_logprobs(case: Case) -> Iterator[CheckOutcome]:
     """Compare with the stored weights; tokens without stored weights are compared between episodes."""
     shapeless = {finding.episode for finding in shape(case)}
     episodes = [(replay.index, replay.played) for replay in case.sound if replay.index not in shapeless]

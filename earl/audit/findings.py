@@ -48,7 +48,7 @@ class Unchecked(Exception):
     """Why a check, or a part of it, is left out: yielded, or raised where the check ends with it."""
 
 
-Said = Finding | Unchecked
+CheckOutcome = Finding | Unchecked
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Verdict:
     unchecked: dict[str, int] = field(default_factory=dict)
     """Reason for an omitted check → number of files."""
 
-    def add(self, said: Said) -> None:
+    def add(self, said: CheckOutcome) -> None:
         if isinstance(said, Finding):
             self.findings.append(said)
         else:

@@ -19,7 +19,7 @@ from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.signing import SignatureError, Signer, signer
 from earl.runs.storage import step_name, step_of
-from earl.runs.store import Store
+from earl.runs.store import Numbers, read_numbers
 from earl.trajectory import Group, TrainingRecord, Trajectory
 
 
@@ -100,24 +100,26 @@ class AuditedRun:
         return sound
 
     @cached_property
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """The numbers of each step; none if the database is damaged."""
-        steps: defaultdict[int, dict[str, float]] = defaultdict(dict)
-        with self._noting(), Store(self.folder.database, read_only=True) as store:
-            for name, points in store.metrics().items():
-                for step, value in points:
-                    steps[step][name] = value
-        return dict(steps)
+    def numbers(self) -> Numbers:
+        """What the database holds; nothing if it is damaged."""
+        with self._noting():
+            return read_numbers(self.folder.database)
+        return Numbers()
 
     @cached_property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """The numbers of each step."""
+        steps: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        for name, points in self.numbers.metrics.items():
+            for step, value in points:
+                steps[step][name] = value
+        return dict(steps)
+
+    @property
     def idle(self) -> tuple[str, ...]:
-        """What was said of steps that taught nothing, and of episodes that ended by a fault."""
-        said: list[str] = []
-        if not self.metrics:  # nothing was recorded, or the database is damaged
-            return ()
-        with self._noting(), Store(self.folder.database, read_only=True) as store:
-            said += [f"step {one.step}: {one.message}" for one in store.events() if one.kind in ("idle", "fault")]
-        return tuple(said)
+        """Events of steps that taught nothing, and of episodes that ended by a fault."""
+        events = [event for event in self.numbers.events if event.kind in ("idle", "fault")]
+        return tuple(f"step {event.step}: {event.message}" for event in events)
 
     def policy(self, step: int) -> Policy | None:
         """The policy of a step's checkpoint; None if there is none."""

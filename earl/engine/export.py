@@ -2,6 +2,7 @@
 
 import secrets
 import shutil
+from glob import escape
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> list[Path]
         raise EarlError(f"{link} is a link, and a checkpoint has none: it may lead to a file of yours; remove it")
     policy = load(checkpoint)
     policy.model.to(getattr(torch, dtype))
+    for left in folder.parent.glob(f".{escape(folder.name)}-{'[0-9a-f]' * 16}.tmp"):  # by an export that was killed
+        shutil.rmtree(left, ignore_errors=True)
     partial = folder.parent / f".{folder.name}-{secrets.token_hex(8)}.tmp"  # not a name of `earl.runs.storage`'s
     partial.mkdir(parents=True)
     try:

@@ -149,6 +149,8 @@ def risks(config: Config) -> Iterator[str]:
             f"warm_start.steps = {config.warm_start.steps}: imitation of {imitated(config)} takes the place of "
             "what a pretrained model can do; 0 leaves it out"
         )
+    if not config.agent.instructions:
+        yield "agent.instructions = false: nobody tells the model the rules, which it has not seen; true does"
     if config.agent.max_turn_tokens < SHORT_TURN and config.agent.thinking:
         yield f"agent.max_turn_tokens = {config.agent.max_turn_tokens} cuts off what it thinks; 256 or more is usual"
 
@@ -256,7 +258,8 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
 def _check_actions(config: Config, chat: Chat) -> int:
     """Check that every action can be written, with its end, within a turn. Returns the fewest tokens of an action."""
     limit, lengths = config.agent.max_turn_tokens, []
-    with outside(f"environment {config.env.name!r} fails", f"check it with `earl envs check {config.env.name}`"):
+    what, cure = f"environment {config.env.name!r}", f"check it with `earl envs check {config.env.name}`"
+    with outside(f"{what} fails", cure), setting(what):
         actions = sorted(set(_actions(config)))
     form = parser(config.agent.parser)
     for action in actions:

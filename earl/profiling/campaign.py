@@ -20,6 +20,7 @@ from earl.engine.model import shape
 from earl.engine.samplers import longest_context
 from earl.errors import EarlError, OutOfMemory
 from earl.layouts import Layouts
+from earl.observer import Observer
 from earl.parallel.layout import Choice, Stage
 from earl.parallel.profile import SURPRISING, Expected, Point, Skipped, Timing, place_of, spread_of
 from earl.parallel.selector.selector import Costs
@@ -30,7 +31,7 @@ from earl.placement.pipeline import StepPipeline, StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
 from earl.rollout.pack import trajectories_of
 from earl.rollout.synthetic import synthetic_like
-from earl.runs.journal import Journal, Observer
+from earl.runs.journal import Journal
 from earl.stopping import StopRequest
 from earl.trajectory import Played
 

@@ -10,36 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from earl.reports import figures
 from earl.reports.data import RunData
-from earl.reports.figures import (
-    AGAIN,
-    AMBER,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PLOTS,
-    PURPLE,
-    Figure,
-    Points,
-    bucket_note,
-    color_of,
-    declared,
-    faint,
-    finite,
-    label_of,
-    layout,
-    line,
-    note,
-    plain,
-    series_figure,
-    stacked,
-    thin,
-)
+from earl.reports.figures import Figure, Points
 from earl.reports.html import count
 from earl.trajectory import KEPT_TURNS, Author
 
-WORDS = PLOTS["words"]
+WORDS = figures.PLOTS["words"]
 MAX_COLUMNS = 150
 """Maximum columns of the heat map; in a longer run a column holds several steps."""
 Runs = Sequence[RunData]
@@ -47,7 +24,10 @@ Runs = Sequence[RunData]
 
 def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
     """The heat map of contexts: tokens of each turn at each step, by author."""
-    title, told = WORDS["heat"]["title"] + plain(f" ({data.name})" if named else ""), WORDS["heat"]["explanation"]
+    title, told = (
+        WORDS["heat"]["title"] + figures.plain(f" ({data.name})" if named else ""),
+        WORDS["heat"]["explanation"],
+    )
     steps = sorted({row.step for row in data.contexts})
     if not steps:
         return Figure(f"heat-{number}", title, told, None)
@@ -67,7 +47,7 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
     traces = [
         {
             **shared,
-            "z": [finite(float(f"{value:.4g}") for value in row) for row in cells],
+            "z": [figures.finite(float(f"{value:.4g}") for value in row) for row in cells],
             "zmax": float(np.nan_to_num(cells).max()),
             "meta": {"choice": place},
             "visible": place == 0,
@@ -78,7 +58,7 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
         told += f" Each column stands for {width} neighbouring steps."
     if turns == KEPT_TURNS:
         told += f" Turn {KEPT_TURNS} holds all later ones too."
-    drawn = layout([data], "turn", hovermode="closest", showlegend=False)
+    drawn = figures.layout([data], "turn", hovermode="closest", showlegend=False)
     drawn["margin"]["t"] = 22
     ticks = {"nticks": min(turns + 1, 12)} if turns > 12 else {"dtick": 1}
     drawn["yaxis"] |= {**ticks, "range": [0.5, turns + 0.5], "showgrid": False}
@@ -110,20 +90,11 @@ def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, NDArray[np.floa
 QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
 
 
-def limit_of(data: RunData) -> Points:
-    """The context limit by step; the recipe's limit throughout if it was not recorded."""
-    recorded = data.numbers.metrics.get("context/limit")
-    if recorded:
-        return recorded
-    limit = data.config.context.limit if data.config else None
-    return [(0, float(limit)), (data.numbers.last_step or 1, float(limit))] if isinstance(limit, int) else []
-
-
-def limited_levels(data: RunData) -> set[str]:
-    """The levels that the limit applies to. With full history a reply's context is the whole episode."""
+def limit_of(data: RunData, level: str) -> Points:
+    """The context limit by step, if it applies to the level. With full history a reply's context is the episode."""
     full = data.config is None or data.config.agent.history == "full"
-    known = data.numbers.metrics.get("context/window/p50")
-    return {"window" if known else "turn", *(["episode"] if full else [])} - ({"turn"} if full else set())
+    applies = level == "window" or (level == "episode" and full)
+    return data.numbers.metrics.get("context/limit", []) if applies else []
 
 
 def band_figure(runs: Runs, level: str) -> Figure:
@@ -131,130 +102,93 @@ def band_figure(runs: Runs, level: str) -> Figure:
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:
         return Figure(f"context-{level}", title, told, None)
-    drawn = layout(runs, "tokens")
+    drawn = figures.layout(runs, "tokens")
     drawn["yaxis"]["rangemode"] = "tozero"
     longest = max(y or 0 for band in bands for y in band["y"])
     for run, data in enumerate(runs):
-        if level in limited_levels(data):
-            bands += _limit(runs, run, drawn, longest)
+        if limits := limit_of(data, level):
+            bands += _limit(runs, run, limits, drawn, longest)
             if level == "window" and len(runs) == 1:
-                bands += outlook_traces(data, limit_of(data), drawn)
+                bands += outlook_traces(data, limits[-1][1], drawn)
     told += " Median: half are shorter. p95: 95 % are shorter."
-    if any(level in limited_levels(data) and limit_of(data) for data in runs):
+    if any(limit_of(data, level) for data in runs):
         told += " The dashed line is the limit: an episode that reaches it is cut off."
     if any("outlook" in band.get("meta", {}) for band in bands):
         told += " Shaded beyond the last step: where the last forecast saw each quantile reach the limit (80 %)."
-    told += bucket_note(points for data in runs for points in data.numbers.metrics.values())
+    told += figures.bucket_note(points for data in runs for points in data.numbers.metrics.values())
     return Figure(f"context-{level}", title, told, {"data": bands, "layout": drawn})
 
 
 def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
     """Quantiles with the space between them filled; for several runs only median and p95."""
     several = len(runs) > 1
-    metrics, color = runs[run].numbers.metrics, color_of(run, 0, len(runs))
+    metrics, color = runs[run].numbers.metrics, figures.color_of(run, 0, len(runs))
     traces: list[dict[str, Any]] = []
     for name, label in QUANTILES.items():
         points = metrics.get(f"context/{level}/{name}", [])
         if not points or (several and name in ("p99", "max")):
             continue
         opacity = (0.3, 0.18, 0.1)[min(len(traces), 3) - 1]
-        fill = {"fill": "tonexty", "fillcolor": faint(color, opacity / (1 + several))} if traces else {}
-        kept, style = thin(points, max if name == "max" else fmean), {"width": 2.5 if name == "p50" else 1}
-        label = label_of(runs, run, label)
-        traces.append(line(label, kept, color, style, hovertemplate="%{y:,.0f}", mode="lines", **fill))
+        fill = {"fill": "tonexty", "fillcolor": figures.faint(color, opacity / (1 + several))} if traces else {}
+        kept, style = figures.thin(points, max if name == "max" else fmean), {"width": 2.5 if name == "p50" else 1}
+        label = figures.label_of(runs, run, label)
+        traces.append(figures.line(label, kept, color, style, hovertemplate="%{y:,.0f}", mode="lines", **fill))
     return traces
 
 
-def _limit(runs: Runs, run: int, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
+def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
     """The limit as a line. If it is far above the data, it is only an annotation, so that the data stay readable."""
-    points = limit_of(runs[run])
-    if not points:
-        return []
-    limits = [value for _, value in points]
-    color = color_of(run, 0, len(runs)) if len(runs) > 1 else ORANGE
-    if min(limits) > 5 * longest:
-        told = f"context limit: {count(limits[-1])} tokens (above this plot)"
+    color = figures.color_of(run, 0, len(runs)) if len(runs) > 1 else figures.ORANGE
+    if min(value for _, value in points) > 5 * longest:
+        told = f"context limit: {count(points[-1][1])} tokens (above this plot)"
         place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "top"}
-        drawn["annotations"] = [*drawn["annotations"], note(told, **place)] if run == 0 else drawn["annotations"]
+        drawn["annotations"] += [figures.note(told, **place)] if run == 0 else []
         return []
     bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
-    style, label = {"dash": "dash", "shape": "hv"}, label_of(runs, run, "limit")
-    staircase = line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")
-    return [staircase, *(_raises(runs[run], points) if len(runs) == 1 else [])]
+    style, label = {"dash": "dash", "shape": "hv"}, figures.label_of(runs, run, "limit")
+    return [figures.line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")]
 
 
-def _raises(data: RunData, limits: Points) -> list[dict[str, Any]]:
-    signs = {
-        "limit": ("limit raised", "triangle-up"),
-        "forecast": ("warning", "diamond"),
-        "layout": ("layout changed", "square"),
-        "out_of_memory": ("out of memory", "x"),
-    }
-    traces = []
-    for kind, (label, symbol) in signs.items():
-        events = [event for event in data.numbers.events if event.kind == kind]
-        heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
-        points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
-        marker = {"size": 9, "symbol": symbol, "color": ORANGE}
-        trace = line(label, points, ORANGE, mode="markers", marker=marker, hovertemplate="%{text}", meta=AGAIN)
-        traces.append({**trace, "text": [plain(event.message) for event in events]})
-    return [trace for trace in traces if trace["text"]]
-
-
-AUTHORS = {"template": GREY, "environment": AMBER, "tool": GREEN, "thinking": PURPLE, "action": BLUE}
+AUTHORS = {
+    "template": figures.GREY,
+    "environment": figures.AMBER,
+    "tool": figures.GREEN,
+    "thinking": figures.PURPLE,
+    "action": figures.BLUE,
+}
 
 
 def context_figures(runs: Runs) -> list[Figure]:
     authors = [_author_figure(runs, run) for run in range(len(runs))]
-    seen = any("context/window/p50" in run.numbers.metrics for run in runs)
     return [
-        *(band_figure(runs, level) for level in (*(["window"] if seen else []), "episode", "turn")),
+        *(band_figure(runs, level) for level in ("window", "episode", "turn")),
         *(figure for figure in authors if figure.spec or len(runs) == 1),
-        _truncation_figure(runs),
-        *declared(runs, "memory"),
+        *figures.declared(runs, "context"),
     ]
 
 
 def _author_figure(runs: Runs, run: int) -> Figure:
     data, (title, told) = runs[run], WORDS["authors"].values()
-    title += plain(f" ({data.name})" if len(runs) > 1 else "")
+    title += figures.plain(f" ({data.name})" if len(runs) > 1 else "")
     episodes, metrics = dict(data.numbers.metrics.get("episodes", [])), data.numbers.metrics
     traces = []
     for author, color in AUTHORS.items():
         points = [(s, v / episodes[s]) for s, v in metrics.get(f"tokens/{author}", []) if episodes.get(s)]
         if any(value for _, value in points):
-            traces.append(stacked(author, points, color, 0.75, "%{y:,.1f}"))
-    spec = {"data": traces, "layout": layout([data], "tokens per episode")} if traces else None
-    return Figure(f"authors-{run}", title, told + (bucket_note(metrics.values()) if traces else ""), spec)
-
-
-def _truncation_figure(runs: Runs) -> Figure:
-    """Truncated episodes by cause; in runs without recorded causes, by stop reason."""
-    words, recorded = WORDS["stops"], {name for run in runs for name in run.numbers.metrics}
-    names = sorted(name for name in recorded if name.startswith("stop/") and name != "stop/finished")
-    stops = {name: name.removeprefix("stop/").replace("_", " ") for name in names}
-    if "truncation/reply" in recorded:
-        for covered in ("stop/context_limit", "stop/truncated_turn"):
-            stops.pop(covered, None)
-        stops = words["causes"] | stops
-    happened = {
-        name: label
-        for name, label in stops.items()
-        if any(share for run in runs for _, share in run.numbers.metrics.get(name, []))
-    }
-    lines = happened or stops
-    return series_figure(runs, "stops", words["title"], words["explanation"], "share of episodes", lines, percent=True)
+            traces.append(figures.stacked(author, points, color, 0.75, "%{y:,.1f}"))
+    spec = {"data": traces, "layout": figures.layout([data], "tokens per episode")} if traces else None
+    return Figure(f"authors-{run}", title, told + (figures.bucket_note(metrics.values()) if traces else ""), spec)
 
 
 # The forecast: the step at which each quantile of the contexts reaches the limit.
 
 ENDS = ("early", "late", "median")
-FORECAST = {"p50": BLUE, "p95": GREEN, "p99": ORANGE}
+FORECAST = {"p50": figures.BLUE, "p95": figures.GREEN, "p99": figures.ORANGE}
 
 
 def forecast_figure(runs: Runs) -> Figure:
     (title, told), several = WORDS["forecast"].values(), len(runs) > 1
-    quantiles = {"p95": GREEN} if several else FORECAST
+    quantiles = {"p95": figures.GREEN} if several else FORECAST
     series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
     horizon = 1.05 * max((value for _, value in chain(*series) if math.isfinite(value)), default=0.0)
     traces = [
@@ -262,7 +196,11 @@ def forecast_figure(runs: Runs) -> Figure:
         for run, data in enumerate(runs)
         for name, own in quantiles.items()
         for trace in _forecast_bands(
-            data, name, color_of(run, 0, len(runs)) if several else own, label_of(runs, run, name), horizon
+            data,
+            name,
+            figures.color_of(run, 0, len(runs)) if several else own,
+            figures.label_of(runs, run, name),
+            horizon,
         )
     ]
     if not traces:
@@ -271,9 +209,13 @@ def forecast_figure(runs: Runs) -> Figure:
         return Figure("forecast", title, told, None, missing=why)
     last = max(run.numbers.last_step or 0 for run in runs)
     thinly = {"width": 1, "dash": "dot"}
-    traces.append(line("now", [(0, 0.0), (last, last)], GREY, thinly, mode="lines", meta=AGAIN, hoverinfo="skip"))
-    told += bucket_note(points for run in runs for points in run.numbers.metrics.values())
-    return Figure("forecast", title, told, {"data": traces, "layout": layout(runs, "limit reached at step")})
+    traces.append(
+        figures.line(
+            "now", [(0, 0.0), (last, last)], figures.GREY, thinly, mode="lines", meta=figures.AGAIN, hoverinfo="skip"
+        )
+    )
+    told += figures.bucket_note(points for run in runs for points in run.numbers.metrics.values())
+    return Figure("forecast", title, told, {"data": traces, "layout": figures.layout(runs, "limit reached at step")})
 
 
 def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
@@ -285,58 +227,46 @@ def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: f
     late = [(step, min(value, horizon) if step in reached else math.nan) for step, value in series["late"]]
     traces = []
     for end, points in {**series, "late": late}.items():
-        fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": faint(color, 0.15)} if end == "late" else {}
+        fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": figures.faint(color, 0.15)} if end == "late" else {}
         middle = end == "median"
-        words, style = label if middle else plain(f"{label}, {end}"), {"width": 2 if middle else 0}
+        words, style = label if middle else figures.plain(f"{label}, {end}"), {"width": 2 if middle else 0}
         fill |= {"hovertemplate": "step %{y:,.0f}", "showlegend": middle, "legendgroup": label}
-        traces.append(line(words, thin(points), color, style, mode="lines", **fill))
+        traces.append(figures.line(words, figures.thin(points), color, style, mode="lines", **fill))
     return traces
 
 
-def outlook_traces(data: RunData, limits: Points, drawn: dict[str, Any]) -> list[dict[str, Any]]:
+def outlook_traces(data: RunData, limit: float, drawn: dict[str, Any]) -> list[dict[str, Any]]:
     """The last forecast as a wedge from each quantile to the limit. Extends the x axis of `drawn` in place."""
-    now = data.numbers.last_step or 0
-    found = {name: _last(data, name) for name in FORECAST}
-    reached = {name: ends for name, ends in found.items() if ends and math.isfinite(ends[1])}
-    if not reached or not limits:
+    now, metrics = data.numbers.last_step or 0, data.numbers.metrics
+    reached: dict[str, list[float]] = {}
+    for name in FORECAST:
+        series = [metrics.get(f"forecast/{name}/{end}", []) for end in ("early", "median", "late")]
+        bounds = [max(points[-1][1], now) for points in series if points]
+        known = len(bounds) == 3 and bool(metrics.get(f"context/window/{name}"))
+        if known and math.isfinite(bounds[1]) and bounds[2] > now:  # a forecast for a past step is not shown
+            reached[name] = bounds
+    if not reached:
         return []
     ends = [end for bounds in reached.values() for end in bounds if math.isfinite(end)]
     until = min(max(*ends, now + 1), 2.0 * now + 50)
     drawn["xaxis"] = {**drawn["xaxis"], "range": [-0.01 * until, 1.02 * until]}
-    traces = []
-    for name, (early, median, late) in reversed(reached.items()):
-        traces += _wedge(name, now, data.numbers.metrics[f"context/window/{name}"][-1][1], limits[-1][1], until,
-                         (early, median, late))  # fmt: skip
-    return traces
-
-
-def _last(data: RunData, name: str) -> tuple[float, float, float] | None:
-    metrics = data.numbers.metrics
-    series = [metrics.get(f"forecast/{name}/{end}") for end in ("early", "median", "late")]
-    if not all(series) or not metrics.get(f"context/window/{name}"):
-        return None
-    now = data.numbers.last_step or 0
-    early, median, late = (max(points[-1][1], now) for points in series if points)
-    return (early, median, late) if late > now else None  # a forecast for a past step is not shown
+    starts = {name: (now, metrics[f"context/window/{name}"][-1][1]) for name in reached}
+    return [trace for name in reversed(reached) for trace in _wedge(name, starts[name], limit, until, reached[name])]
 
 
 def _wedge(
-    name: str, now: int, height: float, limit: float, until: float, bounds: tuple[float, float, float]
+    name: str, start: tuple[int, float], limit: float, until: float, bounds: Sequence[float]
 ) -> list[dict[str, Any]]:
     early, median, late = bounds
     label, color = f"forecast, {name}", FORECAST[name]
-    corners = [
-        (now, height),
-        (min(early, until), limit),
-        (min(late, until), limit),
-        *([(until, height)] if late > until else []),
-    ]
-    base = {"mode": "lines", "legendgroup": label, "meta": {**AGAIN, "outlook": True}}
-    area = {"fill": "toself", "fillcolor": faint(color, 0.18), "hoverinfo": "skip"}
-    traces = [line(label, corners, color, {"width": 0}, **base, **area)]
+    corners = [start, (min(early, until), limit), (min(late, until), limit)]
+    corners += [(until, start[1])] if late > until else []
+    base = {"mode": "lines", "legendgroup": label, "meta": {**figures.AGAIN, "outlook": True}}
+    area = {"fill": "toself", "fillcolor": figures.faint(color, 0.18), "hoverinfo": "skip"}
+    traces = [figures.line(label, corners, color, {"width": 0}, **base, **area)]
     if median <= until:
         end = f"{late:,.0f}" if math.isfinite(late) else "beyond the horizon"
         words = f"{name} reaches the limit at step {median:,.0f} ({early:,.0f} to {end})"
-        path, dotted = [(now, height), (median, limit)], {"width": 1.5, "dash": "dot"}
-        traces.append(line(label, path, color, dotted, hovertemplate=words, showlegend=False, **base))
+        path, dotted = [start, (median, limit)], {"width": 1.5, "dash": "dot"}
+        traces.append(figures.line(label, path, color, dotted, hovertemplate=words, showlegend=False, **base))
     return traces

@@ -1,23 +1,25 @@
 """Reads everything that a report shows from a run's folder. Missing parts are None or empty, never errors."""
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
 from earl.config import Config
 from earl.documents import parse_json_object
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, translated
 from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import checked, read_below, step_name, storage
-from earl.runs.store import Numbers, RecordedDecision, Store, files_of
-from earl.runs.summary import started
+from earl.runs.store import Numbers, RecordedDecision, Store
+from earl.runs.summary import changed, started
 from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
 
 if TYPE_CHECKING:
@@ -32,43 +34,16 @@ class StoredEpisode:
     experience: TrainingRecord | None = None
 
 
-Feature = tuple[str, object]
-
-
 def choose(episodes: Sequence[StoredEpisode], limit: int) -> list[StoredEpisode]:
-    """Select up to `limit` episodes that vary in step, opponent, seat, outcome and stop reason.
-
-    Greedy: each next episode has the features chosen least so far. Identical token sequences of one step count once.
-    """
-    buckets: defaultdict[tuple[Feature, ...], deque[StoredEpisode]] = defaultdict(deque)
-    known: set[tuple[int, bytes]] = set()
-    for episode in episodes:
-        key = episode.step, episode.trajectory.tokens.tobytes()
-        if key not in known:
-            known.add(key)
-            buckets[_features(episode)].append(episode)
-    seen: Counter[Feature] = Counter()
-    chosen: list[StoredEpisode] = []
-    while buckets and len(chosen) < limit:
-        features = min(buckets, key=lambda bucket: sum(seen[feature] for feature in bucket))
-        seen.update(features)
-        chosen.append(buckets[features].popleft())
-        if not buckets[features]:
-            del buckets[features]
-    return sorted(chosen, key=lambda episode: (-episode.step, episode.number))
-
-
-def _features(episode: StoredEpisode) -> tuple[Feature, ...]:
-    played, task = episode.trajectory, episode.trajectory.task
-    return (
-        ("step", episode.step),
-        ("opponent", task.opponent),
-        ("seat", task.seat),
-        ("outcome", played.outcome),
-        ("stop", played.stop),
-        ("illegal", played.illegal > 0),
-        ("pair", (task.opponent, task.seat, played.outcome)),
-    )
+    """Select up to `limit` episodes, one of each kind in turn: kinds differ in step, opponent, seat, outcome and stop
+    reason, and come in random order. Identical token sequences of one step count once."""
+    kinds: defaultdict[tuple[object, ...], list[StoredEpisode]] = defaultdict(list)
+    for episode in {(one.step, one.trajectory.tokens.tobytes()): one for one in reversed(episodes)}.values():
+        played, task = episode.trajectory, episode.trajectory.task
+        kinds[episode.step, task.opponent, task.seat, played.outcome, played.stop, played.illegal > 0].append(episode)
+    shuffled = Random(0).sample(list(kinds.values()), len(kinds))
+    in_turn = [episode for row in zip_longest(*shuffled) for episode in row if episode]
+    return sorted(in_turn[:limit], key=lambda episode: (-episode.step, episode.number))
 
 
 MAX_STEPS = 10
@@ -85,19 +60,16 @@ class StoredEpisodes:
 
 def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> StoredEpisodes | None:
     """Up to `limit` varied episodes; None if there are none. Read errors are appended to `problems`."""
-    paths = trajectories.files(folder.trajectories)
-    read: dict[Path, list[StoredEpisode]] = {}
+    everything: list[StoredEpisode] = []
     failures: list[str] = []
-    while missing := [path for path in spread(paths, MAX_STEPS) if path not in read]:
+    for path in spread(trajectories.files(folder.trajectories), MAX_STEPS):
         try:
-            read[missing[0]] = _read(missing[0])
-        except EarlError as error:  # another step is read instead
+            everything += _read(path)
+        except EarlError as error:
             failures.append(str(error))
-            paths.remove(missing[0])
     problems += failures[:MAX_PROBLEMS]
     if len(failures) > MAX_PROBLEMS:
         problems.append(f"and {len(failures) - MAX_PROBLEMS} more files of trajectories in {folder.trajectories}")
-    everything = [episode for path in spread(paths, MAX_STEPS) for episode in read[path]]
     if not everything:
         return None
     steps = tuple(sorted({episode.step for episode in everything}))
@@ -195,9 +167,9 @@ def _tokenizer(path: Path) -> "Tokenizer | None":
     checked(_run_of(path), path)
     from tokenizers import Tokenizer  # reports without episodes do not need it
 
-    with boundary() as fault:  # tokenizers raises bare Exceptions
+    cure = "continue the run to get a new checkpoint"
+    with translated(lambda fault: f"tokenizer {path} cannot be read ({fault}); {cure}"):  # it raises bare Exceptions
         return Tokenizer.from_file(str(path))
-    raise EarlError(f"tokenizer {path} cannot be read ({fault.message}); continue the run to get a new checkpoint")
 
 
 T = TypeVar("T")
@@ -254,14 +226,14 @@ def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
         decisions=attempt(lambda run: _rows(run, Store.decisions), []) if stored else [],
         model=attempt(lambda run: model_facts(run.checkpoints), None),
         episodes=stored_episodes(folder, max_episodes, problems),
-        changed=max(filter(None, map(_modified, files_of(folder.database))), default=None),
+        changed=attempt(changed, None) if stored else None,
         signed=_signed(folder, problems),
         problems=tuple(problems),
     )
 
 
 def _signed(folder: RunFolder, problems: list[str]) -> str:
-    """Who signed the run and its last checkpoint. A bad signature is also appended to `problems`."""
+    """The signers of the run and of its last checkpoint. A bad signature is also appended to `problems`."""
     try:
         whole, last = signing.signer(folder), checkpoint.latest(folder.checkpoints)
         signed = checkpoint.signer(last) if last else signing.UNSIGNED
@@ -281,10 +253,6 @@ def _recipe(folder: RunFolder) -> str:
 def _rows(folder: RunFolder, read: Callable[[Store], list[T]]) -> list[T]:
     with Store(folder.database, read_only=True) as store:
         return read(store)
-
-
-def _modified(path: Path) -> float | None:
-    return path.stat().st_mtime if path.is_file() else None
 
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import Board
 from earl.errors import boundary
@@ -114,14 +114,9 @@ class _Reader:
 
     def texts(self, start: int, end: int) -> list[list[Any]]:
         """The tokens start … end as [author, text], one pair per run of one author."""
-        runs = self._runs(start, end)
+        runs = list(self._played.stretches(start, end))
         limit = max(_LEAST, self.room.characters // self.turns // max(1, len(runs)))
-        return [[author, shown(self._text(first, last), limit)] for author, first, last in runs]
-
-    def _runs(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        grouped = groupby(range(start, end), key=lambda place: min(int(self._played.authors[place]), Author.ACTION))
-        listed = [(author, list(places)) for author, places in grouped]
-        return [(author, places[0], places[-1] + 1) for author, places in listed]
+        return [[min(author, Author.ACTION), shown(self._text(first, last), limit)] for author, first, last in runs]
 
     def _text(self, start: int, end: int) -> str:
         return self.decoder.whole(self._played.tokens[start:end].tolist())
@@ -131,7 +126,7 @@ class _Reader:
 
     def _boards(self, turn: Turn) -> list[Any]:
         """The boards before and after the turn's action; empty for environments without boards."""
-        given = self._runs(turn.prompt_start, turn.action_start)
+        given = self._played.stretches(turn.prompt_start, turn.action_start)
         told = [(first, last) for author, first, last in given if author == Author.ENVIRONMENT]
         if not told or told[-1][1] - told[-1][0] > self.room.characters:
             return []
@@ -200,16 +195,15 @@ def _episodes(run: RunData, room: Room) -> list[dict[str, Any]]:
     if run.episodes is None:
         return []
     decoder = Decoder(run.model.tokenizer if run.model else None)
-    envs = run.config.env.each if run.config else {}
-    names = {stored.trajectory.task.env for stored in run.episodes.chosen}
-    draws = {name: _drawer(name, envs[name].options if name in envs else {}) for name in names}
+    draws = {name: drawer(run.config, name) for name in {one.trajectory.task.env for one in run.episodes.chosen}}
     return [episode(stored, decoder, draws[stored.trajectory.task.env], room) for stored in run.episodes.chosen]
 
 
-def _drawer(env: str, options: dict[str, bool | int | float | str]) -> Draw:
-    """An environment's draw function; it draws nothing if the environment is missing or fails."""
+def drawer(config: Config | None, env: str) -> Draw:
+    """The draw function of a run's environment; it draws nothing if the environment is missing or fails."""
+    own = config.env.each.get(env) if config else None
     with boundary() as fault:
-        made = registry.make(env, **options)
+        made = registry.make(env, **(own.options if own else {}))
     if fault.message:
         return lambda observation, action: None  # noqa: ARG005
 

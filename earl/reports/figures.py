@@ -94,24 +94,18 @@ def error_bars(values: Iterable[float], bounds: Sequence[tuple[float, float]], *
     return {"type": "data", "symmetric": False, **sides, **more}
 
 
+def axes(across: str, up: str, **xaxis: Any) -> dict[str, Any]:
+    """The layout that plots of runs and of plans share."""
+    named = [{"title": {"text": title}, "zeroline": False, "automargin": True} for title in (across, up)]
+    margin = {"l": 56, "r": 12, "t": 48, "b": 42}
+    shared = {"height": 300, "margin": margin, "legend": LEGEND, "hovermode": "x unified"}
+    return {**shared, "xaxis": named[0] | xaxis, "yaxis": named[1], "shapes": [], "annotations": []}
+
+
 def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
-    """The shared layout: steps on the x axis, and the warm start shaded if all runs have the same."""
+    """The layout over steps, with the warm start shaded if all runs have the same."""
     last = max(1, *(run.numbers.last_step or 0 for run in runs))
-    base: dict[str, Any] = {
-        "height": 300,
-        "hovermode": "x unified",
-        "margin": {"l": 56, "r": 12, "t": 48, "b": 42},
-        "legend": LEGEND,
-        "xaxis": {
-            "title": {"text": "step"},
-            "range": [-0.01 * last, 1.01 * last],
-            "zeroline": False,
-            "unifiedhovertitle": {"text": "step %{x}"},
-        },
-        "yaxis": {"title": {"text": unit}, "zeroline": False, "automargin": True},
-        "shapes": [],
-        "annotations": [],
-    }
+    base = axes("step", unit, range=[-0.01 * last, 1.01 * last], unifiedhovertitle={"text": "step %{x}"})
     first, *others = {min(run.warm_steps, last) for run in runs}
     if first and not others:
         area = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": first, "y0": 0, "y1": 1, "layer": "below"}
@@ -152,14 +146,15 @@ def series_figure(
     suffix: str = "",
 ) -> Figure:
     """Plot metrics over steps. `lines`: metric → line name; `suffix`: a unit that takes prefixes, such as "B"."""
-    drawn = [
+    recorded = [
         (run, number, data.numbers.metrics[metric], label)
         for run, data in enumerate(runs)
         for number, (metric, label) in enumerate(lines.items())
         if data.numbers.metrics.get(metric)
     ]
-    if not drawn:
+    if not recorded:
         return Figure(name, title, explanation, None)
+    drawn = [one for one in recorded if any(value for _, value in one[2])] or recorded  # no line of zeros beside others
     several, single = len(runs) > 1, len({label for *_, label in drawn}) == 1
     hover = "%{y:.2%}" if percent else f"%{{y:.4s}}{suffix}" if suffix else "%{y:.4g}"
     traces = [

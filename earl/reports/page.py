@@ -11,28 +11,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from earl.reports import html, results
+from earl.reports import figures, html, results
 from earl.reports.context_plots import context_figures, forecast_figure, heat_figure
 from earl.reports.data import RunData
 from earl.reports.episodes import browser
-from earl.reports.figures import (
-    AGAIN,
-    GREY,
-    PLOTS,
-    Figure,
-    color_of,
-    label_of,
-    layout,
-    line,
-    other_figures,
-    plain,
-    stages,
-    thin,
-    time_figure,
-    training_figures,
-)
+from earl.reports.figures import Figure
 from earl.reports.html import count, moment, pack, plotly, script_hash, seconds, shown
-from earl.reports.results import curve_figures, strength_figures
+from earl.reports.results import strength_figures
 from earl.runs.store import RecordedDecision
 from earl.runs.summary import FINAL
 
@@ -91,7 +76,7 @@ def _steps(data: RunData) -> str:
 
 def time_table(data: RunData) -> list[dict[str, Any]]:
     """By stage: mean seconds over the steps that had it, their number, the total, and its share of all time."""
-    values = {stage: [value for _, value in data.numbers.timings[stage]] for stage in stages(data)}
+    values = {stage: [value for _, value in data.numbers.timings[stage]] for stage in figures.stages(data)}
     whole = sum(map(sum, values.values())) or 1.0
     return [
         {"stage": stage, "mean": fmean(spent), "times": len(spent), "total": sum(spent), "share": sum(spent) / whole}
@@ -114,18 +99,20 @@ def changes(data: RunData) -> list[RecordedDecision]:
 
 
 def _layout_figure(runs: Sequence[RunData], number: int, stage: str) -> Figure:
-    data, where = runs[number], label_of(runs, number, stage)
+    data, where = runs[number], figures.label_of(runs, number, stage)
     made = {one.step: one.choice for one in data.decisions if one.stage == stage}  # the last of a repeated step
     steps, names = sorted(made), sorted({*made.values()})
-    color, hover = color_of(number, 0, len(runs)), {"hovertemplate": "%{text}", "meta": AGAIN}
-    chosen = line("layout", [(step, names.index(made[step])) for step in steps], color, {"shape": "hv"}, **hover)
-    chosen["text"] = [plain(made[step]) for step in steps]
-    contexts = thin(data.numbers.metrics.get("context/window/mean", []))
-    traces = [chosen, line("mean context", contexts, GREY, yaxis="y2", hovertemplate="%{y:.4g}")]
+    color, hover = figures.color_of(number, 0, len(runs)), {"hovertemplate": "%{text}", "meta": figures.AGAIN}
+    chosen = figures.line(
+        "layout", [(step, names.index(made[step])) for step in steps], color, {"shape": "hv"}, **hover
+    )
+    chosen["text"] = [figures.plain(made[step]) for step in steps]
+    contexts = figures.thin(data.numbers.metrics.get("context/window/mean", []))
+    traces = [chosen, figures.line("mean context", contexts, figures.GREY, yaxis="y2", hovertemplate="%{y:.4g}")]
     axis = {"title": {"text": "tokens"}, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
-    ticks = {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": [plain(name) for name in names]}
-    placed = layout([data], "", yaxis={**ticks, "automargin": True}, yaxis2={**axis, "automargin": True})
-    title, told = (words.format(where) for words in PLOTS["words"]["layout"].values())
+    ticks = {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": [figures.plain(name) for name in names]}
+    placed = figures.layout([data], "", yaxis={**ticks, "automargin": True}, yaxis2={**axis, "automargin": True})
+    title, told = (words.format(where) for words in figures.PLOTS["words"]["layout"].values())
     return Figure(f"layout-{number}-{stage}", title, told, {"data": traces, "layout": placed} if made else None)
 
 
@@ -184,12 +171,12 @@ def sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
     several = len(runs) > 1
     maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
     return {
-        "strength": curve_figures(runs) if several else strength_figures(runs[0]),
-        "training": training_figures(runs),
-        "other": other_figures(runs),
+        "strength": strength_figures(runs),
+        "training": figures.training_figures(runs),
+        "other": figures.other_figures(runs),
         "context": [*context_figures(runs), forecast_figure(runs), *([m for m in maps if m.spec] if several else maps)],
         "layouts": layout_figures(runs),
-        "time": [time_figure(runs)],
+        "time": [figures.time_figure(runs)],
     }
 
 
@@ -232,7 +219,7 @@ def _several(runs: Sequence[RunData]) -> dict[str, Any]:
     return {
         "runs": runs,
         "facts": [summary(run) for run in runs],
-        "colors": [color_of(place, 0, len(runs)) for place in range(len(runs))],
+        "colors": [figures.color_of(place, 0, len(runs)) for place in range(len(runs))],
         "rows": results.final_rows(runs, lasts),
         "lasts": lasts,
         "measures": list(measures.items()),

@@ -9,7 +9,7 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import STAGES, Stage
 from earl.planner.plan import Plan
 from earl.planner.sheet import comparison_grid, sheet
-from earl.reports.figures import CYCLE, GREY, LEGEND, PLOTS, Figure, error_bars, finite, line
+from earl.reports.figures import CYCLE, GREY, PLOTS, Figure, axes, error_bars, finite, line
 from earl.reports.page import fill
 from earl.runs.storage import write_text
 
@@ -39,7 +39,7 @@ def map_figure(plan: Plan, before: int, after: int, prefix: str) -> Figure:
         "hoverongaps": False,
         "hovertemplate": "%{x} tokens, %{y} responses: %{z:+.1f} %<extra></extra>",
     }
-    layout = _layout("context", "responses", type="category")
+    layout = axes("context", "responses", type="category")
     layout["yaxis"]["type"] = "category"
     layout |= {"hovermode": "closest", "showlegend": False, "margin": {**layout["margin"], "t": 22}}
     title, told = (words.format(before=before, after=after) for words in WORDS["map"].values())
@@ -94,7 +94,7 @@ def step_figure(plan: Plan, prefix: str) -> Figure:
         }
         for place, stage in enumerate(stages)
     ]
-    spec = {"data": traces, "layout": {**_layout("context", "seconds", type="category"), "barmode": "stack"}}
+    spec = {"data": traces, "layout": {**axes("context", "seconds", type="category"), "barmode": "stack"}}
     title, told = WORDS["step"].values()
     return Figure(f"{prefix}step", title, told, spec if steps else None, missing="no layout fits")
 
@@ -106,16 +106,9 @@ def _line(plan: Plan, tp: int, values: dict[int, float]) -> dict[str, Any]:
 
 def _over_contexts(plan: Plan, unit: str) -> dict[str, Any]:
     ticks = {"tickvals": list(plan.asked.contexts), "ticktext": [f"{context:,}" for context in plan.asked.contexts]}
-    layout = _layout("context", unit, type="log", **ticks, unifiedhovertitle={"text": "%{x:,} tokens"})
+    layout = axes("context", unit, type="log", **ticks, unifiedhovertitle={"text": "%{x:,} tokens"})
     layout["yaxis"]["rangemode"] = "tozero"
     return layout
-
-
-def _layout(across: str, up: str, **xaxis: Any) -> dict[str, Any]:
-    axes = [{"title": {"text": title}, "zeroline": False, "automargin": True} for title in (across, up)]
-    margin = {"l": 64, "r": 12, "t": 48, "b": 46}
-    shared = {"height": 340, "margin": margin, "legend": LEGEND, "hovermode": "x unified"}
-    return {**shared, "xaxis": axes[0] | xaxis, "yaxis": axes[1]}
 
 
 def write(path: Path, plans: Sequence[Plan], price: float | None) -> None:

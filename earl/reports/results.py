@@ -1,28 +1,13 @@
 """Evaluation results as tables: opponent × seat by phase of one run, or by run. Pure functions."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from earl.matches import BOTH_SEATS, MatchResult, mean_over_seats, wilson
+from earl.matches import BOTH_SEATS, MatchResult, by_opponent, mean_over_seats, wilson
+from earl.reports import figures
 from earl.reports.data import RunData
-from earl.reports.figures import (
-    AGAIN,
-    BLUE,
-    DASHES,
-    GREY,
-    ORANGE,
-    Figure,
-    color_of,
-    error_bars,
-    faint,
-    label_of,
-    layout,
-    line,
-    note,
-    percent_axis,
-)
+from earl.reports.figures import Figure
 from earl.reports.html import count, percent, percent_digits, shown
 from earl.runs.store import RecordedMatch
 
@@ -104,11 +89,8 @@ def _last(matches: Iterable[RecordedMatch], phase: str) -> list[RecordedMatch]:
 
 
 def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phase:
-    grouped: dict[Pairing, list[MatchResult]] = {}
-    for match in matches:
-        grouped.setdefault((match.result.opponent, match.result.exact), []).append(match.result)
+    grouped = by_opponent(match.result for match in matches)
     for results in grouped.values():
-        results.sort(key=lambda result: result.seat)
         if len(results) > 1:
             results.append(mean_over_seats(results))
     return Phase(title, (when or f"step {matches[0].step}") if matches else "not recorded yet", grouped)
@@ -181,9 +163,8 @@ def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:
 
 DURING = ("start", "warm_start", "train")
 """Phases that evaluate the weights of their own step; the final one evaluates the best weights."""
-COLORS = {"win": BLUE, "draw": GREY, "loss": ORANGE}
+COLORS = {"win": figures.BLUE, "draw": figures.GREY, "loss": figures.ORANGE}
 EXACT = "Exact: every possible reply of the opponent was tried."
-SYMBOLS = ("circle", "circle-open", "square", "square-open")
 
 
 def curve_of(data: RunData, pairing: Pairing) -> list[RecordedMatch]:
@@ -194,124 +175,60 @@ def curve_of(data: RunData, pairing: Pairing) -> list[RecordedMatch]:
     ]
 
 
-def intervals(curve: Sequence[RecordedMatch], name: str) -> list[tuple[float, float]]:
-    """The 95 % interval of each match's share."""
-    return [wilson(getattr(match.result, name) * match.result.episodes, match.result.episodes) for match in curve]
-
-
-def _shares(curve: Sequence[RecordedMatch], name: str, label: str, color: str, **bars: Any) -> dict[str, Any]:
-    """A line of shares, with error bars unless they are exact."""
-    points = [(match.step, float(getattr(match.result, name))) for match in curve]
-    trace = line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}")
-    if not curve[0].result.exact:
-        trace["error_y"] = error_bars((value for _, value in points), intervals(curve, name), **bars)
-    return trace
-
-
-def _title(pairing: Pairing) -> str:
-    return f"Against {opponent_name(*pairing)}" if pairing[0] else "On held-out tasks"
-
-
-def strength_figures(data: RunData) -> list[Figure]:
-    return [_strength_figure(data, number, pairing) for number, pairing in enumerate(pairings(data))]
-
-
-def _strength_figure(data: RunData, number: int, pairing: Pairing) -> Figure:
-    opponent, exact = pairing
-    curve = curve_of(data, pairing)
-    if not curve:
-        return Figure(f"strength-{number}", _title(pairing), "", None)
-    games = max(match.result.episodes for match in curve)
-    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Bars are 95 % intervals."
-    top = enlarged_range([match.result.loss for match in curve])
-    spec = {"data": _traces(curve, enlarge=top > 0), "layout": _layout(data, curve, top)}
-    return Figure(f"strength-{number}", _title(pairing), EXACT if exact else how, spec)
-
-
-def _traces(curve: Sequence[RecordedMatch], enlarge: bool) -> list[dict[str, Any]]:
-    is_game = bool(curve[0].result.opponent)
-    names = {"win": "win", "draw": "draw", "loss": "loss"} if is_game else {"win": "solved", "loss": "not solved"}
-    seats = sorted({match.result.seat for match in curve})
-    traces = []
-    for place, seat in enumerate(seats):
-        own = [match for match in curve if match.result.seat == seat]
-        suffix = f", {seat_name(seat).removeprefix('moves ')}" if len(seats) > 1 else ""
-        for name, word in names.items():
-            trace = _shares(own, name, word + suffix, COLORS[name], thickness=1, width=2)
-            trace["line"]["dash"] = DASHES[place % 4]
-            traces.append(trace | {"marker": {"size": 6, "symbol": SYMBOLS[place % 4]}, "legendgroup": trace["name"]})
-        if enlarge:
-            traces.append({**traces[-1], "yaxis": "y2", "showlegend": False, "meta": AGAIN})
-    return traces
-
-
-def _layout(data: RunData, curve: Sequence[RecordedMatch], top: float) -> dict[str, Any]:
-    """The main panel, and below it the losses up to `top`, unless that is 0."""
-    is_game = bool(curve[0].result.opponent)
-    unit, below = ("share of games", "losses, enlarged") if is_game else ("share of tasks", "not solved, enlarged")
-    drawn = layout([data], unit, height=430 if top else 300)
-    drawn["margin"] = {**drawn["margin"], "t": 28 + 18 * len({match.result.seat for match in curve})}
-    drawn["yaxis"] = percent_axis(title={"text": unit}, range=[-0.03, 1.03], domain=[0.42 if top else 0, 1])
-    if top:
-        drawn["yaxis2"] = percent_axis(range=[-0.05 * top, top], domain=[0, 0.28], nticks=4)
-        drawn["xaxis"] = {**drawn["xaxis"], "anchor": "y2"}
-        place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": 0.28, "yanchor": "bottom"}
-        drawn["annotations"].append(note(below, **place))
-    return drawn
-
-
-def enlarged_range(losses: Sequence[float]) -> float:
-    """The top of the enlarged panel, from the later half of the losses; 0 if they are too large for an enlargement."""
-    later = [loss for loss in losses[len(losses) // 2 :] if math.isfinite(loss)]
-    top = max(0.01, 1.25 * max(later, default=1.0))
-    return top if top <= 0.7 else 0.0
-
-
-# Several runs side by side.
-
-
-def curve_figures(runs: Runs) -> list[Figure]:
-    """One plot for each opponent and seat, a line per run; the reader selects the measure."""
+def strength_figures(runs: Runs) -> list[Figure]:
+    """One plot for each opponent and seat: a line per measure, or per run, and then the reader selects the measure."""
     listed: list[Figure] = []
     for pairing in all_pairings(runs):
         curves = [curve_of(run, pairing) for run in runs]
         for seat in sorted({match.result.seat for curve in curves for match in curve}):
             own = [[match for match in curve if match.result.seat == seat] for curve in curves]
-            listed.append(_curve_figure(runs, len(listed), pairing, seat, own))
+            listed.append(_strength_figure(runs, len(listed), pairing, seat, own))
     return listed
 
 
-def _curve_figure(
+def _strength_figure(
     runs: Runs, number: int, pairing: Pairing, seat: int, curves: Sequence[list[RecordedMatch]]
 ) -> Figure:
     opponent, exact = pairing
-    where = f", {seat_name(seat)}" if opponent else ""
-    title = _title(pairing) + where
+    title = f"Against {opponent_name(*pairing)}, {seat_name(seat)}" if opponent else "On held-out tasks"
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
     last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
+    several = len(runs) > 1
     traces = [
-        {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0}
+        {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0} if several else trace
         for choice, name in enumerate(order)
         for run, curve in enumerate(curves)
         if curve
-        for trace in _run_traces(runs, run, curve, name)
+        for trace in _run_traces(curve, name, *_drawn_as(runs, run, name, names[name]))
     ]
-    axis = percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
-    spec = {"data": traces, "layout": layout(runs, "", yaxis=axis)}
-    how = EXACT if exact else "Shaded: 95 % intervals (Wilson)."
-    return Figure(f"strength-{number}", title, how, spec, tuple(names[name] for name in order))
+    axis = figures.percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
+    spec = {"data": traces, "layout": figures.layout(runs, "", yaxis=axis)}
+    games = max(match.result.episodes for curve in curves for match in curve)
+    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Shaded: 95 % intervals (Wilson)."
+    choices = tuple(names[name] for name in order) if several else ()
+    return Figure(f"strength-{number}", title, EXACT if exact else how, spec, choices)
 
 
-def _run_traces(runs: Runs, run: int, curve: Sequence[RecordedMatch], name: str) -> list[dict[str, Any]]:
-    color, label = color_of(run, 0, len(runs)), label_of(runs, run)
-    group = {"legendgroup": f"{run} {name}"}
-    own = _shares(curve, name, label, color, visible=False) | group
+def _drawn_as(runs: Runs, run: int, name: str, word: str) -> tuple[str, str]:
+    """Label and colour of a measure of a run."""
+    if len(runs) == 1:
+        return word, COLORS[name]
+    return figures.label_of(runs, run), figures.color_of(run, 0, len(runs))
+
+
+def _run_traces(curve: Sequence[RecordedMatch], name: str, label: str, color: str) -> list[dict[str, Any]]:
+    """A line of shares, with their 95 % intervals unless they are exact."""
+    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    group: dict[str, Any] = {"legendgroup": f"{label} {color} {name}"}
+    own = figures.line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", **group)
     if curve[0].result.exact:
         return [own]
-    bounds = intervals(curve, name)
-    edges = [(match.step, low) for match, (low, _) in zip(curve, bounds, strict=True)]
-    edges += [(match.step, high) for match, (_, high) in zip(curve[::-1], bounds[::-1], strict=True)]
-    area = {"fill": "toself", "fillcolor": faint(color, 0.15), "hoverinfo": "skip", "showlegend": False, "meta": AGAIN}
-    return [line(label, edges, color, {"width": 0}, mode="lines", **area, **group), own]
+    games = [match.result.episodes for match in curve]
+    bounds = [wilson(share * count, count) for (_, share), count in zip(points, games, strict=True)]
+    own["error_y"] = figures.error_bars((share for _, share in points), bounds, visible=False)
+    low, high = ([(step, ends[side]) for (step, _), ends in zip(points, bounds, strict=True)] for side in (0, 1))
+    area = {"fill": "toself", "fillcolor": figures.faint(color, 0.15), "hoverinfo": "skip", "showlegend": False}
+    shade = figures.line(label, [*low, *reversed(high)], color, {"width": 0}, mode="lines", meta=figures.AGAIN, **area)
+    return [shade | group, own]

@@ -66,6 +66,9 @@ class HistoryPolicy:
         """Whether the context continues unchanged after so many rounds."""
         return self.kept is None or rounds <= self.kept
 
+    def kept_of(self, rounds: list[PastTurn]) -> list[PastTurn]:
+        return rounds if self.kept is None else rounds[max(len(rounds) - self.kept, 0) :]
+
 
 @dataclass(slots=True)
 class TokenLog:
@@ -288,10 +291,10 @@ class Episode:
         if self._history.wants_summary(len(self._rounds)):
             self._after_summary = told
             self.token_log.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
-        elif self._history.goes_on(len(self._rounds)):
+        elif self._history.goes_on(len(self._rounds)) and not self._forgets_thought(told.role):
             self.token_log.give(self.chat.reply(told.role, told.text, closed))
         else:
-            self._rounds = self._rounds[len(self._rounds) - (self._history.kept or 0) :]
+            self._rounds = self._history.kept_of(self._rounds)
             # The refused reply is dropped from the context: repeat the observation that it answered.
             refused = last.action is None and not self._rounds
             self._restart(Told(told.role, f"{self.observation}\n{told.text}") if refused else told)
@@ -300,17 +303,33 @@ class Episode:
             self.observation = observation
         return self._check_room()
 
+    def _forgets_thought(self, role: str) -> bool:
+        """Whether the context has a thought that the chat template leaves out of it now."""
+        thought = self.token_log.authors.find(Author.THINKING, self._context_start) >= 0
+        return thought and self.chat.forgets(role)
+
     def _restart(self, told: Told) -> None:
         """Begin a new context: the kept rounds, their replies as sampled, and the new message."""
-        self._context_start = len(self.token_log)
-        tellings = [*(kept.told for kept in self._rounds), told]
-        head = tellings[0].text if tellings[0].role == "user" else f"{self._task}\n{tellings[0].text}"
-        self.token_log.give(self.chat.opening(self._instructions, head))
-        for kept, telling in zip(self._rounds, tellings[1:], strict=True):
-            again = slice(kept.start, kept.end)
-            self.token_log.give(Piece(tuple(self.token_log.tokens[again]), bytes(self.token_log.authors[again])))
-            self._prompt_start = len(self.token_log)
-            self.token_log.give(self.chat.reply(telling.role, telling.text, kept.closed))
+        self._context_start, forgetful = len(self.token_log), self.rules.thinking and self.chat.forgets(told.role)
+        first, *others = [*(kept.told for kept in self._rounds), told]
+        head = first.text if first.role == "user" else f"{self._task}\n{first.text}"
+        replies = [(self._again(kept), kept.closed) for kept in self._rounds]
+        if forgetful:
+            said = [{"role": one.role, "content": one.text} for one in (Told("user", head), *others)]
+            *pieces, last = self.chat.without_thoughts(self._instructions, said, replies)
+        else:
+            pieces = [self.chat.opening(self._instructions, head)]
+            for (reply, closed), one in zip(replies, others, strict=True):
+                pieces += [reply, self.chat.reply(one.role, one.text, closed)]
+            *pieces, last = pieces
+        for piece in pieces:
+            self.token_log.give(piece)
+        self._prompt_start = len(self.token_log)
+        self.token_log.give(last)
+
+    def _again(self, kept: PastTurn) -> Piece:
+        again = slice(kept.start, kept.end)
+        return Piece(tuple(self.token_log.tokens[again]), bytes(self.token_log.authors[again]))
 
     def _take_summary(self, start: int, completion: Completion) -> None:
         """Replace the earlier context by the summary, even if the summary was cut off."""

@@ -1,14 +1,11 @@
-"""The records of a run, step by step, and its observers, such as the progress bar and the trackers.
-
-One process of a run keeps the journal and has observers; writes of the others do nothing.
-"""
+"""The records of a run, step by step. One process of a run keeps the journal; writes of the others do nothing."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
@@ -112,40 +109,3 @@ class Journal:
         self._writer.shutdown()
         if self._store:
             self._store.close()
-
-
-class Observer(Protocol):
-    """Receives everything that is written to the run's database, in the same order."""
-
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
-        """A step is done and recorded; timings are seconds by stage, `phase` is that of the matches."""
-
-    def event(self, step: int, kind: str, message: str) -> None:
-        """An event, such as a better evaluation or a raised limit."""
-
-    def stopping(self) -> None:
-        """A stop was requested and follows after the step; called by the signal handler."""
-
-
-class Observers:
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def step(self, *recorded: Any) -> None:
-        for observer in self._observers:
-            observer.step(*recorded)
-
-    def event(self, *told: Any) -> None:
-        for observer in self._observers:
-            observer.event(*told)
-
-    def stopping(self) -> None:
-        for observer in self._observers:
-            observer.stopping()

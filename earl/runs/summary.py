@@ -57,7 +57,8 @@ def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:
 
 def changed(folder: RunFolder) -> float:
     """Last change of the numbers or the recipe; seconds since the epoch."""
-    written = [path for path in files_of(folder.database) if path.is_file()]
+    # A reader leaves an empty log behind.
+    written = [path for path in files_of(folder.database) if path.is_file() and path.stat().st_size]
     return max(path.stat().st_mtime for path in [folder.config, *written])
 
 

@@ -1,11 +1,12 @@
 """The interface of a tracker, and the records it gets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from earl.matches import FRACTIONS, MatchResult
+from earl.matches import FRACTIONS
+from earl.observer import RecordedStep
 from earl.runs.summary import FINAL
 
 NOWHERE = -1
@@ -33,24 +34,15 @@ class TrackedRun:
                 yield f"{section}.{key}", value
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    step: int
-    metrics: Mapping[str, float]
-    timings: Mapping[str, float]
-    matches: Sequence[MatchResult]
-    phase: str
-    """The phase of the matches; `FINAL` for those of the best weights, at the end."""
-
-    def numbers(self) -> dict[str, float]:
-        """All numbers in one flat dict, with keys such as "reward", "seconds/rollout" and "match/random/seat_0/win"."""
-        result = {name: float(value) for name, value in self.metrics.items()}
-        result |= {f"seconds/{stage}": float(seconds) for stage, seconds in self.timings.items()}
-        group = FINAL if self.phase == FINAL else "match"
-        for match in self.matches:
-            head = f"{group}/{match.opponent}/seat_{match.seat}"
-            result |= {f"{head}/{name}": float(getattr(match, name)) for name in FRACTIONS}
-        return result
+def flat_numbers(record: RecordedStep) -> dict[str, float]:
+    """All numbers of a step, with keys such as "reward", "seconds/rollout" and "match/random/seat_0/win"."""
+    result = {name: float(value) for name, value in record.metrics.items()}
+    result |= {f"seconds/{stage}": float(seconds) for stage, seconds in record.timings.items()}
+    group = FINAL if record.phase == FINAL else "match"
+    for match in record.matches:
+        head = f"{group}/{match.opponent}/seat_{match.seat}"
+        result |= {f"{head}/{name}": float(getattr(match, name)) for name in FRACTIONS}
+    return result
 
 
 class Tracker(Protocol):
@@ -63,7 +55,7 @@ class Tracker(Protocol):
     rewinds: bool
     """Whether it drops its records after `TrackedRun.begun`. If not, these steps, which are identical, are not sent."""
 
-    def record(self, record: Record) -> None:
+    def record(self, record: RecordedStep) -> None:
         """Store the numbers of a step, which may include NaN and infinity."""
 
     def event(self, step: int, kind: str, message: str) -> None:

@@ -4,8 +4,9 @@ import os
 import re
 import time
 
+from earl.observer import RecordedStep
 from earl.runs.storage import checked_database
-from earl.trackers.base import Record, TrackedRun
+from earl.trackers.base import TrackedRun, flat_numbers
 
 EXPERIMENT = "earl"
 _REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -51,12 +52,12 @@ class MLflow:
             self._client.log_batch(created, params=settings[begin : begin + _BATCH])
         return created
 
-    def record(self, record: Record) -> None:
+    def record(self, record: RecordedStep) -> None:
         """Log one batch of metrics. MLflow stores NaN, and infinity as the largest number."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        numbers = record.numbers().items()
+        numbers = flat_numbers(record).items()
         metrics = [Metric(_REFUSED.sub("_", name), value, now, record.step) for name, value in numbers]
         self._client.log_batch(self.identity, metrics=metrics)
 

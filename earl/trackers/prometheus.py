@@ -5,7 +5,8 @@ import re
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, start_http_server
 
 from earl.matches import FRACTIONS
-from earl.trackers.base import Record, TrackedRun
+from earl.observer import RecordedStep
+from earl.trackers.base import TrackedRun
 
 HOST = "127.0.0.1"
 """Loopback only; remote access needs a tunnel or a proxy that the user sets up."""
@@ -22,12 +23,12 @@ class Prometheus:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._name, self._registry = run.name, CollectorRegistry()
         self._gauges: dict[str, Gauge] = {}
-        self._events = Counter("earl_events", "What happened.", ["run", "kind"], registry=self._registry)
+        self._events = Counter("earl_events", "Events of the run by kind.", ["run", "kind"], registry=self._registry)
         self._set("earl_step", "The last step that is done.", max(run.begun, 0))
         self._server, self._thread = start_http_server(run.port, HOST, self._registry)
         self.where = f"http://{HOST}:{self._server.server_port}/metrics"
 
-    def record(self, record: Record) -> None:
+    def record(self, record: RecordedStep) -> None:
         for name, value in record.metrics.items():
             self._set(f"earl_{_REFUSED.sub('_', name)}", f"{name} of the last step.", value)
         for stage, value in record.timings.items():

@@ -8,7 +8,8 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from earl.trackers.base import Record, TrackedRun
+from earl.observer import RecordedStep
+from earl.trackers.base import TrackedRun, flat_numbers
 
 
 class TensorBoard:
@@ -24,8 +25,8 @@ class TensorBoard:
         recipe = "\n".join(f"    {name} = {value}" for name, value in run.settings())
         self._text(run.begun + 1, "recipe", recipe)
 
-    def record(self, record: Record) -> None:
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in record.numbers().items()]
+    def record(self, record: RecordedStep) -> None:
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in flat_numbers(record).items()]
         self._add(record.step, summary=Summary(value=values))
 
     def event(self, step: int, kind: str, message: str) -> None:

@@ -4,9 +4,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -16,12 +16,12 @@ from typing import Self
 from earl.config import TrackConfig
 from earl.documents import parse_json_object
 from earl.errors import EarlError, boundary, unknown
-from earl.matches import MatchResult
+from earl.observer import RecordedStep
 from earl.runs.folder import RunFolder
 from earl.runs.storage import OddFile, folder_below, read_below, write_text
 from earl.runs.store import Store
 from earl.runs.summary import FINAL
-from earl.trackers.base import Record, TrackedRun, Tracker
+from earl.trackers.base import TrackedRun, Tracker
 
 PROMETHEUS = "prometheus"
 """Selected by `track.prometheus_port`, not by name."""
@@ -75,14 +75,6 @@ def without_secrets(text: str) -> str:
     return text
 
 
-@dataclass(slots=True)
-class _Active:
-    name: str
-    tracker: Tracker
-    had: int
-    """The last step that it recorded before this start; steps up to this one are not sent again."""
-
-
 class Tracking:
     """The trackers of a run as one observer; a context manager, so that they are closed. The caller holds the run's
     lock.
@@ -92,7 +84,8 @@ class Tracking:
         self._config, self._folder, self._run, self._say = config, folder, run, say
         self._memory = folder.path / "trackers.json"
         self._known: dict[str, dict[str, str | int]] = {}
-        self._active: list[_Active] = []
+        self._active: dict[str, Tracker] = {}
+        self._had: dict[str, int] = {}  # the last step of each before this start; steps up to it are not sent again
         self._state = "stopped"
 
     def __enter__(self) -> Self:
@@ -117,7 +110,7 @@ class Tracking:
             tracker: Tracker = resolve_name(TRACKERS[name][0])(run)  # it was checked, and may raise any exception
         if fault.message is None:
             had = -1 if tracker.rewinds else int(known.get("step", -1))
-            self._active.append(_Active(name, tracker, had))
+            self._active[name], self._had[name] = tracker, had
             self._known[name] = {"identity": tracker.identity, "step": had}
             self._say(f"tracker {name}: {without_secrets(tracker.where)}")
         elif resumed:
@@ -128,26 +121,18 @@ class Tracking:
                 f"tracker {name!r} cannot start: {without_secrets(fault.message)}; mend that, or change {key}"
             )
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        timings: Mapping[str, float],
-        matches: Sequence[MatchResult],
-        phase: str,
-    ) -> None:
-        record = Record(step, metrics, timings, matches, phase)
-        for active in list(self._active):
-            due = step > active.had or phase == FINAL
-            if due and self._tell(active, step, lambda tracker: tracker.record(record)):
-                self._remember(active, step)
+    def step(self, record: RecordedStep) -> None:
+        for name in list(self._active):
+            due = record.step > self._had[name] or record.phase == FINAL
+            if due and self._tell(name, record.step, lambda tracker: tracker.record(record)):
+                self._remember(name, record.step)
 
     def event(self, step: int, kind: str, message: str) -> None:
         if kind == "finish":
             self._state = "finished"
-        for active in list(self._active):
-            if step > active.had:
-                self._tell(active, step, lambda tracker: tracker.event(step, kind, without_secrets(message)))
+        for name in list(self._active):
+            if step > self._had[name]:
+                self._tell(name, step, lambda tracker: tracker.event(step, kind, without_secrets(message)))
 
     def stopping(self) -> None:
         """Do nothing: the step still goes on."""
@@ -159,27 +144,27 @@ class Tracking:
         self._close("failed" if failed else self._state)
 
     def _close(self, state: str) -> None:
-        for active in list(self._active):
-            self._tell(active, self._run.begun, lambda tracker: tracker.close(state))
+        for name in list(self._active):
+            self._tell(name, self._run.begun, lambda tracker: tracker.close(state))
         self._active.clear()
 
-    def _remember(self, active: _Active, step: int) -> None:
+    def _remember(self, name: str, step: int) -> None:
         """Store the tracker's last step at once; after a kill before this, the tracker gets the step twice."""
-        self._known[active.name]["step"] = max(step, active.had)
-        if not active.tracker.rewinds:
+        self._known[name]["step"] = max(step, self._had[name])
+        if not self._active[name].rewinds:
             with suppress(EarlError):  # the run itself fails on a disk that cannot be written
                 write_text(self._memory, json.dumps(self._known), self._folder.path)
 
-    def _tell(self, active: _Active, step: int, do: Callable[[Tracker], None]) -> bool:
+    def _tell(self, name: str, step: int, do: Callable[[Tracker], None]) -> bool:
         # stdout is reserved for results, and some of these libraries print.
         with boundary() as fault, redirect_stdout(sys.stderr):
-            do(active.tracker)
+            do(self._active[name])
         if fault.message is None:
             return True
-        self._active.remove(active)
-        self._off(active.name, step, fault.message)
+        tracker = self._active.pop(name)
+        self._off(name, step, fault.message)
         with boundary(), redirect_stdout(sys.stderr):  # it has failed already, so further errors are ignored
-            active.tracker.close("failed")
+            tracker.close("failed")
         return False
 
     def _off(self, name: str, step: int, why: str) -> None:

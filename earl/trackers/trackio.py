@@ -4,7 +4,8 @@ import secrets
 
 import trackio
 
-from earl.trackers.base import Record, TrackedRun
+from earl.observer import RecordedStep
+from earl.trackers.base import TrackedRun, flat_numbers
 
 PROJECT = "earl"
 
@@ -27,8 +28,8 @@ class Trackio:
         )
         self.where = f"trackio show --project {PROJECT}, run {self.identity}"
 
-    def record(self, record: Record) -> None:
-        self._run.log(record.numbers(), step=record.step)
+    def record(self, record: RecordedStep) -> None:
+        self._run.log(flat_numbers(record), step=record.step)
 
     def event(self, step: int, kind: str, message: str) -> None:
         self._run.log({f"event/{kind}": message}, step=step)

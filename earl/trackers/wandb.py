@@ -4,7 +4,8 @@ import os
 import secrets
 from typing import Any
 
-from earl.trackers.base import Record, TrackedRun
+from earl.observer import RecordedStep
+from earl.trackers.base import TrackedRun, flat_numbers
 
 PROJECT = "earl"
 
@@ -37,8 +38,8 @@ class WeightsAndBiases:
         sync = "" if mode == "online" else f"; wandb sync {run.folder}/wandb/offline-run-* sends it"
         self.where = f"{mode}, id {self.identity}{sync}"
 
-    def record(self, record: Record) -> None:
-        self._run.log({**record.numbers(), "step": record.step})
+    def record(self, record: RecordedStep) -> None:
+        self._run.log({**flat_numbers(record), "step": record.step})
 
     def event(self, step: int, kind: str, message: str) -> None:
         self._run.log({f"event/{kind}": message, "step": step})

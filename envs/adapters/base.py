@@ -1,4 +1,4 @@
-"""What the adapters of other libraries share: an episode seen from one seat; somebody else has the other."""
+"""The base of the adapters of other libraries: an episode seen from one seat; an opponent has the other."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Protocol
 
 from earl.envs.base import MOST_TURNS
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, translated
 
 
 class Mover(Protocol):
@@ -15,8 +15,8 @@ class Mover(Protocol):
 
 
 class Adapted(ABC):
-    """An environment of another library, for `earl.envs.base.Plain`. Where two play, `opponent` has the other seat, who
-    without one is random. An action that is none of those listed is answered with the rule and changes nothing."""
+    """An environment of another library, for `earl.envs.base.Plain`. Where two play, `opponent` has the other seat;
+    without one its moves are random. An action that is not listed is answered with the rule and changes nothing."""
 
     instructions = ""
     max_turns = MOST_TURNS
@@ -46,7 +46,7 @@ class Adapted(ABC):
         """Whether the episode has ended, by itself or by truncation."""
 
     def player(self) -> int:
-        """Whose turn it is."""
+        """The seat of the player to move."""
         return self.seat
 
     def actions(self) -> tuple[str, ...]:
@@ -79,20 +79,24 @@ class Adapted(ABC):
         broken = self.rule(action)
         if broken is not None:
             return broken, 0.0, False, False, {**self._shown(), "illegal": broken}
-        if not self.over():  # the opponent's first move may have ended it
+        over = self.over()  # the opponent's first move may have ended it
+        if not over:
             self.apply(action)
-            self._opponent_moves()
-        total, over = self.total(), self.over()
+            over = self._opponent_moves()
+        total = self.total()
         reward, self._given = total - self._given, total
         return self.observation(), reward, over and not self.truncated, over and self.truncated, self._shown()
 
-    def _opponent_moves(self) -> None:
-        while not self.over() and self.player() != self.seat:
+    def _opponent_moves(self) -> bool:
+        """Let the opponent move while it is its turn; returns whether the episode is over."""
+        while not (over := self.over()) and self.player() != self.seat:
             if self._opponent:
+                self._legal_now = self.actions()
                 self.apply(self._opponent.act(self, self._chance))
             else:
                 self.move_at_random(self._chance)
-        self._legal_now = () if self.over() else self.actions()
+        self._legal_now = () if over else self.actions()
+        return over
 
     def _shown(self) -> dict[str, Any]:
         """The info beside an observation."""
@@ -104,12 +108,8 @@ def factory(adapter: Callable[..., object], name: str, players: int) -> Callable
     Raises EarlError for three or more."""
 
     def made(options: dict[str, Any]) -> object:
-        env: object = None
-        with boundary() as fault:
-            env = adapter(name, **options)
-        if env is None:
-            raise EarlError(f"{name!r} cannot be made with {options}: {fault.message}; mend the options or install it")
-        return env
+        with translated(lambda fault: f"{name!r} cannot be made with {options}: {fault}; mend them or install it"):
+            return adapter(name, **options)
 
     def alone(**options: Any) -> object:
         return made(options)

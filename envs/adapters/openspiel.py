@@ -35,16 +35,17 @@ class OpenSpiel(Adapted):
 
     def observation(self) -> str:
         seat = self.seat if self.over() else self.player()
-        shown = str(self._state)
-        if self._board or self._known:
-            shown = (self._state.observation_string if self._board else self._state.information_state_string)(seat)
+        if self._board:
+            shown = self._state.observation_string(seat)
+        else:
+            shown = self._state.information_state_string(seat) if self._known else str(self._state)
         return shown if self.over() else f"{shown}\nactions: {', '.join(self._moves())}"
 
     def total(self) -> float:
         return float(self._state.returns()[self.seat])
 
     def over(self) -> bool:
-        return bool(self._state.is_terminal())
+        return self._over
 
     def player(self) -> int:
         return int(self._state.current_player())
@@ -58,6 +59,7 @@ class OpenSpiel(Adapted):
         while self._state.is_chance_node():
             outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
             self._state.apply_action(self._nature.choices(outcomes, chances)[0])
+        self._over = bool(self._state.is_terminal())
 
     def _moves(self) -> dict[str, int]:
         """The actions of the player to move, by name."""

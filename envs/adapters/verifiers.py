@@ -3,7 +3,6 @@
 A taskset is a package that is imported by its name, so that its name is trusted as an import string is.
 """
 
-import asyncio
 from itertools import islice
 from random import Random
 from typing import Any
@@ -35,7 +34,7 @@ class Verifiers:
         self._task = Random(seed).choice(self._tasks)
         return self._task.data.prompt_text, {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         trace: Any = vf.Trace(
             task=vf.TraceTask(type=type(self._task).__name__, data=self._task.data),
             agent=vf.AgentInfo(config=vf.AgentConfig()),
@@ -44,7 +43,7 @@ class Verifiers:
                 vf.MessageNode(parent=0, message=vf.AssistantMessage(content=action), sampled=True),
             ],
         )
-        asyncio.run(self._task.score(trace))
+        await self._task.score(trace)
         reward = float(trace.reward)
         return f"score {reward:g}", reward, True, False, {"outcome": "win" if reward >= 1 else "loss"}
 

@@ -93,6 +93,12 @@ def test_a_pattern_that_is_none_is_refused():
         parser("regex:[0-9")
 
 
+def test_a_pattern_that_takes_too_long_is_stopped(monkeypatch):
+    monkeypatch.setattr("earl.agents.parser.MATCH_SECONDS", 0.05)
+    with pytest.raises(EarlError, match=r"took more than 0.05 s for a reply of 61 characters; write"):
+        parser("regex:(a|aa)+$").action("a" * 60 + "b")
+
+
 PIECES = [*"59 x\n{}[]\"':,.\\", "I play ", "5.", "<think>", "</think>", "<answer>", "</answer>", "\\boxed{"]
 PIECES += [
     "<tool_call>",

@@ -62,7 +62,7 @@ def test_the_opening_carries_the_templates_own_system_prompt(chatml):
     )
 
 
-def test_a_template_that_forgets_thinking_does_not_change_what_was_sampled(chatml):
+def test_the_pieces_of_a_template_that_forgets_thinking_do_not_change_what_was_sampled(chatml):
     tokenizer = chatml("forgetting")
     contexts, messages = conversation(Chat(tokenizer), "", ["<think>the 12</think>5", "7", "12"])
     for shorter, longer in pairwise(contexts):

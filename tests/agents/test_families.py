@@ -13,8 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from earl.agents.chat import Chat
 from earl.agents.parser import parse
-from earl.envs.base import CHARACTERS
+from earl.envs.base import CHARACTERS, Plain
 from earl.errors import EarlError
+from earl.rollout.episode import Episode, Rules
+from earl.trajectory import Completion, Task
 
 FAMILIES = tomllib.loads(Path(__file__).with_name("templates.toml").read_text())
 CHARACTER_WORDS = sorted({*CHARACTERS})
@@ -47,24 +49,10 @@ def rendered(family, messages):
     return tokenizer(family).apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
-def grown(family, system, rounds):
-    """The context that the agent loop builds, and the same as messages."""
-    made, (first, *_) = chat(family), rounds
-    tokens = [*made.opening(system, first[0]).tokens]
-    messages = [{"role": "system", "content": system}] if system else []
-    for (asked, reply), (then, _) in zip(rounds, [*rounds[1:], ("the end", "")], strict=True):
-        tokens += [*made.written(reply), *made.reply("user", then, True).tokens]
-        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
-    return tokenizer(family).decode(tokens), [*messages, {"role": "user", "content": "the end"}]
-
-
 def same(family, context, whole):
     """Whether they are equal, beside what the family's `differs` says."""
     if FAMILIES[family].get("differs") == "white space around replies":
         context, whole = (re.sub(r"\s+", "", text) for text in (context, whole))
-    elif "differs" in FAMILIES[family]:
-        context = re.sub(r"(<think>[^<]*)?</think>\n*", "", context).replace("<think>\n", "")
-        whole = re.sub(r"(<think>[^<]*)?</think>\n*", "", whole).replace("<think>\n", "")
     return context == whole
 
 
@@ -72,27 +60,57 @@ TEXT = st.text("abc 5.\n", min_size=1, max_size=12).filter(lambda text: text == 
 ROUNDS = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4)
 
 
+class Talking:
+    """Says the given texts in turn."""
+
+    instructions, max_turns = "", 9
+
+    def __init__(self, texts):
+        self.texts = [*texts]
+
+    def reset(self):
+        return self.texts.pop(0)
+
+    def step(self, action):
+        return self.texts.pop(0), 0.0, False, False, {}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("thinking", [False, True])
 @settings(max_examples=25)
-@given(rounds=ROUNDS)
-def test_a_growing_context_is_the_templates_own_rendering(family, rounds):
-    context, messages = grown(family, "", rounds)
-    whole = rendered(family, messages)
-    assert same(family, context, whole)
-    if "differs" not in FAMILIES[family]:
-        assert context == whole
+@given(rounds=ROUNDS, thoughts=st.lists(st.none() | TEXT, min_size=4, max_size=4))
+def test_the_prompts_of_an_episode_are_the_templates_own_renderings(family, thinking, rounds, thoughts):
+    opens, forgets = (FAMILIES[family].get(key, False) for key in ("opens", "forgets"))
+    rules = Rules(thinking=thinking, max_turn_tokens=99, context_limit=9999)
+    env = Plain(Talking([*(asked for asked, _ in rounds), "the end"]))
+    episode = Episode(env, chat(family), rules, Task("talking", 0), 0, 0)
+    messages, sampled, thought = [], [], False
+    for (asked, reply), own in zip([*rounds, ("the end", None)], [*thoughts, None], strict=False):
+        messages.append({"role": "user", "content": asked})
+        if thinking or not (opens and sampled):  # a span that nobody may use stays open in an earlier turn
+            assert same(family, tokenizer(family).decode(episode.prompt().tokens), rendered(family, messages))
+        if reply is None:
+            break
+        if thinking and (opens or own):
+            reply, thought = f"{'' if opens else '<think>'}{own}</think>\n\n{reply}", True
+        messages.append({"role": "assistant", "content": reply})
+        tokens = chat(family).written(reply)
+        episode.receive(Completion(tokens, [-1.0] * len(tokens), [0] * len(tokens), True))
+        sampled += tokens
+    made = episode.transcript
+    assert [token for token, version in zip(made.tokens, made.versions, strict=True) if version == 0] == sampled
+    assert bool(episode._context_start) == (forgets and thought)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_system_prompt_is_told_whether_or_not_the_template_has_a_place_for_it(family):
-    context, messages = grown(family, "Play well.", [("a board", "5")])
-    assert context.count("Play well.") == 1
+    context = tokenizer(family).decode(chat(family).opening("Play well.", "a board").tokens)
     try:
-        whole = rendered(family, messages)
+        whole = rendered(family, [{"role": "system", "content": "Play well."}, {"role": "user", "content": "a board"}])
     except Exception:  # the template's own
         assert family in ("gemma", "mistral")
-        whole = rendered(family, [{"role": "user", "content": "Play well.\n\na board"}, *messages[2:]])
-    assert same(family, context, whole)
+        whole = rendered(family, [{"role": "user", "content": "Play well.\n\na board"}])
+    assert context == whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)

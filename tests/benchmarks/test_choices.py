@@ -26,7 +26,7 @@ def test_right_guesses_lose_nothing() -> None:
 def test_a_wrong_one_loses_what_the_best_has_more() -> None:
     """Tokens per GPU of TP 2 and TP 4: 6169.58 / 2 and 11511.93 / 4."""
     rows = cell((128, 2048))
-    found = choices({row: 1e6 if row.tp == 4 else 1.0 for row in rows})
+    found = choices({row: 1e6 if row.engine.tp == 4 else 1.0 for row in rows})
     assert found["worst_regret"] == pytest.approx(1 - 11_511.93 / 4 / (6169.58 / 2))
     assert (found["right"], found["near"]) == (0, 0)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from earl.benchmarks import collapse
+from earl.benchmarks import arms
 from earl.cli.main import run as command_line
 from earl.runs.folder import create
 from earl.runs.store import Store
@@ -30,7 +30,7 @@ def test_what_is_told_of_a_run(tmp_path):
                 },
                 {},
             )
-    told = collapse.measured(folder)
+    told = arms.reward_and_length(folder)
     assert told["reward_first"] == told["reward_best"] == pytest.approx(0.4)
     assert told["reward_last"] == pytest.approx(-0.1)
     assert told["fallen"] == pytest.approx(0.5)

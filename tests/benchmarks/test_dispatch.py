@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from earl.benchmarks import dispatch
-from earl.benchmarks.dispatch import balanced
-from earl.benchmarks.transfers import EVERYTHING, LOGPROBS, TransferCase
+from earl.benchmarks.dispatch import EVERYTHING, LOGPROBS, TransferCase, balanced
 from earl.dispatch.plan import volume
 from earl.errors import EarlError
 from earl.rehearsal.plan import check_network

@@ -14,9 +14,9 @@ from earl.benchmarks.forecast import (
     NEW,
     SHOWN,
     STEPS,
+    FirstWarning,
+    ForecastTrial,
     GrowthHistory,
-    Made,
-    Warned,
     first_warning,
     histories,
     recorded,
@@ -64,13 +64,15 @@ def test_what_chose_the_constants_is_apart():
     ],
 )
 def test_what_is_covered(truth, interval, early, late):
-    made = Made(line(150.0), 10, Forecast(150.0, interval[0], interval[0], interval[1], False), truth)
+    made = ForecastTrial(line(150.0), 10, Forecast(150.0, interval[0], interval[0], interval[1], False), truth)
     assert (made.early, made.late) == (early, late)
 
 
 def test_warnings_are_counted_by_what_came():
     reaches, misses = line(limit=150.0), line(limit=900.0)  # at step 50; never
-    result = warnings([Warned(reaches, 45), Warned(reaches, 46), Warned(misses, 7), Warned(misses, math.inf)])
+    result = warnings(
+        [FirstWarning(reaches, 45), FirstWarning(reaches, 46), FirstWarning(misses, 7), FirstWarning(misses, math.inf)]
+    )
     assert result["histories"] == 2
     assert result["in_time"] == 0.5  # 45 + 5 <= 50 < 46 + 5
     assert result["lead"] == 4.5

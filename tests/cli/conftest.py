@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from earl import trainer
 from earl.cli.main import run
+from earl.observer import RecordedStep
 from earl.recipe import build, dump, load_toml
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create, lock
@@ -104,8 +105,8 @@ class StopAfter:
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def step(self, step: int, *_: object) -> None:
-        if step == self._step:
+    def step(self, record: RecordedStep) -> None:
+        if record.step == self._step:
             signal.raise_signal(signal.SIGINT)
 
     def event(self, *_: object) -> None:

@@ -79,7 +79,7 @@ def test_a_dry_run_contacts_nobody(watched, tiny: Path, tmp_path: Path) -> None:
     assert [contacts for _, contacts in said] == [[]] * len(lines)
     assert [code for code, _ in said] == [0, 0, 0, 0, 2, 0, 0, 0], text
     assert f"the Ray cluster at {ELSEWHERE}, which was not asked what it has" in text
-    assert "model 'nobody/unknown' is not on this machine: a run would fetch it from the hub" in text
+    assert "model 'nobody/unknown' is not on this machine, and nobody is asked for it by a dry run" in text
 
 
 def test_contacts_are_seen_where_there_are_some(watched) -> None:

@@ -1,5 +1,6 @@
 """`earl envs`: list, show, check."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ def test_the_list(earl) -> None:
     said = earl("envs")
     assert (said.code, said.err) == (0, "")
     assert {line.split()[0] for line in said.out.splitlines()[3:] if line.strip()} >= set(registry.names())
+    assert re.search(r"^gymnasium: \d+, such as gymnasium:\S+; earl envs --library gymnasium$", said.out, re.MULTILINE)
     assert {spec["name"] for spec in earl("envs", "--json").json} == set(registry.names())
 
 

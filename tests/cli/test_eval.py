@@ -83,7 +83,7 @@ def test_a_model_plays_by_the_recipe_of_the_environment(earl, tiny: Path, traine
         (["RUN", "--env", "tictactoo", "--opponent", "random"], "unknown environment 'tictactoo'"),
         (["RUN", "--opponent", "random", "--set", "run.steps=1"], "leave out --config and --set"),
         (["RUN", "--opponent", "random", "--exact", "--episodes", "5"], "leave out --episodes"),
-        (["RUN", "--opponent", "random", "--opponent", "random"], "names somebody twice"),
+        (["RUN", "--opponent", "random", "--opponent", "random"], "names the same opponent twice"),
         (["RUN", "--opponent", "random", "--episodes", "0"], "0 is not in the range"),
         (["dome", "--opponent", "random"], "did you mean 'done'?; a model is a folder or a hub id"),
         (["MODEL", "--opponent", "random"], "say with --env where it plays"),

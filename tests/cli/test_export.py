@@ -22,7 +22,9 @@ def test_the_best_model_of_a_run(earl, trained: Path, tmp_path: Path) -> None:
 def test_half_the_size(earl, trained: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
+    (tmp_path / ".model-0123456789abcdef.tmp" / "part").mkdir(parents=True)  # of an export that was killed
     assert earl("export", trained, tmp_path / "model", "--checkpoint", "last", "--dtype", "bfloat16").code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto").dtype == torch.bfloat16
 
 

@@ -39,6 +39,9 @@ def test_a_guest_is_trained_and_read(earl: Callable, tmp_path: Path, user: dict[
     assert "Ist „" in earl("replay", "a", "0", "--runs", tmp_path).out
     assert "对 oder 错" in earl("envs", "show", ENV).out
     assert "not played" in earl("envs", "check", ENV).out
+    said = earl("train", ENV, "--runs", tmp_path, "--set", "warm_start.steps=2", "--dry-run")
+    assert said.code == 2
+    assert f"{ENV} has no teacher 'random': give it a method random_action(rng), or name a module:Class" in said.err
 
 
 DIGIT = """
@@ -132,4 +135,4 @@ def test_a_guest_is_trained_in_other_processes(
     with start(*line, env=user) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
-    assert "environment" not in err and "solved" in out
+    assert "fault" not in err and "solved" in out

@@ -5,19 +5,19 @@ import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
-from earl.cli import main, options
+from earl.cli import main
 from earl.errors import EarlError
 
 pytestmark = pytest.mark.cold
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_EXAMPLES = ["recipe", "cluster", "cluster fail", "cluster heal", "bench"]
 HEAVY = {"torch", "ray", "vllm", "transformers", "pyarrow", "plotly"}
 
 
@@ -54,14 +54,25 @@ def test_a_summary_is_the_first_line_of_the_command_s_help(name: str) -> None:
     assert import_module(f"earl.cli.{name}").command.get_short_help_str(limit=200) == main.COMMANDS[name]
 
 
-def test_every_example_of_a_help_page_can_be_called() -> None:
-    commands = options.declarations("commands.toml")["commands"]
-    assert [name for name, own in commands.items() if not own.get("examples")] == WITHOUT_EXAMPLES
-    for line in [line for own in commands.values() for line in own.get("examples", [])]:
-        command, words = main.cli, shlex.split(line)
-        while isinstance(command, click.Group) and (words := words[1:]) and not words[0].startswith("-"):
-            command = command.get_command(click.Context(command), words[0])
-        command.make_context(line, words if isinstance(command, click.Group) else words[1:])
+def pages(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
+    """The help pages of a command and of all below it."""
+    context = click.Context(command, info_name=words[-1])
+    yield command.get_help(context)
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from pages(below, (*words, name))
+
+
+def test_every_help_page_has_examples_and_each_can_be_called() -> None:
+    for page in pages(main.cli, ("earl",)):
+        examples = [line.strip() for line in page.partition("Examples:")[2].splitlines() if line.strip()]
+        assert examples, page
+        for line in examples:
+            command, words = main.cli, shlex.split(line)
+            while isinstance(command, click.Group) and (words := words[1:]) and not words[0].startswith("-"):
+                command = command.get_command(click.Context(command), words[0])
+            command.make_context(line, words if isinstance(command, click.Group) else words[1:])
 
 
 def test_commands_stand_in_groups(earl) -> None:

@@ -60,11 +60,13 @@ def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_pa
 
 def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Callable, model: Path) -> None:
     risky = ["learner.learning_rate=7e-4", "warm_start.steps=5", "agent.thinking=true", "agent.max_turn_tokens=20"]
+    risky += ["agent.instructions=false"]
     given = [part for setting in risky for part in ("--set", setting)]
     told = earl("train", "tictactoe", "--model", model, "--dry-run", *given).out
     assert "warning: learner.learning_rate = 0.0007 is for a new model, and ruins a pretrained one" in told
     assert "warning: warm_start.steps = 5: imitation of 'expert' takes the place" in told
     assert "warning: agent.max_turn_tokens = 20 cuts off what it thinks" in told
+    assert "warning: agent.instructions = false: nobody tells the model the rules" in told
 
 
 def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable, model: Path, tmp_path: Path) -> None:
@@ -131,23 +133,6 @@ FOREIGN = [
     *("reasoning_gym:chain_sum", "reasoning_gym:leg_counting", "pettingzoo:connect_four_v3", "pettingzoo:chess_v6"),
     *("gymnasium:FrozenLake-v1", "gymnasium:Blackjack-v1", "gymnasium:CartPole-v1", "verifiers:sums_of_verifiers"),
 ]
-SUMS = """
-import verifiers.v1 as vf
-
-class Data(vf.TaskData):
-    answer: str
-
-class Sum(vf.Task[Data, vf.State, vf.TaskConfig]):
-    @vf.reward
-    async def right(self, trace) -> float:
-        return float(trace.last_reply == self.data.answer)
-
-class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
-    def load(self):
-        yield from (Sum(Data(prompt=f"{n}+1=", answer=str(n + 1)), self.config.task) for n in range(20))
-
-__all__ = ["Sums"]
-"""
 
 
 @pytest.mark.slow
@@ -156,8 +141,7 @@ def test_an_environment_of_another_library_is_trained_on_by_its_name(
     earl: Callable, model: Path, tmp_path: Path, env: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspiel" if env.startswith("openspiel") else env.partition(":")[0])
-    (tmp_path / "sums_of_verifiers.py").write_text(SUMS)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "envs" / "tasksets")
     small = ["rollout.episodes=8", "rollout.group_size=4", "evaluate.episodes=2", "evaluate.final_episodes=2"]
     small += ["run.processes=1", "agent.max_turn_tokens=8", "agent.max_turns=6", "context.limit=1900"]
     settings = [part for setting in small for part in ("--set", setting)]

@@ -131,7 +131,9 @@ def test_a_database_of_the_first_format(earl, trained: Path, tmp_path: Path) -> 
     folder = create(tmp_path, "old", (trained / "config.toml").read_text())
     with Store(folder.database) as store:
         store.record_step(
-            1, {"reward": 0.5, "context/episode/max": 70.0, "context/episode/p50": 50.0}, {"rollout": 1.0}
+            1,
+            {"reward": 0.5, "context/window/max": 70.0, "context/window/p50": 50.0, "context/limit": 120.0},
+            {"rollout": 1.0},
         )
     connection = sqlite3.connect(folder.database)
     connection.executescript(

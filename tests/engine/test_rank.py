@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from earl.benchmarks.layouts import drawn, free_ports, trained
+from earl.benchmarks.layouts import drawn, free_port, trained
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner
 from earl.engine.model import make
@@ -22,7 +22,7 @@ from earl.placement.ray.actor_setup import sharded_learner
 @pytest.fixture(scope="module")
 def mesh():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    with joined_mesh(0, Layout(), "127.0.0.1", free_ports(1)[0]) as joined:
+    with joined_mesh(0, Layout(), "127.0.0.1", free_port()) as joined:
         yield joined
 
 

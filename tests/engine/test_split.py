@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from earl.benchmarks.layouts import free_ports
+from earl.benchmarks.layouts import free_port
 from earl.benchmarks.placements import RECIPE
-from earl.benchmarks.transfers import run
+from earl.benchmarks.processes import run
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.local import LocalSampler
@@ -94,7 +94,7 @@ def assert_alike(one, other):
 
 @pytest.mark.parametrize(("kind", "tp"), [("tied", 2), ("wide", 4)])
 def test_the_same_episodes_and_a_share_of_the_memory(kind, tp):
-    told = run(None, (0,) * tp, ours, kind, tp, free_ports(1)[0], None)
+    told = run(None, (0,) * tp, ours, kind, tp, free_port(), None)
     policy, other = (POLICIES[kind](seed) for seed in (3, 4))
     sampler = LocalSampler(policy)
     own = fragment(policy, sampler)
@@ -124,7 +124,7 @@ def test_episodes_that_do_not_fit_wait_and_none_is_lost():
     assert_alike(played(own), expected)
     assert 1 < own.costs["sampler/waves"] <= 32
     assert held_bytes(sampler)[1] <= room
-    told = run(None, (0, 0), ours, "wide", 2, free_ports(1)[0], room // 2)
+    told = run(None, (0, 0), ours, "wide", 2, free_port(), room // 2)
     assert_alike(told[0][0], expected)
     assert all(cache <= room // 2 for _, _, (_, cache), _, _ in told)
     assert told[0][4] > 1

@@ -1,6 +1,7 @@
 """Environments of other libraries, played with the libraries themselves."""
 
 import random
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,38 +14,27 @@ from earl.envs.adapters.gymnasium import text_of
 from earl.envs.check import check, play
 from earl.errors import EarlError
 
-SUMS = """
-import verifiers.v1 as vf
-
-class Data(vf.TaskData):
-    answer: str
-
-class Sum(vf.Task[Data, vf.State, vf.TaskConfig]):
-    @vf.reward
-    async def right(self, trace) -> float:
-        return float(trace.last_reply == self.data.answer)
-
-class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
-    def load(self):
-        for n in range(20):
-            yield Sum(Data(prompt=f"{n}+1=", answer=str(n + 1)), self.config.task)
-
-__all__ = ["Sums"]
-"""
+TASKSETS = Path(__file__).parent / "tasksets"
 NAMES = [
     *("openspiel:kuhn_poker", "openspiel:tic_tac_toe", "openspiel:2048", "openspiel:goofspiel"),
-    *("pettingzoo:connect_four_v3", "pettingzoo:rps_v2"),
+    *("pettingzoo:connect_four_v3", "pettingzoo:rps_v2", "pettingzoo:chess_v6"),
     *("gymnasium:FrozenLake-v1", "gymnasium:Blackjack-v1", "gymnasium:CartPole-v1"),
     *("reasoning_gym:chain_sum", "reasoning_gym:leg_counting"),
     *("textarena:TicTacToe-v0", "textarena:GuessTheNumber-v0", "textarena:KuhnPoker-v0"),
+    *("verifiers:sums_of_verifiers", "verifiers:words_of_verifiers"),
 ]
+
+LONG = {"pettingzoo:chess_v6": 10}
+"""Fewer than a hundred episodes, which would take half a minute."""
 
 
 @pytest.fixture(autouse=True)
-def library(request: pytest.FixtureRequest) -> None:
-    """Skip what could not be built on this machine."""
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip what could not be built on this machine; tasksets can be imported, and those of NAMES are trusted."""
+    monkeypatch.syspath_prepend(TASKSETS)
+    monkeypatch.setattr(registry, "_allowed", {name for name in NAMES if name.startswith("verifiers")})
     name = request.node.callspec.params.get("name", "") if hasattr(request.node, "callspec") else ""
-    if name.startswith(("reasoning_gym", "textarena")):
+    if name.startswith(("reasoning_gym", "textarena", "verifiers")):
         pytest.importorskip(name.partition(":")[0])
 
 
@@ -53,11 +43,11 @@ def seats(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_hundred_random_episodes_end_and_the_same_seeds_give_them_again(name: str) -> None:
+def test_random_episodes_end_and_the_same_seeds_give_them_again(name: str) -> None:
     for options in seats(name):
         env, another = registry.make(name, **options), registry.make(name, **options)
         list(play(another, 1000))
-        for seed in range(100 // len(seats(name))):
+        for seed in range(LONG.get(name, 100) // len(seats(name))):
             steps = list(play(env, seed, opponent_seed=seed + 1))
             assert steps[-1].last
             assert seed % 10 or steps == list(play(another, seed, opponent_seed=seed + 1))
@@ -147,19 +137,20 @@ def test_a_player_hears_what_was_said_since_its_last_turn_but_not_itself() -> No
     assert not second.startswith("[4]")
 
 
-def test_tasks_of_verifiers_are_scored_by_their_own_rewards(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_verifiers_are_scored_by_their_own_rewards() -> None:
     pytest.importorskip("verifiers")
-    (tmp_path / "sums_of_verifiers.py").write_text(SUMS)
-    monkeypatch.syspath_prepend(tmp_path)
-    name = "verifiers:sums_of_verifiers"
-    with pytest.raises(EarlError, match="you never named it yourself"):
-        registry.make(name)
-    registry.allow(name)
-    env = registry.make(name)
+    env = registry.make("verifiers:sums_of_verifiers")
     question, _ = env.reset(seed=3)
     assert env.step(str(int(question.partition("+")[0]) + 1))[1:3] == (1.0, True)
     env.reset(seed=3)
     assert env.step("no")[4]["outcome"] == "loss"
+    env = registry.make("verifiers:words_of_verifiers", count=2)
+    words = {env.reset(seed=seed)[0] for seed in range(20)}
+    assert (words, env.instructions) == ({"straße", "火车"}, "Write the word backwards.")
+    word, _ = env.reset(seed=3)
+    assert env.step(word)[1] == 0.25  # as long as it should be
+    with pytest.raises(EarlError, match=r"'words_of_verifiers' cannot be made with .*count"):
+        registry.make("verifiers:words_of_verifiers", count="many")
 
 
 @pytest.mark.parametrize(

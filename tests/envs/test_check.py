@@ -89,7 +89,7 @@ class Crashes(BoardGameEnv):
             "legal play ends within max_turns, with an outcome exactly when the episode ends by itself",
         ),
         (NeverEnds, "a step before the reset or after the end is refused with EarlError"),
-        (Shouts, "observations and actions lie in their spaces, and every step says who speaks"),
+        (Shouts, "observations and actions lie in their spaces, and every step names its role"),
         (IgnoresSeeds, "other seeds give other episodes"),
         (Crashes, "a random agent plays 200 episodes"),
     ],

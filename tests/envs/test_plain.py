@@ -73,6 +73,38 @@ def test_options_are_given_to_those_who_take_them():
 
 
 @pytest.mark.parametrize(
+    ("observation", "told"),
+    [
+        ({"role": "user", "content": "你好 🙂"}, ("你好 🙂", {"role": "user"})),
+        ({"role": "tool", "content": "42"}, ("42", {"role": "tool"})),
+        ([{"role": "system", "content": "Rate!"}, {"role": "user", "content": "?"}], ("Rate!\n\n?", {"role": "user"})),
+        ([{"role": "system", "content": "Rate!"}], ("Rate!", {"role": "user"})),
+    ],
+)
+def test_chat_messages_are_observations(observation, told):
+    class Chatting(Guess):
+        def reset(self):
+            return observation
+
+        def step(self, action):
+            return observation, 0.0, False, True, {}
+
+    env = Plain(Chatting())
+    assert checked_reset(env.reset(), 100) == told
+    assert checked_step(env.step("7"), 100)[::4] == told
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], [{"role": "assistant", "content": "5"}], [{"role": "user"}], {"content": "?"}, {}]
+)
+def test_other_messages_are_named(wrong):
+    env = Guess()
+    env.reset = lambda: wrong
+    with pytest.raises(EarlError, match=r"the observation is [\[{].*, not a text; return a str"):
+        checked_reset(Plain(env).reset(), 100)
+
+
+@pytest.mark.parametrize(
     ("rewards", "outcome"),
     [((0.0, 1.0), "win"), ((-1.0, 0.5), "loss"), ((-1.0, 1.0), "draw"), ((0.0,), "draw"), ((True, -0.5), "win")],
 )
@@ -142,7 +174,7 @@ def test_a_wrong_reset_names_the_value_and_the_rule():
     env = Guess()
     env.reset = lambda: ("a", {}, 1)
     with pytest.raises(EarlError, match=r"reset\(\) returned \('a', {}, 1\); return the tuple \(observation, info\)"):
-        checked_reset(Plain(env).reset(), 100)
+        Plain(env).reset()
 
 
 def test_an_object_without_a_step_is_refused():

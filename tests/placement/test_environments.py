@@ -81,11 +81,11 @@ def test_environments_apart_learn_the_same(kind, expected, tmp_path):
     assert max(apart["loss"], apart["reward"]) <= 1e-4, apart
 
 
-class Saboteur:
+class FaultInjector:
     """Strikes members at their names when environments are asked for the n-th time."""
 
     def __init__(self, blows):
-        self.blows, self.known, self.calls, self.struck = blows, {}, {}, []
+        self.blows, self.known, self.calls, self.injected = blows, {}, {}, []
 
     def asked(self, stage, members):
         self.known |= {member.name: member for member in members}
@@ -95,7 +95,7 @@ class Saboteur:
         if blow := self.blows.pop((stage, count), None):
             name, how = blow
             os.kill(self.known[name].process, how)
-            self.struck.append(name)
+            self.injected.append(name)
 
 
 @pytest.mark.slow
@@ -108,11 +108,11 @@ def test_lost_samplers_and_environments_cost_no_episode(expected, tmp_path):
         ("weights", 3): ("environment 0", signal.SIGKILL),
     }
     config = placed("disaggregated", delay_seconds=0.02)  # so that nobody has ended when the blow falls
-    saboteur = Saboteur(dict(blows))
+    injector = FaultInjector(dict(blows))
     folder = create(tmp_path, "struck", dump(config))
-    with lock(folder), on_cluster(config, saboteur.asked) as place:
+    with lock(folder), on_cluster(config, injector.asked) as place:
         assert train(folder, config, place, Peers(), StopRequest(), None).finished
-    assert len(saboteur.struck) == len(blows)
+    assert len(injector.injected) == len(blows)
     apart = differences(expected, numbers(folder))
     assert max(apart["loss"], apart["reward"]) <= 1e-4, apart
     with Store(folder.database, read_only=True) as store:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.benchmarks.faults import RECIPE, Blow, Saboteur, _signal, campaign
+from earl.benchmarks.faults import RECIPE, FaultInjector, PlannedFault, _signal, campaign
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
 from earl.recipe import build, dump, override
@@ -26,12 +26,12 @@ faults.HOST_FAULTS = {"host lost": "kill"}
 print(json.dumps(faults.hosts(Path(sys.argv[1]), number=3)))
 """
 BLOWS = [
-    Blow("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),
-    Blow("learner rank", "update", "stop", member=1, call=2, delay=0.02),
-    Blow("rollout worker", "dispatch", "kill", member=1, call=2, delay=0.03),
-    Blow("rollout worker", "dispatch", "kill", member=0, call=4, delay=0.0),
-    Blow("learner rank", "saving", "kill", member=0, call=3, delay=0.01),
-    Blow("rollout worker", "weights", "stop", member=1, call=4, delay=0.0),
+    PlannedFault("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),
+    PlannedFault("learner rank", "update", "stop", member=1, call=2, delay=0.02),
+    PlannedFault("rollout worker", "dispatch", "kill", member=1, call=2, delay=0.03),
+    PlannedFault("rollout worker", "dispatch", "kill", member=0, call=4, delay=0.0),
+    PlannedFault("learner rank", "saving", "kill", member=0, call=3, delay=0.01),
+    PlannedFault("rollout worker", "weights", "stop", member=1, call=4, delay=0.0),
 ]
 
 
@@ -49,8 +49,8 @@ def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_stops_while_samplers_draw_weights_from_it_is_replaced(tmp_path):
     blows = [
-        Blow("learner rank", "weights", "stop", member=0, call=1, delay=0.1),
-        Blow("learner rank", "weights", "stop", member=1, call=3, delay=0.1),
+        PlannedFault("learner rank", "weights", "stop", member=0, call=1, delay=0.1),
+        PlannedFault("learner rank", "weights", "stop", member=1, call=3, delay=0.1),
     ]
     result = campaign(tmp_path, build(RECIPE), [blows], _signal)
     assert result["blows"]["all"] == 2
@@ -67,17 +67,17 @@ def test_a_resumed_run_is_mended_when_the_checkpoint_it_came_from_is_gone(tmp_pa
         stop.raised |= stage == "update" and (folder.checkpoints / "step-000002").exists()
 
     blows = [
-        Blow("learner rank", "update", "kill", member=1, call=4, delay=0.0),
-        Blow("rollout worker", "rollout", "kill", member=0, call=5, delay=0.0),
+        PlannedFault("learner rank", "update", "kill", member=1, call=4, delay=0.0),
+        PlannedFault("rollout worker", "rollout", "kill", member=0, call=5, delay=0.0),
     ]
-    saboteur = Saboteur([*blows], _signal)
+    injector = FaultInjector([*blows], _signal)
     with lock(folder):
         with on_cluster(config, stopping) as place:
             assert not train(folder, config, place, Peers(), stop, None).finished
         left_at = checkpoint.latest(folder.checkpoints)
-        with on_cluster(config, saboteur.asked) as place:
+        with on_cluster(config, injector.asked) as place:
             assert train(folder, config, place, Peers(), StopRequest(), None).finished
-    assert saboteur.struck == blows
+    assert injector.injected == blows
     assert not left_at.exists()
 
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from earl.benchmarks.faults import Blow, Saboteur, _signal
+from earl.benchmarks.faults import FaultInjector, PlannedFault, _signal
 from earl.benchmarks.placements import RECIPE, differences, numbers
 from earl.benchmarks.training import trained
 from earl.errors import EarlError
@@ -80,14 +80,16 @@ def test_a_run_whose_samplers_are_split_anew_is_like_one_whose_are_not(alone, tm
 def test_processes_that_are_lost_around_a_switch_are_replaced_with_those_of_their_copy(alone, tmp_path):
     blows = [
         # Steps 4 to 7 are the first four calls of "rollout"; the switches follow after the first one.
-        Blow("rollout worker", "rollout", "kill", member=1, call=2, delay=0.05),  # helps the first one of two
-        Blow("rollout worker", "rollout", "stop", member=0, call=3, delay=0.05),  # says what the other three compute
-        Blow("rollout worker", "weights", "kill", member=2, call=4, delay=0.0),
-        Blow("rollout worker", "dispatch", "kill", member=3, call=5, delay=0.0),
+        PlannedFault("rollout worker", "rollout", "kill", member=1, call=2, delay=0.05),  # helps the first one of two
+        PlannedFault(
+            "rollout worker", "rollout", "stop", member=0, call=3, delay=0.05
+        ),  # says what the other three compute
+        PlannedFault("rollout worker", "weights", "kill", member=2, call=4, delay=0.0),
+        PlannedFault("rollout worker", "dispatch", "kill", member=3, call=5, delay=0.0),
     ]
-    saboteur = Saboteur([*blows], _signal)
-    folder, _ = switched(tmp_path, "struck", build(override(RECIPE, FOUR)), SPLITS, saboteur.asked)
-    assert len(saboteur.struck) == len(blows)
+    injector = FaultInjector([*blows], _signal)
+    folder, _ = switched(tmp_path, "struck", build(override(RECIPE, FOUR)), SPLITS, injector.asked)
+    assert len(injector.injected) == len(blows)
     assert_same(alone, numbers(folder))
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json
 from earl.benchmarks.faults import RECIPE
-from earl.benchmarks.transfers import Seat
+from earl.benchmarks.processes import Seat
 from earl.placement.backend import on_cluster
 from earl.recipe import build, override
 from earl.rehearsal.cluster import down, up

@@ -2,23 +2,23 @@
 
 import pytest
 
-from earl.benchmarks.faults import RECIPE, Blow, Saboteur, _signal, finished, numbers
+from earl.benchmarks.faults import RECIPE, FaultInjector, PlannedFault, _signal, finished, numbers
 from earl.recipe import build, override
 from earl.runs.store import Store
 
 BLOWS = [
     # Of a worker's calls in the stage, the first one joins the group, and each step has one more.
-    Blow("rollout worker", "dispatch", "kill", member=1, call=3, delay=0.0),
-    Blow("rollout worker", "dispatch", "stop", member=0, call=6, delay=0.0),
-    Blow("learner rank", "dispatch", "kill", member=1, call=9, delay=0.0),
+    PlannedFault("rollout worker", "dispatch", "kill", member=1, call=3, delay=0.0),
+    PlannedFault("rollout worker", "dispatch", "stop", member=0, call=6, delay=0.0),
+    PlannedFault("learner rank", "dispatch", "kill", member=1, call=9, delay=0.0),
 ]
 
 
 def run(root, way, *blows):
     config = build(override(RECIPE, [f'placement.transport="{way}"', "placement.checksums=true"]))
-    saboteur = Saboteur([*blows], _signal)
-    folder = finished(root, way, config, saboteur)
-    assert saboteur.struck == [*blows]
+    injector = FaultInjector([*blows], _signal)
+    folder = finished(root, way, config, injector)
+    assert injector.injected == [*blows]
     return folder
 
 

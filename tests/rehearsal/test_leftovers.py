@@ -26,16 +26,16 @@ PATIENCE_SECONDS = 240.0
 # As `earl bench dispatch` does: hosts, and processes in them that wait for each other.
 WORK = """
 import os, sys, time
-from earl.benchmarks import transfers
+from earl.benchmarks import processes
 
 def work(seat):
     print(os.getpid(), flush=True)
     time.sleep(600)
 
 if __name__ == "__main__":
-    transfers.NAME = sys.argv[1]
-    with transfers.shaped(2, "100mbit") as cluster:
-        transfers.run(cluster, (0, 0, 1), work)
+    processes.NAME = sys.argv[1]
+    with processes.shaped(2, "100mbit") as cluster:
+        processes.run(cluster, (0, 0, 1), work)
 """
 
 

@@ -34,7 +34,7 @@ def test_the_page_draws_its_plots_and_stays_offline(runs: Any, browser: Browser,
         "return [...document.querySelectorAll('.plot.drawn')].map(p => p.querySelectorAll('svg').length)"
     )
     # 2 opponents + 6 of training + 8 of context + 1 of time = 17 plots, the closed ones aside
-    assert len(drawn) == 17
+    assert len(drawn) == 19
     assert all(drawn)
     assert browser.ask(COUNT) == "200 episodes"
     assert browser.log("browser") == []

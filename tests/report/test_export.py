@@ -44,7 +44,7 @@ def test_the_numbers_behind_a_plot(runs: Any, tmp_path: Path) -> None:
     }
     first = rows(tmp_path / "strength-0.csv")[0]
     # 0 wins in 400 games: at most 0.95 %
-    assert first["win, first"] == "0.0" and round(float(first["win, first, high"]), 4) == 0.0095
+    assert first["wins"] == "0.0" and round(float(first["wins, high"]), 4) == 0.0095
     cell = rows(tmp_path / "heat-0.csv")[-1]
     assert (cell["step"], cell["turn"], cell["all authors"], cell["action"]) == ("60", "2", "72.0", "60.0")
 

@@ -7,7 +7,7 @@ from typing import Any
 from earl.reports import context_plots, figures
 from earl.reports.data import RunData, gather
 from earl.reports.figures import MAX_POINTS, plain, thin
-from earl.reports.results import enlarged_range, strength_figures
+from earl.reports.results import strength_figures
 
 
 def spec(listed: list[figures.Figure], name: str) -> dict[str, Any]:
@@ -29,42 +29,31 @@ def without(data: RunData, *names: str) -> RunData:
 
 def with_limit(data: RunData, limit: int, history: str = "full") -> RunData:
     assert data.config
-    update = {
-        "context": data.config.context.model_copy(update={"limit": limit}),
-        "agent": data.config.agent.model_copy(update={"history": history}),
-    }
-    return replace(data, config=data.config.model_copy(update=update))
+    agent = data.config.agent.model_copy(update={"history": history})
+    metrics = {**data.numbers.metrics, "context/limit": [(11, float(limit)), (60, float(limit))]}
+    config, numbers = data.config.model_copy(update={"agent": agent}), replace(data.numbers, metrics=metrics)
+    return replace(data, config=config, numbers=numbers)
 
 
-def test_one_plot_per_opponent_with_all_seats_and_enlarged_losses(runs: Any) -> None:
-    listed = strength_figures(gather(runs.run()))
-    assert [figure.title for figure in listed] == ["Against random", "Against perfect"]
-    drawn = spec(listed, "strength-0")
-    assert list(traces(drawn)) == [
-        f"{what}, {seat}" for seat in ("first", "second") for what in ("win", "draw", "loss")
+def test_one_plot_per_opponent_and_seat_with_all_measures(runs: Any) -> None:
+    listed = strength_figures([gather(runs.run())])
+    seats = ("moves first", "moves second")
+    assert [figure.title for figure in listed] == [
+        f"Against {name}, {s}" for name in ("random", "perfect") for s in seats
     ]
+    drawn = spec(listed, "strength-0")
+    assert list(traces(drawn)) == ["wins", "draws", "losses"]
     # evaluated at 0, at the end of the warm start, then every 20 steps; the final match is not part of the curve
-    assert traces(drawn)["win, first"]["x"] == [0, 10, 20, 40, 60]
-    enlarged = [trace for trace in drawn["data"] if trace.get("meta")]
-    assert [trace["yaxis"] for trace in enlarged] == ["y2", "y2"]
-    # losses 0.8, 0.65, 0.5, 0.2, 0.003: the later half is 0.5, 0.2, 0.003; 0.5 * 1.25 = 0.625
-    assert drawn["layout"]["yaxis2"]["range"][1] == 0.625
+    assert traces(drawn)["wins"]["x"] == [0, 10, 20, 40, 60]
     assert [shape["x1"] for shape in drawn["layout"]["shapes"]] == [10]
 
 
-def test_rare_losses_fill_the_enlarged_panel() -> None:
-    assert enlarged_range([1.0, 0.2, 0.004, 0.002]) == 0.01
-    assert enlarged_range([1.0, 1.0]) == 0.0, "there is nothing to enlarge"
-    assert enlarged_range([0.0]) == 0.01
-    assert enlarged_range([float("nan")]) == 0.0
-
-
-def test_only_sampled_matches_have_bars(runs: Any) -> None:
-    sampled = spec(strength_figures(gather(runs.run(name="a"))), "strength-0")
-    exact = spec(strength_figures(gather(runs.run(name="b", exact=True))), "strength-0")
-    assert all("error_y" in trace for trace in sampled["data"])
+def test_only_sampled_matches_have_intervals(runs: Any) -> None:
+    sampled = spec(strength_figures([gather(runs.run(name="a"))]), "strength-0")
+    exact = spec(strength_figures([gather(runs.run(name="b", exact=True))]), "strength-0")
+    assert len(sampled["data"]) == 2 * len(exact["data"]) == 6, "a shade for each line"
     assert not any("error_y" in trace for trace in exact["data"])
-    bars = traces(sampled)["loss, first"]["error_y"]
+    bars = traces(sampled)["losses"]["error_y"]
     # 0.3 % of 400 games at step 60: Wilson gives 0.06 % to 1.49 %
     assert round(bars["array"][-1], 4) == 0.0119
     assert round(bars["arrayminus"][-1], 4) == 0.0024
@@ -78,8 +67,6 @@ def test_context_has_bands_and_the_limit_as_a_staircase(runs: Any) -> None:
     # recorded from step 11 on: 120, from step 30 on 150
     assert list(zip(drawn["limit"]["x"], drawn["limit"]["y"], strict=True)) == [(11, 120), (30, 150), (60, 150)]
     assert drawn["limit"]["line"]["shape"] == "hv"
-    raised = next(trace for trace in window["data"] if trace["name"] == "limit raised")
-    assert (raised["x"], raised["y"], raised["text"]) == ([30], [150], ["raised the limit from 120 to 150"])
     turn = spec(context_plots.context_figures([gather(runs.run(name="b"))]), "context-turn")
     assert "limit" not in traces(turn)
 
@@ -92,14 +79,10 @@ def test_a_forgetful_agent_is_limited_by_what_a_reply_sees(runs: Any) -> None:
         False,
         False,
     ]
-    older = without(data, "context/window", "context/limit")
-    listed = context_plots.context_figures([older])
-    assert "context-window" not in {figure.name for figure in listed}
-    assert traces(spec(listed, "context-turn"))["limit"]["y"] == [30, 30], "the recipe's"
 
 
 def test_a_distant_limit_is_told_but_does_not_flatten_the_plot(runs: Any) -> None:
-    data = with_limit(without(gather(runs.run()), "context/limit"), 32768)
+    data = with_limit(gather(runs.run()), 32768)
     found = spec(context_plots.context_figures([data]), "context-window")
     assert "limit" not in traces(found)
     assert any("above this plot" in note["text"] for note in found["layout"]["annotations"])
@@ -164,8 +147,6 @@ def test_truncation_is_shown_by_cause(runs: Any) -> None:
         "reply met the context limit",
         "reply longer than a turn may be",
     ]
-    older = traces(spec(context_plots.context_figures([without(data, "truncation/")]), "stops"))
-    assert list(older) == ["context limit"]
 
 
 def test_several_runs_share_every_plot(runs: Any) -> None:
@@ -223,7 +204,7 @@ def test_without_numbers_there_are_no_plots(runs: Any) -> None:
         figures.time_figure([data]),
     ]
     assert {figure.spec for figure in listed} == {None}
-    assert strength_figures(data) == [] == figures.other_figures([data])
+    assert strength_figures([data]) == [] == figures.other_figures([data])
 
 
 def test_long_series_are_thinned() -> None:

@@ -35,11 +35,11 @@ def test_a_finished_run_has_every_section_filled(runs: Any) -> None:
     assert "all steps done" in section(page, "events")
     assert "48 of the 48 training episodes stored at step 60" in section(page, "episodes")
     assert len(page.packed("stored")["episodes"]) == 48
-    # 2 opponents + 6 of training + 3 bands, authors, stops, memory, forecast, map + 1 of time
+    # 2 opponents x 2 seats + 6 of training + 3 bands, authors, stops, memory, forecast, map + 1 of time
     # hidden: episodes, kl_to_sampler, learning_rate, tokens
-    assert page.count("div", **{"class": "plot"}) == 17 + 4
-    assert sum("data-table" in found for _, found in page.tags) == 17 + 4
-    assert len(page.packed("figures")) == 17 + 4
+    assert page.count("div", **{"class": "plot"}) == 19 + 4
+    assert sum("data-table" in found for _, found in page.tags) == 19 + 4
+    assert len(page.packed("figures")) == 19 + 4
 
 
 def test_sampled_results_have_intervals_and_exact_ones_leaves(runs: Any) -> None:

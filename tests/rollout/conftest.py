@@ -22,12 +22,13 @@ END = "$"
 MARKS = {"system": "{", "user": "(", "assistant": "[", "tool": "|"}
 
 
-Span = namedtuple("Span", "start end")
-
-
 class Encoded(dict):
+    @property
+    def encodings(self):
+        return [self]
+
     def token_to_chars(self, place):
-        return Span(place, place + 1)
+        return place, place + 1
 
 
 class Characters:

@@ -9,10 +9,12 @@ import earl
 from earl.config import EnvConfig
 from earl.envs import registry
 from earl.errors import EarlError
+from earl.evaluation import Match, evaluate
 from earl.rollout.drivers import play
 from earl.rollout.env_process import EnvProcess, Isolation, isolation, make
 from earl.rollout.episode import Rules
-from earl.rollout.tasks import EpisodeFactory
+from earl.rollout.tasks import EVALUATION, EpisodeFactory
+from earl.seeds import derive
 from earl.trajectory import StopReason, Task
 from tests.rollout.shapes import DOES, RETURNS
 
@@ -100,6 +102,27 @@ def test_the_run_goes_on_and_the_record_names_the_fault(chat, script, isolated, 
         assert guilty.stop is StopReason.ENV_ERROR
         assert SAYS[shape] in guilty.error
         assert len(guilty.turns) == (0 if where == "reset" else 2)
+
+
+JUDGED = [
+    ("step", shape) for shape in ("raises", "exits at once", "sleeps", "fills memory", "floods", "forks", "a number")
+]
+JUDGED += [("reset", "raises"), ("reset", "sleeps"), ("close", "raises")]
+
+
+@pytest.mark.parametrize(("where", "shape"), JUDGED)
+def test_an_evaluation_goes_on_and_counts_the_fault(chat, script, isolated, where, shape):
+    if shape == "fills memory":
+        isolated = replace(isolated, seconds=60.0)
+    drawn = ((seed, [derive(EVALUATION, seed, "", 0, number) % 4 for number in range(3)]) for seed in range(99))
+    seed = next(seed for seed, own in drawn if own.count(3) == 1)  # one of three episodes is guilty
+    world = EpisodeFactory(NAME, {"where": where, "shape": shape}, chat, Rules(), isolation=isolated)
+    result = evaluate(world, script(*[["a", "b", "c"]] * 3), Match("", 0, episodes=3), seed)
+    if shape in HARMLESS or where == "close":
+        assert (result.win, result.faults) == (1.0, ())
+    else:
+        assert (round(3 * result.win), len(result.faults)) == (2, 1)
+        assert SAYS[shape] in result.faults[0]
 
 
 def test_what_does_not_follow_from_its_seed_is_not_played_again(chat, script, isolated):

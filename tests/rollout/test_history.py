@@ -2,9 +2,14 @@
 
 import pytest
 
+from earl.agents.chat import Chat
+from earl.audit.rebuild import Slot, rebuild
+from earl.envs import registry
 from earl.rollout.drivers import play
-from earl.rollout.episode import SUMMARY_REQUEST, HistoryPolicy
-from earl.trajectory import Author, Completion, Outcome, StopReason
+from earl.rollout.episode import SUMMARY_REQUEST, Episode, HistoryPolicy, Rules
+from earl.rollout.pack import pack
+from earl.rollout.tasks import EpisodeFactory
+from earl.trajectory import Author, Completion, Outcome, StopReason, Task
 
 
 @pytest.fixture
@@ -101,3 +106,27 @@ def test_a_summary_at_the_limit_ends_the_episode(played):
     room = 9 + len(SUMMARY_REQUEST) + 1
     result = played("1", "long", history="summary:1", context_limit=room)
     assert (result.stop, result.turns[-1].summary) == (StopReason.CONTEXT_LIMIT, True)
+
+
+def test_a_thought_is_left_out_of_later_prompts_where_the_template_does_so(chatml, counting, script):
+    chat = Chat(chatml("forgetting"))
+    rules = Rules(thinking=True, retries=1, context_limit=999, max_turn_tokens=99)
+    said = ["<think>the 12</think>\n1", "<think>never", "<think></think>2", "3"]
+    sampled = [chat.written(reply) for reply in said]
+    sampled[1] = sampled[1][:-1]  # cut
+    own = Episode(counting(), chat, rules, Task("counting", seed=0), 0, 0)
+    for tokens in sampled:
+        finished = tokens[-1] == chat.end
+        own.receive(Completion(tokens, [-0.5] * len(tokens), [3] * len(tokens), finished))
+    result = own.trajectory()
+    assert (result.outcome, result.illegal) == (Outcome.WIN, 1)
+    seen = [chat.decode(tuple(result.tokens[turn.context_start : turn.action_start])) for turn in result.turns]
+    assert ["the 12" in text for text in seen] == [False] * 4
+    assert "assistant\n1<|im_end|>" in seen[1]
+    assert "assistant\n<think>never<|im_end|>" in seen[2]  # not ended, which the template leaves in
+    assert "assistant\n2<|im_end|>" in seen[3]
+    assert result.tokens[result.sampled].tolist() == [token for tokens in sampled for token in tokens]
+    assert pack([result]).num_rows == len({turn.context_start for turn in result.turns})
+    registry.register("counting", counting)
+    again = rebuild(EpisodeFactory("counting", {}, chat, rules), 1, 0, result, [Slot(result.task, result.seed)])
+    assert not any(again.distance)  # as the audit replays it

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from earl.matches import MatchResult
-from earl.trackers.base import Record, TrackedRun
+from earl.observer import RecordedStep
+from earl.trackers.base import TrackedRun
 
 RECIPE = {"env": {"name": "tictactoe", "opponents": {"perfect@0.25": 1.0}}, "run": {"steps": 4, "seed": 7}}
 
@@ -28,10 +29,10 @@ def begun(tmp_path: Path):
 def record():
     """Makes the record of a step: reward 0.25 x step, a loss that is no number, a horizon without end."""
 
-    def make(step: int, phase: str = "train") -> Record:
+    def make(step: int, phase: str = "train") -> RecordedStep:
         fractions = {"win": 0.5, "draw": 0.25, "loss": 0.25, "illegal": 0.0, "truncated": 0.0}
         match = MatchResult("tictactoe", "perfect@0.25", 1, False, 8, **fractions)
         metrics = {"reward": 0.25 * step, "loss": math.nan, "forecast/p95/median": math.inf}
-        return Record(step, {} if phase == "final" else metrics, {"rollout": 1.5}, [match], phase)
+        return RecordedStep(step, {} if phase == "final" else metrics, {"rollout": 1.5}, [match], phase)
 
     return make

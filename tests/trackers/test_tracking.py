@@ -10,6 +10,7 @@ import pytest
 
 from earl.config import TrackConfig
 from earl.errors import EarlError
+from earl.observer import RecordedStep
 from earl.runs.folder import create
 from earl.runs.storage import OddFile
 from earl.runs.store import Store
@@ -85,7 +86,7 @@ def run(tmp_path, begun):
 
 
 def step(tracking, number, phase="train"):
-    tracking.step(number, {"reward": 0.5}, {"rollout": 1.0}, [], phase)
+    tracking.step(RecordedStep(number, {"reward": 0.5}, {"rollout": 1.0}, [], phase))
 
 
 def test_a_whole_run(fake, run, capsys):

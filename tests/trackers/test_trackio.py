@@ -16,7 +16,8 @@ START = """
 import math, sys
 from pathlib import Path
 from earl.matches import MatchResult
-from earl.trackers.base import Record, TrackedRun
+from earl.observer import RecordedStep
+from earl.trackers.base import TrackedRun
 from earl.trackers.trackio import Trackio
 
 begun, identity, *steps = sys.argv[1:]
@@ -24,7 +25,7 @@ tracker = Trackio(TrackedRun("tictactoe-1", Path("nowhere"), {"run": {"seed": 7}
 match = MatchResult("tictactoe", "perfect@0.25", 1, False, 8, 0.5, 0.25, 0.25, 0.0, 0.0)
 for step in map(int, steps):
     metrics = {"reward": 0.25 * step, "loss": math.nan, "forecast/p95/median": math.inf}
-    tracker.record(Record(step, metrics, {"rollout": 1.5}, [match], "train"))
+    tracker.record(RecordedStep(step, metrics, {"rollout": 1.5}, [match], "train"))
 tracker.event(int(steps[-1]), "limit", "raised to 120")
 tracker.close("stopped")
 print(tracker.identity, file=sys.stderr)

@@ -82,10 +82,11 @@ class Listener(BaseRequestHandler):
 def test_without_being_asked_it_calls_nobody(tmp_path: Path) -> None:
     """Every library, Python's and the service's of W&B, goes through the proxy that the environment names."""
     code = (
-        "import sys, requests; from pathlib import Path; from earl.trackers.base import Record, TrackedRun\n"
+        "import sys, requests; from pathlib import Path\n"
+        "from earl.observer import RecordedStep; from earl.trackers.base import TrackedRun\n"
         "from earl.trackers.wandb import WeightsAndBiases\n"
         "tracker = WeightsAndBiases(TrackedRun('a', Path(sys.argv[1]), {'run': {'seed': 1}}))\n"
-        "tracker.record(Record(1, {'reward': 1.0}, {}, [], 'train'))\n"
+        "tracker.record(RecordedStep(1, {'reward': 1.0}, {}, [], 'train'))\n"
         "tracker.close('failed')\n"
         "print(open(next(Path(sys.argv[1]).glob('wandb/offline*/*.wandb')), 'rb').read().count(b'S3CRET'))\n"
         "if sys.argv[2:]: requests.get('http://example.invalid', timeout=10)"

@@ -62,9 +62,9 @@ class Stopping:
     def __init__(self, step, break_off=False):
         self.at, self.break_off, self.request, self.seen = step, break_off, StopRequest(), []
 
-    def step(self, step, metrics, timings, matches, phase):
-        self.seen.append(step)
-        if step == self.at:
+    def step(self, record):
+        self.seen.append(record.step)
+        if record.step == self.at:
             if self.break_off:
                 raise BrokenPipeError("the run was broken off here")
             self.request.raised = True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.benchmarks.faults import Blow, Saboteur, _signal
+from earl.benchmarks.faults import FaultInjector, PlannedFault, _signal
 from earl.placement import async_rollout
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
@@ -20,17 +20,17 @@ from earl.trainer import train
 pytestmark = [pytest.mark.slow, pytest.mark.cold]
 
 BLOWS = [
-    Blow("rollout worker", "rollout", "kill", member=0, call=2, delay=0.05),
-    Blow("rollout worker", "start", "stop", member=1, call=6, delay=0.0),
-    Blow("learner rank", "update", "kill", member=0, call=8, delay=0.01),
-    Blow("rollout worker", "weights", "kill", member=1, call=9, delay=0.0),
+    PlannedFault("rollout worker", "rollout", "kill", member=0, call=2, delay=0.05),
+    PlannedFault("rollout worker", "start", "stop", member=1, call=6, delay=0.0),
+    PlannedFault("learner rank", "update", "kill", member=0, call=8, delay=0.01),
+    PlannedFault("rollout worker", "weights", "kill", member=1, call=9, delay=0.0),
 ]
 
 
 def test_processes_of_a_cluster_that_are_killed_and_stopped_cost_no_episode(ahead_recipe, new_run, assert_sound):
     config = ahead_recipe(2, placement={"samplers": 2})
-    folder, saboteur = new_run(config), Saboteur([*BLOWS], _signal)
-    with lock(folder), on_cluster(config, saboteur.asked) as place:
+    folder, injector = new_run(config), FaultInjector([*BLOWS], _signal)
+    with lock(folder), on_cluster(config, injector.asked) as place:
         assert train(folder, config, place, Peers(), StopRequest(), None).finished
     with Store(folder.database, read_only=True) as store:
         assert sum(event.kind == "recovered" for event in store.events()) >= 3

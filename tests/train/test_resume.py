@@ -124,8 +124,8 @@ def test_what_was_written_after_the_checkpoint_is_gone_before_it_is_done_again(t
     assert again < last_step(folder) == 7
 
     class Looking(stopping):
-        def step(self, step, metrics, timings, matches, phase):
-            found.append((step, last_step(folder), len(list(folder.trajectories.glob("*.parquet")))))
+        def step(self, record):
+            found.append((record.step, last_step(folder), len(list(folder.trajectories.glob("*.parquet")))))
 
     carry_on(folder, config, Looking(99))
     assert found[0] == (again, again, max(0, again - 3))  # episodes are kept of the steps after the third
@@ -162,8 +162,8 @@ class Losing:
     def mend(self, lost):
         self.found.append(checkpoint.latest(self._folder.checkpoints).name)
 
-    def step(self, step, *_):
-        if step == 5 and not self.found:
+    def step(self, record):
+        if record.step == 5 and not self.found:
             last = self._folder.checkpoints / "step-000004"
             while not last.exists():  # it is written meanwhile
                 time.sleep(0.01)

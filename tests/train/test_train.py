@@ -144,8 +144,8 @@ def test_the_next_step_is_done_while_a_checkpoint_is_written(tiny, new_run, carr
         return save(folder, step, *rest)
 
     class Watching(stopping):
-        def step(self, step, metrics, timings, matches, phase):
-            if step == 4:
+        def step(self, record):
+            if record.step == 4:
                 assert checkpoint.latest(folder.checkpoints) != folder.checkpoints / "step-000003"
                 done.set()
 

@@ -6,8 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from earl.cli.live.context import as_object, authors, forecasts, level, limits, truncation
-from earl.cli.live.now import RunNow, evaluation, pace, phase, score_curves, seconds_left, silence, stage_table
+from earl.cli.live.now import (
+    RunNow,
+    as_object,
+    authors,
+    evaluation,
+    forecasts,
+    pace,
+    phase,
+    quantiles,
+    score_curves,
+    seconds_left,
+    silence,
+    stage_table,
+    truncation,
+)
 from earl.matches import MatchResult
 from earl.runs.store import Event, RecordedMatch
 
@@ -69,32 +82,14 @@ def test_the_final_evaluation_is_the_last(make_run: Make) -> None:
     assert (step, at, [result.win for result in results]) == (9, "final", [1.0])
 
 
-def test_contexts_of_an_earl_that_measured_windows(full_run: RunNow) -> None:
-    assert level(full_run) == "window"
-    assert limits(full_run)[-1] == (20, 120.0)
+def test_what_is_shown_of_contexts(full_run: RunNow) -> None:
+    assert list(quantiles(full_run)) == ["p50", "p95", "p99", "max"]
     assert forecasts(full_run) == {"p95": (27.0, 30.0, 36.0)}
     assert {name: points[-1][1] for name, points in authors(full_run).items()} == {
         "environment": 1500.0,
         "action": 500.0,
     }
     assert truncation(full_run) == {"reply hit the limit": 0.05}
-
-
-def test_contexts_of_an_older_earl(make_run: Make) -> None:
-    run = make_run(
-        {
-            "context/episode/max": [60.0, 70.0],
-            "tokens": [100.0, 200.0],
-            "tokens/sampled": [20.0, 50.0],
-            "stop/context_limit": [0.0, 0.25],
-        },
-        limit=72,
-    )
-    assert level(run) == "episode"
-    assert limits(run) == [(1, 72.0), (2, 72.0)]
-    assert forecasts(run) == {}
-    assert authors(run) == {"policy": [(1, 20.0), (2, 50.0)], "others": [(1, 80.0), (2, 150.0)]}
-    assert truncation(run) == {"context limit": 0.25}
 
 
 def test_json_holds_numbers_that_json_has(make_run: Make, full_run: RunNow) -> None:

@@ -106,7 +106,7 @@ def test_forecasts_in_words(make_run: Make) -> None:
 
 
 def test_a_limit_far_above_is_told_and_not_drawn(make_run: Make) -> None:
-    shown = everything(make_run({"context/window/p50": [50.0, 60.0]}, limit=8192), 160, 50)
+    shown = everything(make_run({"context/window/p50": [50.0, 60.0], "context/limit": [8192.0, 8192.0]}), 160, 50)
     assert "limit 8.19k, above" in shown
 
 

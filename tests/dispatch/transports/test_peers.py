@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from earl.benchmarks.transfers import run, started
+from earl.benchmarks.processes import run, started
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.base import execute
@@ -112,12 +112,12 @@ def absent(seat, store):
     """Process 2 opens its door and ends, or never comes."""
     from torch._C._distributed_c10d import FileStore
 
-    from earl.dispatch.transports.peers import Liveness
+    from earl.dispatch.transports.peers import Roll
 
     if seat.process == 2:
         if store.name == "open":
             rendezvous = FileStore(str(store), len(seat.hosts))
-            threading.Thread(target=Liveness, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
+            threading.Thread(target=Roll, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
             rendezvous.get("door-2")
         killed()
     try:

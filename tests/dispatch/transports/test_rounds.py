@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earl.benchmarks.transfers import LOGPROBS, TransferCase
+from earl.benchmarks.dispatch import LOGPROBS, TransferCase
 from earl.dispatch.transports.schedule import rounds, steps
 
 

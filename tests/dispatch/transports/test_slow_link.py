@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from earl.benchmarks.transfers import LOGPROBS, TransferCase, run, shaped
+from earl.benchmarks.dispatch import LOGPROBS, TransferCase
+from earl.benchmarks.processes import run, shaped
 from earl.dispatch.rows import empty
 from earl.dispatch.transports.base import execute
 from earl.errors import EarlError

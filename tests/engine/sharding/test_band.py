@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from earl.benchmarks.layouts import free_ports
-from earl.benchmarks.transfers import run
+from earl.benchmarks.layouts import free_port
+from earl.benchmarks.processes import run
 
 
 class Evil:
@@ -39,5 +39,5 @@ def met(seat, port, folder):
 
 @pytest.mark.slow
 def test_a_pickle_of_the_first_process_runs_no_code_in_the_others(tmp_path):
-    run(None, (0, 0), met, free_ports(1)[0], str(tmp_path / "made"))
+    run(None, (0, 0), met, free_port(), str(tmp_path / "made"))
     assert not (tmp_path / "made").exists()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
-from earl.benchmarks.layouts import _alone, _learner, free_ports
-from earl.benchmarks.transfers import run
+from earl.benchmarks.layouts import _alone, _learner, free_port
+from earl.benchmarks.processes import run
 from earl.engine.attention import spans
 from earl.engine.learner import Update
 from earl.engine.score import _bounds, _piece
@@ -101,7 +101,7 @@ def ours(seat, layout, case, port):
 @pytest.mark.parametrize("layout", [Layout(cp=2), Layout(2, 1, 2), Layout(1, 2, 2), Layout(cp=4)], ids=str)
 def test_numbers_are_those_of_one_process(layout, recompute):
     case = {"recompute": recompute}
-    told = run(None, (0,) * layout.size, ours, layout, case, free_ports(1)[0])
+    told = run(None, (0,) * layout.size, ours, layout, case, free_port())
     expected, weights = learned(_alone(case))
     for found, _ in told:
         for own, other in zip(found, expected, strict=True):

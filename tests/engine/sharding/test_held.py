@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from earl.benchmarks.layouts import VARIANTS, _learner, free_ports, trained
-from earl.benchmarks.transfers import run
+from earl.benchmarks.layouts import VARIANTS, _learner, free_port, trained
+from earl.benchmarks.processes import run
 from earl.parallel.layout import Layout
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def ours(seat, variant, layout, port):
 @pytest.mark.parametrize("variant", ["tied", "lora"])
 @pytest.mark.parametrize("layout", [Layout(2, 2), Layout(4), Layout(1, 2, 2)], ids=str)
 def test_boxes_make_up_the_weights(variant, layout):
-    told = run(None, (0,) * layout.size, ours, variant, layout, free_ports(1)[0])
+    told = run(None, (0,) * layout.size, ours, variant, layout, free_port())
     _, whole = told[0]
     covered = {name: torch.zeros(array.shape, dtype=torch.bool) for name, array in whole.items()}
     for parts, _ in told:

@@ -23,7 +23,7 @@ def test_the_stored_coefficients_are_those_of_a_fresh_fit(fresh) -> None:
 def test_the_tables_are_met(fresh) -> None:
     rows = measured()
     off = np.abs(np.expm1(errors(rows, fresh.values)))
-    dense = np.array([not row.mixture for row in rows])
+    dense = np.array([row.engine.shape.experts <= 1 for row in rows])
     assert (dense.sum(), (~dense).sum()) == (122, 63)
     assert off[dense].mean() < 0.06
     assert off[~dense].mean() < 0.06
@@ -36,9 +36,9 @@ def test_what_no_table_tells_stays_as_it_was_believed(fresh) -> None:
 
 
 def test_one_tp_left_out_is_predicted_within_a_tenth(fresh) -> None:
-    rows = [row for row in measured() if not row.mixture]
-    left = [row for row in rows if row.tp == 8]
-    others = fit([row for row in measured() if row.tp != 8], fresh.values)
+    rows = [row for row in measured() if row.engine.shape.experts <= 1]
+    left = [row for row in rows if row.engine.tp == 8]
+    others = fit([row for row in measured() if row.engine.tp != 8], fresh.values)
     assert np.abs(np.expm1(errors(left, others.values))).mean() < 0.10
 
 

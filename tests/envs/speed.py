@@ -1,0 +1,266 @@
+"""How fast environments step: `python -m tests.envs.speed [adapters] [bundled] [loop]` prints medians and ranges.
+
+adapters  the environments of other libraries through earl's adapters, against the same random play by the library's own
+          calls, which also make the text that an agent reads before each of its turns; ratio pair by pair of repeats
+bundled   earl's own environments under random legal actions
+loop      what the agent loop takes for a turn whose observation has 4,000 characters, and how much of it the tokenizer
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+from earl.benchmarks.repeats import in_turns, interval
+from earl.envs import registry
+from earl.envs.adapters.gymnasium import text_of
+
+REPEATS, SECONDS = 7, 0.25
+TURNS, CHARACTERS = 20, 4000
+
+Episode = Callable[[int], int]
+"""Plays the episode of a seed; returns its steps: the turns of the first seat."""
+
+
+def adapted(name: str) -> Episode:
+    env = registry.make(name)
+
+    def episode(seed: int) -> int:
+        rng, steps, over = Random(seed), 0, False
+        _, info = env.reset(seed=seed)
+        while not over:
+            legal = info.get("legal_actions")
+            action = rng.choice(legal) if legal else env.random_action(rng)  # type: ignore[attr-defined]
+            _, _, terminated, truncated, info = env.step(action)
+            steps, over = steps + 1, terminated or truncated
+        return steps
+
+    return episode
+
+
+def openspiel(name: str) -> Episode:
+    import pyspiel
+
+    game = pyspiel.load_game_as_turn_based(name)
+
+    def episode(seed: int) -> int:
+        state, rng, steps = game.new_initial_state(), Random(seed), 0
+        while not state.is_terminal():
+            if state.is_chance_node():
+                outcomes, chances = zip(*state.chance_outcomes(), strict=True)
+                state.apply_action(rng.choices(outcomes, chances)[0])
+                continue
+            player, legal = state.current_player(), state.legal_actions()
+            if player == 0:
+                steps += 1
+                ", ".join([state.observation_string(0), *(state.action_to_string(player, move) for move in legal)])
+            state.apply_action(rng.choice(legal))
+            if player == 0:
+                state.returns()
+        state.observation_string(0)
+        return steps
+
+    return episode
+
+
+def pettingzoo(name: str) -> Episode:
+    env = import_module(f"pettingzoo.classic.{name}").env()
+
+    def episode(seed: int) -> int:
+        rng, steps = Random(seed), 0
+        env.reset(seed=seed)
+        for agent in env.agent_iter():
+            seen, _, terminated, truncated, _ = env.last()
+            if terminated or truncated:
+                env.step(None)
+                continue
+            if agent == env.possible_agents[0]:
+                steps += 1
+                text_of(seen["observation"])
+            env.step(rng.choice(seen["action_mask"].nonzero()[0]))
+        return steps
+
+    return episode
+
+
+def gymnasium(name: str) -> Episode:
+    import gymnasium
+
+    env = gymnasium.make(name)
+
+    def episode(seed: int) -> int:
+        rng, steps, over = Random(seed), 0, False
+        text_of(env.reset(seed=seed)[0])
+        actions = range(env.action_space.n)  # type: ignore[attr-defined]
+        while not over:
+            seen, _, terminated, truncated, _ = env.step(rng.choice(actions))
+            text_of(seen)
+            steps, over = steps + 1, terminated or truncated
+        return steps
+
+    return episode
+
+
+def reasoning_gym(name: str) -> Episode:
+    from reasoning_gym import create_dataset
+
+    def episode(seed: int) -> int:
+        tasks = create_dataset(name, seed=seed, size=1)
+        tasks.score_answer(str(Random(seed).randint(-99, 99)), tasks[0])
+        return 1
+
+    return episode
+
+
+def textarena(name: str) -> Episode:
+    import textarena
+
+    env = textarena.make(name)
+    players = registry.seats(f"textarena:{name}")
+
+    def episode(seed: int) -> int:
+        rng, over, steps = Random(seed), False, 0
+        env.reset(num_players=players, seed=seed)
+        while not over:
+            player, _ = env.get_observation()
+            steps += player == 0
+            over, _ = env.step(f"[{rng.randrange(10)}]")
+        env.close()
+        return steps
+
+    return episode
+
+
+def verifiers(name: str) -> Episode:
+    import verifiers.v1 as vf
+
+    tasks = list(vf.load_taskset(vf.taskset_config_type(name).model_validate({"id": name})))
+    loop = asyncio.new_event_loop()
+
+    def episode(seed: int) -> int:
+        rng = Random(seed)
+        task = rng.choice(tasks)
+        said = [
+            vf.MessageNode(message=vf.UserMessage(content=task.data.prompt_text)),
+            vf.MessageNode(parent=0, message=vf.AssistantMessage(content=str(rng.randint(-99, 99))), sampled=True),
+        ]
+        agent, own = vf.AgentInfo(config=vf.AgentConfig()), vf.TraceTask(type=type(task).__name__, data=task.data)
+        loop.run_until_complete(task.score(vf.Trace(task=own, agent=agent, nodes=said)))
+        return 1
+
+    return episode
+
+
+BARE = (openspiel, pettingzoo, gymnasium, reasoning_gym, textarena, verifiers)
+NAMES = [
+    *("openspiel:kuhn_poker", "openspiel:tic_tac_toe", "openspiel:chess", "pettingzoo:connect_four_v3"),
+    *("pettingzoo:chess_v6", "gymnasium:FrozenLake-v1", "gymnasium:Blackjack-v1", "gymnasium:CartPole-v1"),
+    *("reasoning_gym:chain_sum", "reasoning_gym:leg_counting", "textarena:TicTacToe-v0"),
+    *("textarena:GuessTheNumber-v0", "verifiers:sums_of_verifiers", "verifiers:words_of_verifiers"),
+]
+
+
+def rate(episode: Episode, number: int) -> float:
+    """Steps per second of processor time: what else the machine does does not count."""
+    steps, began = 0, time.process_time()
+    for seed in count(number * 1_000_000):
+        steps += episode(seed)
+        if (taken := time.process_time() - began) > SECONDS:
+            break
+    return steps / taken
+
+
+def show(name: str, **values: dict[str, float]) -> None:
+    told = (f"{key} {own['median']:,.4g} ({own['min']:,.4g} … {own['max']:,.4g})" for key, own in values.items())
+    print(f"{name:28}", "   ".join(told), flush=True)
+
+
+def adapters() -> None:
+    sys.path.insert(0, str(Path(__file__).parent / "tasksets"))
+    registry.allow(*(name for name in NAMES if name.startswith("verifiers")))
+    bare = {make.__name__: make for make in BARE}
+    for name in NAMES:
+        library, _, own = name.partition(":")
+        ways = {"bare": partial(rate, bare[library](own)), "adapter": partial(rate, adapted(name))}
+        rates = in_turns(ways, REPEATS, warm=1)
+        ratios = [mine / theirs for mine, theirs in zip(rates["adapter"], rates["bare"], strict=True)]
+        show(name, ratio=interval(ratios), **{way: interval(spread) for way, spread in rates.items()})
+
+
+def bundled() -> None:
+    for name in ("tictactoe", "connect4", "arithmetic"):
+        show(name, steps_per_second=interval([rate(adapted(name), number) for number in range(REPEATS)]))
+
+
+class Telling:
+    """Tells a text of 4,000 characters in each turn, never the same twice."""
+
+    max_turns = TURNS
+
+    def __init__(self) -> None:
+        self._texts = count()
+
+    def reset(self, seed: int | None = None) -> str:
+        return self._text()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return self._text(), 0.0, False, False, {}
+
+    def _text(self) -> str:
+        own = Random(next(self._texts))
+        return "".join(own.choices("the12 abc\n", k=CHARACTERS))
+
+
+def loop() -> None:
+    from earl.agents.chat import Chat
+    from tests.conftest import PLAIN, bpe_tokenizer
+
+    tokenizer = bpe_tokenizer(PLAIN, ["12", "th", "the"])
+    turns = [turn for _ in range(REPEATS) for turn in overhead(Chat(tokenizer), tokenizer)]
+    for name, own in (("whole", 0), ("tokenizer", 1), ("template", 2), ("the rest", 3)):
+        seconds = sorted(turn[own] for turn in turns)
+        low, high = (seconds[len(seconds) * tenths // 10] * 1e3 for tenths in (1, 9))
+        print(f"loop, ms a turn: {name:10} {median(seconds) * 1e3:.3f} (80 % within {low:.3f} … {high:.3f})")
+
+
+def overhead(chat: Any, tokenizer: Any) -> Iterator[tuple[float, float, float, float]]:
+    from earl.envs.base import Plain
+    from earl.rollout.episode import Episode, Rules
+    from earl.trajectory import Completion, Task
+
+    spent = {"tokenizer": 0.0, "template": 0.0}
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                spent[part] += time.perf_counter() - began
+
+        return call
+
+    chat._encode = timed("tokenizer", chat._encode)
+    chat._template.render = timed("template", chat._template.render)
+    episode = Episode(Plain(Telling()), chat, Rules(context_limit=1_000_000), Task("telling", 0), 0, 0)
+    reply = [*tokenizer("the 12", add_special_tokens=False)["input_ids"], chat.end]
+    for _ in range(TURNS - 1):
+        before = dict(spent)
+        began = time.perf_counter()
+        episode.receive(Completion(reply, [0.0] * len(reply), [0] * len(reply), True))
+        episode.prompt()
+        whole = time.perf_counter() - began - episode.turns[-1].seconds
+        parts = [spent[part] - before[part] for part in ("tokenizer", "template")]
+        yield whole, *parts, whole - sum(parts)
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or ["adapters", "bundled", "loop"]:
+        {"adapters": adapters, "bundled": bundled, "loop": loop}[part]()
