@@ -1,7 +1,8 @@
 """Fits the throughput model to published tables, and measures its errors on fitted and on left-out rows.
 
 rows ─▶ fit ─▶ errors in sample
-  └──▶ all but one TP, context, GPU or model ─▶ fit ─▶ errors and choices for the rest
+  └──▶ all but one version, GPU, precision, … ─▶ fit ─▶ errors and choices for the rest
+                                                  └─▶ three of the rest ─▶ recalibrated ─▶ errors
 
 In published/serving_throughput.csv, trtllm-0.17 and trtllm-0.14-online (behind Triton) are from
 https://github.com/NVIDIA/TensorRT-LLM at 258c754, docs/source/performance/perf-overview.md (Apache-2.0), and
@@ -16,64 +17,48 @@ pages' text and programs are not copied.
 """
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from math import exp, inf, log
+from operator import itemgetter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
 from earl.benchmarks.repeats import grouped
 from earl.parallel.hardware import devices
 from earl.parallel.memory import catalogue
 from earl.parallel.throughput import step
-from earl.parallel.throughput.rollout import Workload, interval, mean_step, running, tokens_per_second
-from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, Values
+from earl.parallel.throughput.measured import posterior, updated
+from earl.parallel.throughput.rollout import (
+    Vector,
+    Workload,
+    gradient,
+    interval,
+    mean_step,
+    running,
+    tokens_per_second,
+)
+from earl.parallel.throughput.step import Calibration, Coefficients, Engine, StepLoad, Values, fitted
 from earl.recipe import load_toml
 
-PRIORS: dict[str, tuple[float, float]] = load_toml(Path(__file__).with_name("priors.toml"))
-Vector = NDArray[np.float64]
-NUDGE = 5e-3
-MOST_ROUNDS = 60
-ENOUGH = 1e-5
-"""Relative improvement of a round below which the iteration ends."""
+_STATED = load_toml(Path(__file__).with_name("priors.toml"))
+DEVIATIONS: dict[str, float] = _STATED.pop("deviations")
+PRIORS: dict[str, tuple[float, float]] = _STATED
 
 
-def minimise(residuals: Callable[[Vector], Vector], start: Vector) -> tuple[Vector, Vector]:
-    """Minimise the sum of squares near `start`; return the point [P] and its covariance [P, P] for residuals of
-    variance 1.
-
-    Levenberg and Marquardt's method: each step minimises the linearised residuals, or turns to the gradient and
-    shortens.
-    """
-    point, value, damping = start, residuals(start), 1e-3
-    slopes = jacobian(residuals, start)
-    for _ in range(MOST_ROUNDS):
-        normal = slopes.T @ slopes
-        moved = point + np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ value)
-        tried = residuals(moved)
-        before, after = value @ value, tried @ tried
-        if after >= before:
-            damping *= 4
-            continue
-        point, value, slopes, damping = moved, tried, jacobian(residuals, moved), damping / 4
-        if after > (1 - ENOUGH) * before:
-            break
-    return point, np.asarray(np.linalg.inv(slopes.T @ slopes), np.float64)
-
-
-def jacobian(residuals: Callable[[Vector], Vector], point: Vector) -> Vector:
-    """Derivatives of the residuals, one column per coordinate. [R, P]"""
-    nudges = NUDGE * np.eye(len(point))
-    return np.stack([(residuals(point + one) - residuals(point - one)) / (2 * NUDGE) for one in nudges], axis=1)
-
-
-SOFTWARE = {"trtllm-0.17": step.TENSORRT_LLM, "trtllm-0.14-online": step.TRITON, "lambda-vllm-0.5.4": step.VLLM_0_5}
+SOFTWARE = {
+    "trtllm-0.17": replace(step.TENSORRT_LLM, newer=False),
+    "trtllm-0.10": replace(step.TENSORRT_LLM, version="trtllm-0.10", newer=False),
+    "trtllm-0.14-online": replace(step.TRITON, newer=False),
+    "nim-1.8.0": replace(step.TRITON, version="nim-1.8.0", newer=False),
+    "lambda-vllm-0.5.4": step.VLLM_0_5,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,45 +126,82 @@ def _engine(row: dict[str, str]) -> Engine:
     return Engine(shape, device, int(row["tp"]), precision, SOFTWARE[row["source"]])
 
 
-ERROR = 0.06
+ERROR = 0.05
 """Expected standard deviation of a measurement's logarithm about the model; weighs data against priors."""
 CALM_RATE = 8.0
 """Requests per second up to which no request queues."""
 ROUNDS = 6
 """Fixed-point iterations for the number of running sequences and the time of a step."""
+PASSES = 4
+"""Repetitions of the fit, each with the variances of deviations that the one before found."""
+COUNTED = 2.0
+"""Levels of a factor that a stated deviation weighs as much as."""
 
 
-def fit(rows: Sequence[ThroughputMeasurement], start: Values | None = None) -> Coefficients:
-    """Fit every coefficient. `start` only saves time; by default the fit starts at the priors."""
-    names = list(PRIORS)
-    believed = np.array([log(value) for value, _ in PRIORS.values()])
-    spreads = np.array([spread for _, spread in PRIORS.values()])
+def fit(rows: Sequence[ThroughputMeasurement], near: Calibration | None = None) -> Calibration:
+    """Fit all coefficients and, by empirical Bayes, how versions, devices and precisions deviate from the average.
+    It begins `near` another fit, which only saves time.
 
-    def residuals(point: Vector) -> Vector:
-        own = dict(zip(names, map(exp, point), strict=True))
-        return np.concatenate([errors(rows, own) / ERROR, pauses(rows, own) / ERROR, (point - believed) / spreads])
+    Each pass finds the most probable point for given variances of deviations, then these variances: the mean of
+    squared deviations and of their uncertainty, with the stated ones among them.
+    """
+    kinds = {
+        f"{factor}/{level}/{name}": f"{factor}/{name}"
+        for factor, _, name in (kind.partition("/") for kind in DEVIATIONS)
+        for level in sorted({str(row.engine.levels[factor]) for row in rows})
+    }
+    values, believed = ({name: prior[at] for name, prior in PRIORS.items()} for at in (0, 1))
+    frame = Calibration(values, dict.fromkeys(kinds, 0.0), np.eye(0), {}, 0.0)
+    chosen = [frame.chosen(row.engine.levels) for row in rows]
+    mean = start = _point(frame.values, frame.deviations)
+    if near:
+        start = _point(near.values, {key: near.deviations.get(key, 0.0) for key in kinds})
+    variances = {kind: spread**2 for kind, spread in DEVIATIONS.items()}
+    for _ in range(PASSES):
+        prior = np.diag([spread**2 for spread in believed.values()] + [variances[kind] for kind in kinds.values()])
+        start, covariance = posterior(mean, prior, partial(_errors_at, rows, chosen), ERROR, start)
+        squares = grouped(
+            zip(kinds.values(), (start**2 + np.diag(covariance))[len(values) :], strict=True), itemgetter(0)
+        )
+        for kind, found in squares.items():
+            total = COUNTED * DEVIATIONS[kind] ** 2 + sum(float(square) for _, square in found)
+            variances[kind] = total / (COUNTED + len(found))
+    logs = list(map(float, start))
+    values = dict(zip(values, map(exp, logs), strict=False))
+    best = Calibration(values, dict(zip(kinds, logs[len(values) :], strict=True)), covariance, variances, 0.0)
+    return replace(best, spread=float(np.sqrt(np.mean([Guess(row, of(best, row)).error ** 2 for row in rows]))))
 
-    begin = np.array([log(start[name]) for name in names]) if start else believed
-    point, covariance = minimise(residuals, begin)
-    values = dict(zip(names, map(exp, point), strict=True))
-    spread = float(np.sqrt(np.mean(errors(rows, values) ** 2)))
-    return Coefficients(values, covariance, spread)
+
+def _point(values: Values, deviations: Values) -> Vector:
+    return np.array([*map(log, values.values()), *deviations.values()])
 
 
-def errors(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
-    """Logarithms of predicted over measured throughput. [R]"""
-    return np.array([log(predicted(row, own) / row.tokens_per_second) for row in rows])
+def of(found: Calibration, row: ThroughputMeasurement) -> Coefficients:
+    """The coefficients of a row's engine; what the fit did not see of it is uncertain."""
+    return found.of(row.engine.levels, found.new(row.engine.levels))
 
 
-def pauses(rows: Iterable[ThroughputMeasurement], own: Values) -> Vector:
-    """Logarithms of predicted over measured time between tokens, at low rates, where it is latency alone."""
-    return np.array(
-        [
-            log(mean_step(row.engine, row.workload, at_work(row, own), own) / row.token_seconds)
-            for row in rows
-            if row.token_seconds and row.rate <= CALM_RATE
-        ]
-    )
+def _errors_at(rows: Sequence[ThroughputMeasurement], chosen: Sequence[Vector], point: Vector) -> tuple[Vector, Vector]:
+    """Logarithms of predicted over measured values [R], with derivatives by coefficients and deviations [R, N]."""
+    off, slopes = [], []
+    for row, part in zip(rows, chosen, strict=True):
+        own = dict(zip(PRIORS, map(exp, part @ point), strict=True))
+        for value, seen in _observed(row):
+            off.append(log(value(own) / seen))
+            slopes.append(gradient(value, own) @ part)
+    return np.array(off), np.array(slopes)
+
+
+def _observed(row: ThroughputMeasurement) -> list[tuple[Callable[[Values], float], float]]:
+    """What is predicted, and measured: throughput, and time between tokens at low rates, where it is latency alone."""
+    seen: list[tuple[Callable[[Values], float], float]] = [(partial(predicted, row), row.tokens_per_second)]
+    if row.token_seconds and row.rate <= CALM_RATE:
+        seen.append((partial(_pause, row), row.token_seconds))
+    return seen
+
+
+def _pause(row: ThroughputMeasurement, own: Values) -> float:
+    return mean_step(row.engine, row.workload, at_work(row, own), own)
 
 
 def predicted(row: ThroughputMeasurement, own: Values) -> float:
@@ -242,7 +264,7 @@ NEAR = 0.03
 
 def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     """Judge the choice of TP by predictions, over cells with several TP. A regret is a share of tokens lost."""
-    cells = grouped(guessed, lambda row: (row.source, row.model, row.gpu, row.workload, row.rate)).values()
+    cells = grouped(guessed, _cell).values()
     lost = np.array([_regret(cell, guessed) for cell in cells if len(cell) > 1])
     return {
         "cells": len(lost),
@@ -253,6 +275,10 @@ def choices(guessed: Mapping[ThroughputMeasurement, float]) -> dict[str, Any]:
     }
 
 
+def _cell(row: ThroughputMeasurement) -> tuple[object, ...]:
+    return row.source, row.model, row.gpu, row.engine.precision, row.workload, row.rate
+
+
 def _regret(cell: Sequence[ThroughputMeasurement], guessed: Mapping[ThroughputMeasurement, float]) -> float:
     taken = max(cell, key=lambda row: guessed[row] / row.engine.tp)
     return 1 - taken.per_gpu / max(row.per_gpu for row in cell)
@@ -261,104 +287,111 @@ def _regret(cell: Sequence[ThroughputMeasurement], guessed: Mapping[ThroughputMe
 PATH = Path(step.__file__).with_name(step.FILE)
 
 
-def text(coefficients: Coefficients, rows: int) -> str:
-    content = {
-        "rows": rows,
-        "spread": _rounded(coefficients.spread),
-        "values": {name: _rounded(coefficients.values[name]) for name in PRIORS},
-        "covariance": [[_rounded(value) for value in line] for line in coefficients.covariance.tolist()],
+def text(found: Calibration) -> str:
+    lines = [", ".join(f"{value:.5g}" for value in line) for line in found.covariance.tolist()]
+    covariance = "".join(f"    [{line}],\n" for line in lines)
+    tables = {
+        name: {key: float(f"{value:.5g}") for key, value in own.items()}
+        for name, own in (("values", found.values), ("deviations", found.deviations), ("variances", found.variances))
     }
-    head = "# Made by `earl bench calibration --write`: the covariance is of logarithms, in the order of the values.\n"
-    return head + tomli_w.dumps(content)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+    head = "# Made by `earl bench calibration --write`. The covariance is of logarithms: of values, then of deviations."
+    return f"{head}\nspread = {found.spread:.5g}\ncovariance = [\n{covariance}]\n\n{tomli_w.dumps(tables)}"
 
 
 CONTEXTS = (131_072, 32_768, 4096)
 Key = Callable[[ThroughputMeasurement], object]
 LEFT_OUT: dict[str, Key] = {
-    "tp": lambda row: row.engine.tp,
-    "context": lambda row: f"{row.workload.prompt_tokens:.0f}+{row.workload.reply_tokens:.0f}",
+    "version": lambda row: row.engine.levels["version"],
     "gpu": lambda row: row.gpu,
+    "precision": lambda row: row.engine.levels["precision"],
     "model": lambda row: row.model,
+    "tp": lambda row: row.engine.tp,
 }
+GIVEN = 3  # rows of an installation that it is recalibrated by
+DRAWS = 5  # of such rows
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
     row: ThroughputMeasurement
-    tokens_per_second: float
     known: Coefficients
 
     @property
     def error(self) -> float:
         return log(self.tokens_per_second / self.row.tokens_per_second)
 
+    @property
+    def tokens_per_second(self) -> float:
+        return predicted(self.row, self.known.values)
+
+    @property
+    def inside(self) -> bool:
+        low, high = interval(partial(predicted, self.row), self.known)
+        return low <= self.row.tokens_per_second <= high
+
 
 def run(write: bool = False) -> dict[str, Any]:
     """Fit, and return the errors, see `earl bench calibration --help`; with `write`, store the coefficients."""
     rows = measured()
     best = fit(rows)
-    unseen = {name: _unseen(rows, best, key) for name, key in LEFT_OUT.items()}
-    every = [guess for guesses in unseen.values() for guess in guesses]
-    spread = float(np.sqrt(np.mean([guess.error**2 for guess in every])))
     if write:
-        PATH.write_text(text(replace(best, spread=spread), len(rows)), encoding="utf-8")
-    seen = [Guess(row, predicted(row, best.values), best) for row in rows]
+        PATH.write_text(text(best), encoding="utf-8")
     return {
         "rows": len(rows),
-        "in_sample": {**_errors(seen), "by": _by(seen, lambda row: row.source)},
-        "left_out": {name: {**_errors(own), "by": _by(own, LEFT_OUT[name])} for name, own in unseen.items()},
-        "interval_80": float(np.mean([_inside(guess, spread) for guess in every])),
-        "contexts": {"labels": len(served()), "right": sum(map(partial(_fits, best), served()))},
+        "in_sample": _judged([Guess(row, of(best, row)) for row in rows], lambda row: row.source),
+        "left_out": {name: _left_out(rows, best, key) for name, key in LEFT_OUT.items()},
+        "contexts": {"labels": len(served()), "right": sum(map(_fits, served()))},
         "kernels": kernels(best.values),
-        "coefficients": _coefficients(best),
-        "spread": spread,
+        "coefficients": best.values,
+        "deviations": best.deviations,
+        "variances": best.variances,
+        "spread": best.spread,
     }
 
 
-def _unseen(rows: Sequence[ThroughputMeasurement], best: Coefficients, key: Key) -> list[Guess]:
-    """Predict each group by a fit to all others, except rows of an engine that occurs only in this group."""
+def _left_out(rows: Sequence[ThroughputMeasurement], best: Calibration, key: Key) -> dict[str, Any]:
+    """Predict each group by a fit to all others: by it alone, then recalibrated by a few rows of the same engine on
+    the same device in the same precision."""
     guesses: list[Guess] = []
+    given: list[Guess] = []
     for group, own in grouped(rows, key).items():
-        others = [row for row in rows if key(row) != group]
-        known, engines = fit(others, best.values), {row.source for row in others}
-        guesses += [Guess(row, predicted(row, known.values), known) for row in own if row.source in engines]
+        known = fit([row for row in rows if key(row) != group], best)
+        guesses += [Guess(row, of(known, row)) for row in own]
+        for alike in grouped(own, lambda row: tuple(row.engine.levels.values())).values():
+            given += _given(alike, of(known, alike[0]))
+    again = _judged(given, key)
+    del again["choice"]  # of other rows in every draw
+    return {**_judged(guesses, key), "with_three_rows": again}
+
+
+def _given(rows: Sequence[ThroughputMeasurement], prior: Coefficients) -> list[Guess]:
+    """The other rows after a recalibration by a few, for several draws of these."""
+    guesses = []
+    for seed in range(DRAWS if len(rows) > GIVEN else 0):
+        drawn = Random(seed).sample(rows, len(rows))
+        known = updated(prior, [(partial(predicted, row), row.tokens_per_second) for row in drawn[:GIVEN]])
+        guesses += [Guess(row, known) for row in drawn[GIVEN:]]
     return guesses
 
 
-def _inside(guess: Guess, spread: float) -> bool:
-    low, high = interval(partial(predicted, guess.row), replace(guess.known, spread=spread))
-    return low <= guess.row.tokens_per_second <= high
-
-
-def _errors(guesses: Sequence[Guess]) -> dict[str, Any]:
-    kinds = grouped(guesses, lambda guess: "mixture" if guess.row.engine.shape.experts > 1 else "dense")
+def _judged(guesses: Sequence[Guess], key: Key) -> dict[str, Any]:
+    errors = np.array([guess.error for guess in guesses])
+    parts = grouped(guesses, lambda guess: str(key(guess.row)))
+    each = {name: np.array([guess.error for guess in own]) for name, own in parts.items()}
     return {
-        name: {"error": _error(own), "choice": choices({guess.row: guess.tokens_per_second for guess in own})}
-        for name, own in sorted(kinds.items())
+        "median_error": _median(errors),
+        "with_best_offset": _median(np.concatenate([own - np.median(own) for own in each.values()])),
+        "interval_80": float(np.mean([guess.inside for guess in guesses])),
+        "choice": choices({guess.row: guess.tokens_per_second for guess in guesses}),
+        "by": {name: _median(own) for name, own in each.items()},
     }
 
 
-def _by(guesses: Sequence[Guess], key: Key) -> dict[str, float]:
-    return {name: _error(own) for name, own in grouped(guesses, lambda guess: str(key(guess.row))).items()}
+def _median(errors: Vector) -> float:
+    return float(np.median(np.abs(np.expm1(errors))))
 
 
-def _error(guesses: Sequence[Guess]) -> float:
-    return float(np.mean([abs(exp(guess.error) - 1) for guess in guesses]))
-
-
-def _fits(best: Coefficients, label: ServedContext) -> bool:
+def _fits(label: ServedContext) -> bool:
     """Whether the longest context predicted to fit is the one that was served."""
-    room = label.engine.kv_tokens(best.values)
+    room = label.engine.kv_tokens(fitted(label.engine).values)
     return label.tokens == max((tokens for tokens in CONTEXTS if tokens <= room), default=0)
-
-
-def _coefficients(best: Coefficients) -> dict[str, Any]:
-    spreads = np.sqrt(np.diag(best.covariance))
-    return {
-        name: {"value": best.values[name], "spread": float(spread), "prior": prior, "prior_spread": believed}
-        for (name, (prior, believed)), spread in zip(PRIORS.items(), spreads, strict=True)
-    }

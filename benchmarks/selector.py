@@ -31,6 +31,8 @@ from earl.seeds import derive
 STEPS, DEVICES, LIMIT = 300, 8, 32_768
 """Of a run: steps, devices, and tokens of the longest context."""
 SPLITS = (1, 2, 4, 8)
+ERRORS = (0.06, 0.15, 0.30)
+"""Of predictions, relative."""
 
 
 def _drop(t: Floats, random: Random) -> Floats:
@@ -76,8 +78,8 @@ class SimulatedRun:
     def true(self, number: int, tokens: float) -> float:
         return float(self.slopes[number] * tokens + self.squares[number] * tokens**2)
 
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:  # noqa: ARG002 (drawn for one number)
-        number = self.choices.index(choice)
+    def seconds(self, choice: Choice, load: Load) -> float:
+        number, tokens = self.choices.index(choice), load.mean_tokens
         doublings = np.log2(tokens / self.loads[0].mean_tokens)
         error = self.error[0, number] + self.error[1, number] * doublings
         return self.true(number, tokens) * float(np.exp(error))
@@ -87,14 +89,16 @@ class SimulatedRun:
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
 
 
-def world(number: int, seed: int) -> SimulatedRun:
+def world(number: int, seed: int, error: float = ERRORS[0]) -> SimulatedRun:
+    """`error`: standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per
+    doubling of the context."""
     names = list(SHAPES)
     family = names[number % len(names)]
     own = derive("selector", seed, number)
     random: Random = np.random.default_rng(own)
     curve = random.choice([500, 1000, 2000]) * SHAPES[family](np.arange(STEPS, dtype=np.float64), random)
     loads = lengths(np.clip(curve, 50, LIMIT / 2), random)
-    return timed(family, loads, random, own)
+    return timed(family, loads, random, own, error)
 
 
 def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
@@ -104,7 +108,7 @@ def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
     return tuple(Load(count, float(own.mean()), int(own.max()), LIMIT) for own in sizes)
 
 
-def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> SimulatedRun:
+def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int, error: float) -> SimulatedRun:
     stage: Stage = "rollout" if random.random() < 0.5 else "update"
     choices = tuple(
         Choice(stage, Layout(dp=DEVICES // tp, tp=tp), None, again) for again in (False, True) for tp in SPLITS
@@ -128,7 +132,7 @@ def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> Si
         slopes=scale * np.concatenate([1 + shares, again * (1 + shares)]),
         squares=scale * np.concatenate([squares, again * squares]),
         rooms=np.minimum(np.concatenate([rooms, 2.5 * rooms]), LIMIT),
-        error=random.normal(0, [[0.06], [0.02]], (2, len(choices))),
+        error=error * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
         switch_seconds=switch,
         taken_for=switch * float(np.exp(random.uniform(-0.7, 0.7))),
         seed=seed,
@@ -180,7 +184,7 @@ def selected(world: SimulatedRun, profiled: bool = True) -> StrategyResult:
     decisions: list[Decision] = []
 
     def choose(step: int) -> Choice:
-        selector.saw(step, world.known(step))
+        selector.record_load(step, world.known(step))
         decisions.append(selector.decide(world.stage, step))
         return decisions[-1].choice
 
@@ -297,7 +301,7 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
     rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
     chosen: list[Choice] = []
     loads: list[Load] = []
-    selector.saw(-1, _load(short))
+    selector.record_load(-1, _load(short))
 
     def choose(step: int) -> Choice:
         chosen.append(selector.decide(own.stage, step).choice)
@@ -311,7 +315,7 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
         if switch:
             selector.switched(choice, switch)
         selector.measured(choice, loads[step], seconds)
-        selector.saw(step, loads[step])
+        selector.record_load(step, loads[step])
 
     course = played(own, choose, told, loads)
     return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
@@ -332,8 +336,14 @@ def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
 
 
 CANDIDATES = 64
-EVERY = 17
-"""Every 17th run is also played without a profile; 17 and the 16 shapes have no common factor."""
+ARMS = {
+    f"{name}, {error:.0%}": (profiled, error)
+    for name, profiled in (("profiled", True), ("unprofiled", False))
+    for error in ERRORS
+}
+"""Whether layouts were measured when the job started, and the error of predictions."""
+EVERY = 5
+"""Every 5th run is also played with other errors of predictions, with and without a profile."""
 
 
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
@@ -344,7 +354,8 @@ def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, A
     return {
         "histories": histories,
         "seed": seed,
-        "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "unprofiled", "by_range", "static")},
+        "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "by_range", "static")},
+        "errors": {arm: _spread([row[arm] for row in rows if arm in row]) for arm in ARMS},
         "selector": _counts(rows),
         "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
         "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
@@ -358,18 +369,18 @@ def decide_ms(example: SimulatedRun) -> float:
     many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
     of = dict(zip(many, cycle(few), strict=False))
     predictor: Any = SimpleNamespace(
-        seconds=lambda choice, *load: example.seconds(of[choice], *load),
+        seconds=lambda choice, load: example.seconds(of[choice], load),
         obstacle=lambda choice, load: example.obstacle(of[choice], load),
     )
     selector = Selector({example.stage: many}, predictor, {example.stage: 1.0})
     for step, load in enumerate(example.loads[:100]):
-        selector.saw(step, load)
+        selector.record_load(step, load)
         selector.measured(many[step % CANDIDATES], load, 1.0)
     took = []
     for step in range(100, 150):
         selector.measured(many[step % CANDIDATES], example.loads[step], 1.0)
         began = time.process_time()
-        selector.saw(step, example.loads[step])
+        selector.record_load(step, example.loads[step])
         selector.decide(example.stage, step)
         took.append(1000 * (time.process_time() - began))
     return float(np.median(took))
@@ -382,10 +393,16 @@ def _losses(number: int, seed: int) -> dict[str, Any]:
         **asdict(course),
         "family": own.family,
         "selector": course.seconds / best - 1,
-        "unprofiled": selected(own, profiled=False).seconds / best - 1 if number % EVERY == 0 else np.inf,
+        **({arm: _loss(number, seed, arm) for arm in ARMS} if number % EVERY == 0 else {}),
         "by_range": by_range(own).seconds / best - 1,
         "static": static(own) / best - 1,
     }
+
+
+def _loss(number: int, seed: int, arm: str) -> float:
+    profiled, error = ARMS[arm]
+    own = world(number, seed, error)
+    return selected(own, profiled).seconds / clairvoyant(own) - 1
 
 
 def _mapped(work: Any, numbers: range, processes: int) -> list[dict[str, Any]]:

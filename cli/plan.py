@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from earl.errors import EarlError, unknown
 from earl.parallel.hardware import Device, of_gpus, own_devices
 from earl.parallel.memory import ModelShape, catalogue, known, nearest
 from earl.parallel.selector.selector import expected_seconds, replayed
+from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
-from earl.planner.question import Question, Wish, question
-from earl.planner.sheet import Grid, comparison_grid, duration, layout_text, sheet
+from earl.planner.question import ANY, Question, Wish, question
+from earl.planner.sheet import Grid, comparison_grid, duration, emitted, layout_text, sheet
 from earl.recipe import build, load_toml, override
 from earl.runs.store import Store
 
@@ -125,8 +126,6 @@ def shape_named(model: str) -> tuple[str, ModelShape]:
 
 ENGINES = {"vllm": VLLM, "vllm-0.5": VLLM_0_5, "tensorrt-llm": TENSORRT_LLM, "triton": TRITON}
 MOST_CLUSTERS = 8
-ANY = "any"
-"""The name of the environment if none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +134,7 @@ class Options(Wish):
     model: str
     gpus: tuple[str, ...]
     hardware: Path | None
+    measured: Path | None
     weights: str
     kv_cache: str
     engine: str
@@ -159,7 +159,14 @@ def questions(given: Options) -> list[Question]:
     config, (name, shape), kinds = recipe(given), shape_named(given.model), _kinds(given.hardware)
     precision = Precision(given.weights, given.kv_cache)
     clusters = [of_gpus(gpus, kinds) for gpus in given.gpus]
-    return [question(config, name, shape, cluster, precision, ENGINES[given.engine], given) for cluster in clusters]
+    asked = [question(config, name, shape, cluster, precision, ENGINES[given.engine], given) for cluster in clusters]
+    if given.measured is None:
+        return asked
+    if len(asked) > 1:
+        raise EarlError(f"--measured is of one cluster, --gpus names {len(asked)}; leave all but one out")
+    costs = asked[0].costs
+    measured = recalibrated(read(given.measured, costs.engine))
+    return [replace(asked[0], costs=replace(costs, measured=measured))]
 
 
 def recipe(given: Options) -> Config:
@@ -189,13 +196,19 @@ def _kinds(path: Path | None) -> Mapping[str, Device] | None:
     return own_devices(text, str(path))
 
 
-def plans(asked: Sequence[Question], price: float | None, page: Path | None, as_json: bool) -> None:
-    """Plan for every cluster and print the plans, with a comparison if there are several. `price` is of a GPU-hour."""
+def plans(
+    asked: Sequence[Question], price: float | None, page: Path | None, as_json: bool, target: str | None = None
+) -> None:
+    """Plan for every cluster and print the plans, with a comparison if there are several. `price` is of a GPU-hour.
+    With a `target`, print the layouts as its flags instead."""
     found = [plan(one) for one in asked]
     if page:
         from earl.reports.planning import write
 
         write(page, found, price)
+    if target:
+        flags = [line for one in found for line in emitted(one, target)]
+        return print_json(flags) if as_json else click.echo("\n".join(flags))
     if as_json:
         objects = [one.as_object(price) for one in found]
         return print_json(objects[0] if len(objects) == 1 else {"plans": objects})
@@ -301,6 +314,7 @@ def command(
     replay: str | None,
     margin: float | None,
     root: Path,
+    emit: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -316,4 +330,4 @@ def command(
         return transfers(options, columns, as_json)
     if columns is not None:
         raise click.UsageError("--columns is read with --dispatch alone; leave it out, or add --dispatch.")
-    return plans(questions(options), price, html, as_json)
+    return plans(questions(options), price, html, as_json, emit)

@@ -51,7 +51,7 @@ def more_lines(plan: RunPlan) -> list[str]:
     where = f", {placed.gpus} x {placed.gpu or 'GPUs of a kind that is not listed'}" if placed.gpus else ""
     width = max([8, *(len(fragment.name) for fragment in placed.fragments)])
     parts = [_line(plan, fragment, width) for fragment in placed.fragments]
-    parts += [f"  {idle} GPUs idle {when}" for when, idle in _idle(plan) if idle > 0]
+    parts += [f"  {idle}" for idle in placed.idle]
     own = f"sampler {config.sampler.engine}, {config.learner.dtype}"
     return [
         f"context: {prompt} at most {context.first_limit} tokens{ceiling}{long}",
@@ -76,14 +76,6 @@ def _line(plan: RunPlan, fragment: Fragment, width: int) -> str:
         f"{'' if fragment.processors else layout}, joined by {fragment.join}, "
         f"{pools.get(fragment.pool, 'on devices of its own')}"
     )
-
-
-def _idle(plan: RunPlan) -> list[tuple[str, int]]:
-    place, gpus = plan.config.placement, plan.placed.gpus
-    sampling = place.samplers * plan.config.sampler.tp
-    if place.kind == "colocated":
-        return [("in update", gpus - place.ranks), ("in rollout", gpus - sampling)]
-    return [("always", gpus - place.ranks - sampling)]
 
 
 def _sum(parts: Mapping[str, int]) -> str:

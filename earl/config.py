@@ -200,7 +200,7 @@ class SamplerConfig(Section):
     engine: Literal["auto", "local", "vllm"] = "auto"
     """`local`: earl's own, on CPU. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
     tp: int = Field(1, ge=1)
-    """Devices that one copy of the model is split over. Not set, on GPUs: as few as memory allows."""
+    """Devices that one copy of the model is split over. Not set, on GPUs: as planned, the fastest that fits."""
     compiled: bool = False
     """vLLM: compile the model; takes longer to start."""
     memory_share: float = Field(0.85, gt=0, lt=1)
@@ -226,9 +226,9 @@ class PlacementConfig(Section):
     gpus: str | None = None
     """What of it may be used: HOSTSxGPUSxKIND such as `16x8xH100`, or GPUSxKIND on one host; absent: all GPUs."""
     dp: int = Field(1, ge=1)
-    """Learner: data-parallel copies, over which parameters are sharded (FSDP2). Not set, on GPUs: as many as fit."""
+    """Learner: data-parallel copies, over which parameters are sharded (FSDP2). Not set, on GPUs: as planned."""
     tp: int = Field(1, ge=1)
-    """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as few as memory allows."""
+    """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as planned, the fastest that fits."""
     cp: int = Field(1, ge=1)
     """Learner: context-parallel devices, over which the tokens of a micro-batch are split, each with tp neighbours.
     Parameters are sharded over dp x cp."""
@@ -269,9 +269,10 @@ class SelectorConfig(Section):
     """[selector]: layouts that change while a run goes on."""
 
     kind: Literal["off", "auto"] = "off"
-    """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner dp × tp
-    over as many ranks, with and without recompute, cp as it is set; of rollout copies × tp over as many devices.
-    `off`: as set. What `earl profile` has measured here is known from the first step on."""
+    """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner
+    dp × tp × cp over as many ranks, with and without recompute, with half and twice the micro-batch, on GPUs with
+    offload, as far as these are left at their defaults; of rollout copies × tp over as many devices. `off`: as set.
+    What `earl profile` has measured here is known from the first step on."""
     profile: bool = False
     """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
 

@@ -6,7 +6,7 @@ out of memory    the layout is barred for such a load ─▶ selector ─▶ ano
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from earl.errors import EarlError, OutOfMemory
@@ -14,7 +14,7 @@ from earl.parallel.layout import Choice, Stage
 from earl.parallel.memory import Load
 from earl.parallel.selector.decide import Decision
 from earl.parallel.selector.selector import Selector, text_of
-from earl.placement.costs import PlacedCosts, candidates
+from earl.placement.costs import candidates, costs_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.kept import Profile
@@ -24,6 +24,7 @@ from earl.runs.store import RecordedDecision
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0
 """Assumed cost of a switch until one is measured."""
+ALONE = "{stage}: {choice} is the only layout there is, so there is nothing to choose"
 FULLEST: dict[Stage, tuple[str, ...]] = {
     "rollout": ("rollout",),
     "update": ("values", "preparation", "scoring", "update"),
@@ -56,8 +57,11 @@ class Layouts:
         self._mixed: set[Stage] = set()
         self._played: float | None = None
         self._selector: Selector | None = None
+        self._cold: set[Stage] = set()  # stages whose layout has not been in use yet
         if config.selector.kind == "auto":
-            self._offered, self._costs = candidates(config, placement.shape), PlacedCosts(config, placement.shape)
+            self._costs = costs_of(config, placement.shape)
+            self._offered = candidates(self._costs)
+            self._cold.update(self._offered)
             switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
             self._selector = Selector(self._offered, self._costs, switches, steps=config.total_steps)
             self._laid = {stage: choices[0] for stage, choices in self._offered.items()}
@@ -84,6 +88,12 @@ class Layouts:
             self._selector.restore(state["selector"])
             self._seen = bool(state["selector"]["loads"])
 
+    def alone(self) -> list[str]:
+        """In words, the stages of a run with a selector that have one layout."""
+        if self._selector is None:
+            return []
+        return [ALONE.format(stage=own, choice=choices[0]) for own, choices in self._offered.items() if not choices[1:]]
+
     def take(self, profile: Profile) -> None:
         """Add measurements from before the run, weighted as a few each, so that those of the run soon outweigh them."""
         if self._selector is None:
@@ -95,16 +105,16 @@ class Layouts:
         for choice, seconds in profile.switches.items():
             self._selector.switched(choice, seconds)
 
-    def saw(self, step: int, load: Load) -> None:
+    def record_load(self, step: int, load: Load) -> None:
         """Record the context lengths of a step."""
         self._load, self._seen = load, True
         if self._selector:
-            self._selector.saw(step, load)
+            self._selector.record_load(step, load)
         if self._played is not None:  # the load of that rollout is known only now
             self._measured(self._laid.get("rollout"), load, self._played)
             self._played = None
 
-    def filled(self, peaks: Mapping[str, float]) -> None:
+    def record_peak_memory(self, peaks: Mapping[str, float]) -> None:
         """Record the peak memory of a step, in bytes by activity."""
         for stage, choice in self._laid.items():
             took = max((peaks.get(name, 0.0) for name in FULLEST[stage]), default=0.0)
@@ -114,13 +124,13 @@ class Layouts:
                     self._costs.filled[choice] = max(times, self._costs.filled.get(choice, 1.0))
         self._mixed.clear()
 
-    def settle(self, stage: Stage, step: int, clock: Clock) -> None:
+    def choose_layout(self, stage: Stage, step: int, clock: Clock) -> None:
         """Choose a stage's layout for the coming work; unchanged until context lengths have been seen.
         Raises WorkerLost when the switch fails; the run then continues from its last checkpoint."""
-        if self._selector is None or not self._seen or stage not in self._laid:
+        if self._selector is None or not self._seen or len(self._offered.get(stage, ())) < 2:
             return
         # Only where the speed of these machines is known, or the current layout does not fit.
-        if stage in self._costs.scale or self._costs.obstacle(self._laid[stage], self._load):
+        if stage in self._costs.scale or self._selector.obstacle(self._laid[stage], self._load):
             decision = self._decided(self._selector, stage, step)
             if decision.choice != self._laid[stage]:
                 with clock("switch"):
@@ -140,7 +150,9 @@ class Layouts:
                 self._give_way(error, step)
             else:
                 seconds = time.perf_counter() - began
-                if stage == "rollout":
+                if stage in self._cold:  # the first time under a layout includes what it starts with
+                    self._cold.discard(stage)
+                elif stage == "rollout":
                     self._played = seconds
                 elif stage:
                     self._measured(self._laid.get(stage), self._load, seconds)
@@ -165,14 +177,28 @@ class Layouts:
         self._mixed.add(stage)  # no single layout caused this step's peaks
         self._journal.event(step, "out_of_memory", said)
         if not self._seen:
-            self._selector.saw(step, self._load)
-        self._selector.out_of_memory(under, self._load, step)
+            self._selector.record_load(step, self._load)
+        for choice in self._alike(under):
+            self._selector.out_of_memory(choice, self._load, step)
         decision = self._decided(self._selector, stage, step)
         if decision.choice == under:
             raise EarlError(f"{error}, with {context}, and {under} is still the best there is; {CURES}")
         self._lay(decision, error)
         if stage == "rollout" and error.stage in PLAYED:
             raise WorkerLost(f"{error}, and what it had played is to be played again")
+
+    def _alike(self, under: Choice) -> list[Choice]:
+        """A choice, and those that differ from it in micro-batches alone and need no less memory."""
+        least = self._costs.expected_bytes(under, self._load)
+        others = [
+            own
+            for own in self._offered[under.stage]
+            if replace(own, micro_batch_tokens=under.micro_batch_tokens) == under
+        ]
+        return [
+            under,
+            *(own for own in others if own != under and self._costs.expected_bytes(own, self._load) >= least),
+        ]
 
     def _decided(self, selector: Selector, stage: Stage, step: int) -> Decision:
         """Let the selector decide, and log the decision with its inputs."""
@@ -185,6 +211,7 @@ class Layouts:
 
     def _lay(self, decision: Decision, after: OutOfMemory | None) -> None:
         began, choice = time.perf_counter(), decision.choice
+        self._cold.add(choice.stage)
         before, self._laid[choice.stage] = self._laid[choice.stage], choice
         self._placement.lay_out(choice, after)
         seconds = time.perf_counter() - began
@@ -199,5 +226,5 @@ class Layouts:
             return
         stage = choice.stage
         if stage not in self._costs.scale:
-            self._costs.scale[stage] = seconds / self._costs.seconds(choice, load.mean_tokens, load.sequences)
+            self._costs.scale[stage] = seconds / self._costs.seconds(choice, load)
         self._selector.measured(choice, load, seconds)

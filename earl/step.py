@@ -112,7 +112,7 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     step, warm = progress.step, run.config.warm_start.steps
     if step <= warm:
         return _imitate(run, progress, clock)
-    run.layouts.settle("rollout", step, clock)
+    run.layouts.choose_layout("rollout", step, clock)
     with clock("rollout"):
         groups = run.layouts.keep("rollout", step, partial(run.placement.rollout, step))
     with clock("track"):
@@ -120,7 +120,7 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     batch: Any = None
     stats: dict[str, float] = {}
     if run.placement.learned(groups):
-        run.layouts.settle("update", step, clock)
+        run.layouts.choose_layout("update", step, clock)
         batch, stats = run.layouts.keep("update", step, partial(_learn, run.placement, groups, step - warm, clock))
         _count_skipped(run, progress, stats)
     else:
@@ -205,7 +205,7 @@ def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         return StepRecord({})
     tell(run.journal, step, progress.context.make_room(int(rows.lengths.max())))
     placement.limit(progress.context.limit)
-    run.layouts.saw(step, taught_load(rows.lengths.tolist(), progress.context.limit))
+    run.layouts.record_load(step, taught_load(rows.lengths.tolist(), progress.context.limit))
 
     def learn() -> dict[str, float]:
         with clock("dispatch"):
@@ -213,7 +213,7 @@ def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         with clock("update"):
             return placement.imitate(taken, rows.num_turns, step)
 
-    run.layouts.settle("update", step, clock)
+    run.layouts.choose_layout("update", step, clock)
     stats = run.layouts.keep("update", step, learn)
     _count_skipped(run, progress, stats)
     return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
@@ -247,7 +247,7 @@ def _track(run: OpenRun, progress: Progress, groups: PlayedGroups) -> StepRecord
     run.placement.limit(progress.context.limit)
     tell(run.journal, progress.step, seen.events)
     load = load_of(metrics)
-    run.layouts.saw(progress.step, load)
+    run.layouts.record_load(progress.step, load)
     metrics |= memory_metrics(load, run.placement.shape, run.config.learner.micro_batch_tokens)
     return StepRecord(metrics, tokens_by_turn(trajectories_of(groups), progress.step))
 

@@ -109,7 +109,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
     peaks = run.placement.peaks()
-    run.layouts.filled(peaks)
+    run.layouts.record_peak_memory(peaks)
     metrics = {**record.metrics, **moved, **peak_metrics(peaks)}
     # Numbers before the checkpoint: a kill in between repeats the step instead of losing its numbers.
     phase = phase_of(config, step)

@@ -19,12 +19,10 @@ from earl.dispatch.plan import TransferPlan, Volume, plan, volume
 from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, work_of
 from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
-from earl.parallel.footprint import Training, learner_bytes, sampler_bytes
+from earl.parallel.cost_model import GIGABIT, CostModel
 from earl.parallel.hardware import ClusterSpec
-from earl.parallel.layout import Layout, fits, planned_shares, smallest, splits
-from earl.parallel.memory import ModelShape
-
-GIGABIT = 1e9 / 8  # bytes per second
+from earl.parallel.layout import Layout, planned_shares
+from earl.parallel.memory import Load, ModelShape
 
 
 def cost(moved: Volume, detour: tuple[int, int], across: float, inside: float) -> tuple[float, float, float]:
@@ -60,7 +58,6 @@ def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) ->
 # The transfer from Experience preparation to Update on a hypothetical cluster. From recipe, model, cluster and context
 # follow layouts that fit and rows of synthetic lengths; the plan is made as in a run.
 
-FLOAT_BYTES = 2
 SIGMA = 0.5
 """Standard deviation of the logarithm of lengths: one row in twelve is cut at the context."""
 
@@ -72,6 +69,11 @@ def row_lengths(context: int, rows: int) -> Numbers:
     """Tokens of each row: log-normal around half of the context, cut at the context; deterministic."""
     drawn = np.random.default_rng(0).lognormal(np.log(context / 2), SIGMA, rows)
     return np.clip(drawn, 1, context).astype(np.int64)
+
+
+def load_at(rows: int, context: int) -> Load:
+    """A step whose longest row has `context` tokens."""
+    return Load(rows, float(row_lengths(context, rows).mean()), context, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,8 @@ class DispatchJob:
 
 
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
-    """The job of a recipe on a cluster, under the smallest split of the model that fits on either side. Raises
-    EarlError when a disaggregated placement has only one GPU, or the job exceeds the plan limits."""
+    """The job of a recipe on a cluster, in the layouts that the planner gives a step. Raises EarlError when a
+    disaggregated placement has only one GPU, or the job exceeds the plan limits."""
     shared = config.placement.kind != "disaggregated"
     learning, sampling = planned_shares(cluster, shared)
     if rows > MOST_ROWS:
@@ -113,22 +115,12 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
             f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
             "name more GPUs for the same episodes"
         )
-    host, device = cluster.gpus_per_host, cluster.device
-    room = device.memory_bytes if device else 0
-
-    def prepares(tp: int) -> bool:
-        return sampler_bytes(shape, tp, FLOAT_BYTES, context, 1).least <= config.sampler.memory_share * room
-
-    def learns(tp: int) -> bool:
-        """A micro-batch holds the longest row; activations are recomputed, as is usual at such lengths."""
-        tokens = max(context, config.learner.micro_batch_tokens)
-        more = {"tokens": tokens, "float_bytes": FLOAT_BYTES, "recompute": True}
-        return fits(learner_bytes(shape, Training.of(config, learning // tp, tp, **more)).peak, room)
-
-    given = smallest([tp for tp in splits(shape, min(host, sampling), True) if host % tp == 0], prepares)
-    wanted = smallest([tp for tp in splits(shape, min(host, learning)) if host % tp == 0], learns)
-    layouts = Layout(sampling // given, given), Layout(learning // wanted, wanted)
-    return DispatchJob(cluster, shape, context, rows, *layouts, shared, prepares(given) and learns(wanted))
+    costs = CostModel(config.changed(rollout={"episodes": rows}), shape, cluster)
+    load = load_at(rows, context)
+    first = costs.best(costs.rollout_choices(sampling), load)
+    last = costs.best_update(costs.learner_layouts(learning), load)
+    fits = not costs.obstacle(first, load) and not costs.obstacle(last, load)
+    return DispatchJob(cluster, shape, context, rows, first.layout, last.layout, shared, fits)
 
 
 # Predicted transfer times by context and by number of GPUs, in the shape of Table 1 of the EARL paper (arXiv

@@ -26,7 +26,7 @@ from earl.engine.sampler import Probe, Sampler, check
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.errors import EarlError
-from earl.parallel.layout import Box, Layout
+from earl.parallel.layout import Box, Layout, check_split
 from earl.parallel.memory import PASS_TOKENS, kv_bytes, room_for
 from earl.seeds import uniforms
 from earl.trajectory import Completion, Prompt
@@ -452,6 +452,7 @@ class SplitSampler(LocalSampler):
 
     def _described(self, config: Any) -> Any:
         model, layout = meta_model(config), self._tp_group.layout
+        check_split(shape_of(model), "sampler.tp", self.tp, replicated=False)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         axes = split(model, self.tp, self._tp_group.rank, self._tp_group.group).axes
         self._boxes = {name: layout.box(shape, axes.get(name), self._tp_group.rank) for name, shape in shapes.items()}

@@ -20,6 +20,7 @@ from earl.agents.chat import stop_ids
 from earl.config import ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.checkpoint_tensors import Stored, check_finite
+from earl.engine.sharding.tensor_parallel import indivisible
 from earl.engine.source import folder_of, known_shape
 from earl.envs.base import CHARACTERS
 from earl.errors import EarlError, boundary
@@ -162,6 +163,7 @@ def shape_of(model: Any) -> ModelShape:
         head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
         experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 1,
         experts_per_token=experts_per_token,
+        indivisible=indivisible(model),
     )
 
 

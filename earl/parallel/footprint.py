@@ -1,9 +1,8 @@
-"""Memory of a learner and a sampler on one device at the peak of a stage, from shapes alone.
+"""Memory of a learner on one device at the peak of a stage, from shapes alone.
 
 update    weights + gradients + the optimizer's moments (16 bytes per parameter, shared by all devices: FSDP2) + the
           layers at work, gathered, and what is exchanged + activations of a micro-batch + a slice of logits
 forward   weights + the optimizer's moments + layers at work + a layer's activations + logits
-rollout   weights, shared by the devices of one copy + keys and values of the contexts
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from earl.parallel.memory import (
     RESIDUE_BYTES,
     WIDE_BYTES,
     ModelShape,
-    kv_bytes,
     layer,
     logit_bytes,
 )
@@ -193,25 +191,6 @@ class Moments:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerBytes:
-    """Memory of one device of a sampler."""
-
-    weights: int
-    context: int  # keys and values of one context of the longest length
-    contexts: int  # contexts to be held at once
-
-    @property
-    def least(self) -> int:
-        """Weights and one context: the minimum."""
-        return self.weights + self.context
-
-    @property
-    def wanted(self) -> int:
-        """Weights and all contexts."""
-        return self.weights + self.context * self.contexts
-
-
 def learner_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
     """Memory of one learner rank during the update."""
     return _fullest(shape, training, Moments(shape, training).update())
@@ -240,9 +219,3 @@ def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes])
         reference=0 if away else reference,
         residue=residue if training.on_host else 0,
     )
-
-
-def sampler_bytes(shape: ModelShape, tp: int, float_bytes: int, tokens: int, contexts: int) -> SamplerBytes:
-    """Memory of one sampler device that holds `contexts` contexts of `tokens` tokens at once."""
-    of_kind = replace(shape, float_bytes=float_bytes)
-    return SamplerBytes(ceil(shape.parameters * float_bytes / tp), tokens * kv_bytes(of_kind, tp), contexts)

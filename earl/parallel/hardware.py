@@ -18,7 +18,7 @@ import csv
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -41,6 +41,14 @@ class Device:
     """Narrowest number that it multiplies faster than one of 16 bits; half as many bits, twice as fast."""
 
 
+UNKNOWN_BYTES = 1 << 62
+"""Memory of a device of which nothing is known: nothing is refused."""
+HOST = Device("CPU", UNKNOWN_BYTES, 4e10, 1e10, 5e8, 32)
+"""One core with its neighbours through gloo. About 2e10 operations per second in 32 bits, so 4e10 in 16. All-reduces of
+8 MiB in 32 bits reached 1.2e9 bytes per second between two processes on two cores, 0.9e9 between four: half of 1e9,
+as activations count two bytes. What a run measures corrects it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """The hosts and devices that a run may use. If hosts differ, the smallest memory counts."""
@@ -52,6 +60,12 @@ class ClusterSpec:
     gpus: int = 0  # of all hosts
     gpus_per_host: int = 0
     device: Device | None = None  # None: no GPUs, or an unlisted kind
+
+    @property
+    def each(self) -> Device:
+        """What one process computes on; of GPUs of an unlisted kind only the speed is assumed."""
+        unlisted = replace(devices()["A100-80"], kind="unlisted", memory_bytes=UNKNOWN_BYTES)
+        return self.device or (unlisted if self.gpus else HOST)
 
     @property
     def holds(self) -> str:

@@ -5,7 +5,7 @@ Tensor parallelism cuts a tensor along one axis into `tp` parts; each is cut alo
 tensor, which makes checkpoints independent of the layout.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import Any, Literal
@@ -140,11 +140,6 @@ def usable(room_bytes: int) -> int:
     return int(room_bytes * (1 - MARGIN))
 
 
-def fits(needed_bytes: int, room_bytes: int) -> bool:
-    """Whether `needed_bytes`, such as a peak with the longest episode expected, fit into a device's memory."""
-    return needed_bytes <= usable(room_bytes)
-
-
 def verdict(needed_bytes: int, room_bytes: int) -> str:
     spare = usable(room_bytes) - needed_bytes
     needed, most, room, left = (
@@ -153,31 +148,34 @@ def verdict(needed_bytes: int, room_bytes: int) -> str:
     return f"{needed} needed, {most} of {room} may be used: {left} {'to spare' if spare >= 0 else 'too much'}"
 
 
-def check_split(shape: ModelShape, key: str, tp: int, replicated: bool) -> None:
-    """Raises EarlError, naming the setting `key`, when `tp` devices cannot share the heads evenly.
-    `replicated`: devices beyond the number of key-value heads may hold copies of one, as in vLLM."""
-    for what, count in (("attention heads", shape.heads), ("key-value heads", shape.kv_heads)):
+def why_not_split(shape: ModelShape, tp: int, replicated: bool) -> str:
+    """Why one copy of a model cannot be split over `tp` devices; empty if it can. Plans, checks, the selector and the
+    engine all go by it. `replicated`: by an engine such as vLLM, where devices beyond the number of key-value heads may
+    hold copies of one, and every device has an equal part of the feed-forward layers."""
+    if tp == 1:
+        return ""
+    if shape.indivisible and not replicated:
+        return shape.indivisible
+    counts = {"attention heads": shape.heads, "key-value heads": shape.kv_heads}
+    if replicated:
+        counts["feed-forward columns"] = shape.intermediate // shape.experts_per_token
+    for what, count in counts.items():
         copies = replicated and what == "key-value heads" and tp % count == 0
         if count % tp and not copies:
-            raise EarlError(
-                f"{key} = {tp}: the model has {count} {what}, which {tp} devices cannot share evenly; "
-                f"set {key} to one of {', '.join(map(str, splits(shape, max(count, tp), replicated)))}"
-            )
+            return f"the model has {count} {what}, which {tp} devices cannot share evenly"
+    return ""
+
+
+def check_split(shape: ModelShape, key: str, tp: int, replicated: bool) -> None:
+    """Raises EarlError, naming the setting `key`, when one copy cannot be split over `tp` devices."""
+    if why := why_not_split(shape, tp, replicated):
+        possible = splits(shape, max(shape.heads, tp), replicated)
+        raise EarlError(f"{key} = {tp}: {why}; set {key} to one of {', '.join(map(str, possible))}")
 
 
 def splits(shape: ModelShape, most: int, replicated: bool = False) -> list[int]:
     """Sizes up to `most` that one copy can be split into, ascending: 28 heads and 4 key-value heads give 1, 2, 4."""
-
-    def shared(tp: int) -> bool:
-        kv = shape.kv_heads % tp == 0 or (replicated and tp % shape.kv_heads == 0)
-        return shape.heads % tp == 0 and kv
-
-    return [tp for tp in range(1, most + 1) if shared(tp)]
-
-
-def smallest(candidates: list[int], fits: Callable[[int], bool]) -> int:
-    """The first candidate that fits; if none does, the last."""
-    return next((tp for tp in candidates if fits(tp)), candidates[-1])
+    return [tp for tp in range(1, most + 1) if not why_not_split(shape, tp, replicated)]
 
 
 def shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:

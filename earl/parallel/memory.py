@@ -43,6 +43,8 @@ class ModelShape:
     float_bytes: int = 4  # of one number in weights, keys, values and activations
     experts: int = 1  # feed-forward networks of a layer; 1: no mixture of experts
     experts_per_token: int = 1  # experts that one token passes; together `intermediate` wide
+    indivisible: str = ""
+    """Why earl's own layers of this family cannot be split by tensor parallelism; empty if they can."""
 
 
 def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
@@ -181,8 +183,8 @@ def _pass(shape: ModelShape, rows: int, width: int, length: int) -> int:
     return max(tokens * one.forward, queries + attended) + rows * width * length * WIDE_BYTES
 
 
-Origin = Literal["predicted", "corrected"]
-"""`corrected`: a prediction adjusted by nearby measurements."""
+Origin = Literal["predicted", "corrected", "measured"]
+"""`corrected`: a prediction scaled by measurements of the same layout elsewhere; `measured`: the layout was in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def taught_load(lengths: Sequence[int], limit: int) -> Load:
 
 
 HEAD_NORMS = ("qwen3", "qwen3_moe")  # families with norms of queries and keys
+MIXTURE = "earl does not split the experts of a mixture by tensor parallelism"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,5 +278,6 @@ def nearest(name: str) -> str | None:
 def _known(row: dict[str, str]) -> Known:
     numbers = {field.name: int(row[field.name]) for field in fields(ModelShape) if row.get(field.name, "").isdecimal()}
     numbers["intermediate"] *= numbers["experts_per_token"]
-    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS)
+    mixture = MIXTURE if numbers["experts"] > 1 else ""
+    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS, indivisible=mixture)
     return Known(row["name"], row["hub"], row["type"], shape)

@@ -77,6 +77,8 @@ Floats = NDArray[np.float64]
 STAGE, CHOICE, NEAR = 0.1, 0.06, 0.06
 """Prior standard deviations of the three errors, as logarithms: 0.06 is about 6 %."""
 REACH = 2.0  # doublings of the load over which a choice's measurements fade
+SLOPE, MIDDLE = 0.02, 10.0
+"""Standard deviation of an error's change per doubling of the context, and log2 of the context without it."""
 NOISE, NOISE_POINTS = 0.05, 4.0
 """Prior standard deviation of one measurement, and the number of measurements that it weighs."""
 
@@ -87,6 +89,7 @@ class Correction:
 
     shared: float  # logarithm of the factor on every prediction of the stage
     own: dict[Choice, tuple[Floats, Floats]]  # by choice: measured places [N, 2] and their weights [N]
+    wider: float  # variance of choices' errors over its prior
 
     def at(self, choices: Sequence[Choice], places: Floats) -> Floats:
         """Logarithm of the factor on predictions for C choices at P places [P, 2], as of `place_of`: [C, P]."""
@@ -94,7 +97,7 @@ class Correction:
         for row, choice in enumerate(choices):
             if choice in self.own:
                 known, weights = self.own[choice]
-                result[row] += _covariance(places, known) @ weights
+                result[row] += _covariance(places, known, self.wider) @ weights
         return result
 
 
@@ -103,26 +106,40 @@ def correction(cells: Cells) -> Correction:
     measured: dict[Choice, list[ProfileCell]] = {}
     for cell in cells:
         measured.setdefault(cell.choice, []).append(cell)
-    systems = {choice: _system(tuple(own), noise) for choice, own in measured.items()}
+    wider = _wider(measured)
+    systems = {choice: _system(tuple(own), noise, wider) for choice, own in measured.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
     shared = sum(float((inverse @ ratios).sum()) for _, ratios, inverse in systems.values()) / precision
     own = {choice: (places, inverse @ (ratios - shared)) for choice, (places, ratios, inverse) in systems.items()}
-    return Correction(shared, own)
+    return Correction(shared, own, wider)
+
+
+def _wider(measured: dict[Choice, list[ProfileCell]]) -> float:
+    """Variance of choices' errors over its prior, at least 1, to two digits, so that cached systems stay valid.
+    Predictions may be far more wrong than the prior says; measurements then have to count for more."""
+    if len(measured) < 2:
+        return 1.0
+    center = fmean(fmean(cell.ratio for cell in cells) for cells in measured.values())
+    variance = fmean((cell.ratio - center) ** 2 for cells in measured.values() for cell in cells)
+    return float(f"{max(1.0, variance / (CHOICE**2 + NEAR**2)):.1e}")
 
 
 @lru_cache(maxsize=512)
-def _system(cells: tuple[ProfileCell, ...], noise: float) -> tuple[Floats, Floats, Floats]:
+def _system(cells: tuple[ProfileCell, ...], noise: float, wider: float) -> tuple[Floats, Floats, Floats]:
     """Of one choice: places [N, 2], ratios [N], and the inverse of their covariance without the shared error [N, N]."""
     places = np.array([cell.place for cell in cells])
     counts = np.array([min(cell.count, REMEMBERED) for cell in cells], np.float64)
-    inverse = np.asarray(np.linalg.inv(_covariance(places, places) + np.diag(noise / counts)), np.float64)
+    inverse = np.asarray(np.linalg.inv(_covariance(places, places, wider) + np.diag(noise / counts)), np.float64)
     return places, np.array([cell.ratio for cell in cells]), inverse
 
 
-def _covariance(places: Floats, others: Floats) -> Floats:
+def _covariance(places: Floats, others: Floats, wider: float) -> Floats:
+    """Of a choice's errors at two lists of places. Where they are larger than the prior says, they reach further, and
+    grow with the context."""
     distance = np.abs(places[:, None] - others[None]).sum(-1)
-    covariance: Floats = CHOICE**2 + NEAR**2 * np.exp(-distance / REACH)
-    return covariance
+    doublings = np.outer(places[:, 0] - MIDDLE, others[:, 0] - MIDDLE)
+    covariance: Floats = wider * (CHOICE**2 + NEAR**2 * np.exp(-distance / (REACH * wider**0.5)))
+    return covariance + (wider - 1) * SLOPE**2 * doublings
 
 
 def _noise(cells: Cells) -> float:

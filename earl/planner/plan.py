@@ -6,9 +6,11 @@ from itertools import groupby, pairwise, product
 from typing import Any
 
 from earl.errors import EarlError
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB, devices
 from earl.parallel.layout import Stage, planned_shares, splits
-from earl.parallel.throughput.step import fitted
+from earl.parallel.throughput.rollout import Workload, surely_faster
+from earl.parallel.throughput.step import fitted, uncalibrated
 from earl.planner.question import Question
 from earl.planner.stages import PlanCell, PredictedStep, rollout_cells, step, training_cells
 
@@ -30,7 +32,7 @@ class FastestLayout:
     ahead_percent: float | None = None
     """Over the fastest layout with another split; None: no other fits."""
     certain: bool = False
-    """Whether its 80 % interval lies above that of the other one; False: measure both before relying on it."""
+    """Whether it is ahead in four of five cases; False: measure both before relying on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,13 @@ class Switch:
     last: int
 
 
-def choices(cells: Iterable[PlanCell]) -> list[FastestLayout]:
+def choices(cells: Iterable[PlanCell], costs: CostModel | None = None) -> list[FastestLayout]:
     """One choice for each stage, number of responses and context, in the order of the cells."""
     groups: dict[tuple[Stage, int, int], list[PlanCell]] = {}
     for cell in cells:
-        groups.setdefault((cell.stage, cell.responses or 0, cell.context), []).append(cell)
-    return [_choice(group) for group in groups.values()]
+        if cell.stage != "experience":  # the learner's ranks prepare it
+            groups.setdefault((cell.stage, cell.responses or 0, cell.context), []).append(cell)
+    return [_choice(group, costs) for group in groups.values()]
 
 
 def switches(found: Iterable[FastestLayout]) -> list[Switch]:
@@ -57,14 +60,18 @@ def switches(found: Iterable[FastestLayout]) -> list[Switch]:
     return [Switch(run[0].stage, run[0].responses, run[0].tp, run[0].context, run[-1].context) for run in runs]
 
 
-def _choice(group: Sequence[PlanCell]) -> FastestLayout:
+def _choice(group: Sequence[PlanCell], costs: CostModel | None) -> FastestLayout:
     """Among equally fast layouts the smallest split wins."""
     fitting = [(cell.throughput, cell) for cell in group if cell.throughput]
     if not fitting:
         nearest = min(group, key=lambda cell: cell.memory_bytes / max(1, cell.room_bytes))
         return FastestLayout(nearest.stage, nearest.context, nearest.responses, nearest.verdict)
-    (speed, best), *others = sorted(fitting, key=lambda one: (-one[0].value, one[1].tp))
-    rival = next((other for other, cell in others if cell.tp != best.tp), None)
+    (speed, best), *others = sorted(fitting, key=lambda one: (one[1].step_seconds or -one[0].value, one[1].tp))
+    rival, second = next(((other, cell) for other, cell in others if cell.tp != best.tp), (None, best))
+    certain = rival is None or speed.low > rival.high
+    if rival and costs and best.responses:
+        load = Workload(*costs.split(best.context), best.responses)
+        certain = surely_faster(costs.engine(best.tp), costs.engine(second.tp), load)
     return FastestLayout(
         stage=best.stage,
         context=best.context,
@@ -76,7 +83,7 @@ def _choice(group: Sequence[PlanCell]) -> FastestLayout:
         offload=best.offload,
         tokens_per_gpu_s=speed.value,
         ahead_percent=(speed.value / rival.value - 1) * 100 if rival else None,
-        certain=rival is None or speed.low > rival.high,
+        certain=certain,
     )
 
 
@@ -130,18 +137,21 @@ class Plan:
     def as_object(self, price: float | None) -> dict[str, Any]:
         """As JSON. `price` is per GPU-hour; None: without cost."""
         asked = self.asked
-        cluster, config = asked.cluster, asked.config
+        costs, config = asked.costs, asked.costs.config
+        cluster, precision = costs.cluster, costs.engine(1).precision
         return {
             "predicted": True,
+            "uncalibrated": [] if costs.measured else uncalibrated(costs.engine(1)),
+            "recalibrated": costs.measured and costs.measured.text,
             "model": asked.model,
             "gpus": cluster.gpus,
             "hosts": cluster.hosts,
             "gpus_per_host": cluster.gpus_per_host,
-            "kind": asked.device.kind,
-            "engine": asked.software.name,
-            "weights": asked.precision.weights,
-            "kv_cache": asked.precision.kv,
-            "network_gbps": asked.wish.network_gbps,
+            "kind": costs.device.kind,
+            "engine": costs.software.name,
+            "weights": precision.weights,
+            "kv_cache": precision.kv,
+            "network_gbps": costs.network_gbps,
             "placement": "disaggregated" if config.placement.kind == "disaggregated" else "colocated",
             "sampling_gpus": self.sampling,
             "learning_gpus": self.learning,
@@ -159,11 +169,12 @@ class Plan:
 
 def plan(asked: Question) -> Plan:
     """Plan a cluster. Raises EarlError when no engine fits, or learner and samplers cannot both have GPUs."""
-    learning, sampling = planned_shares(asked.cluster, asked.config.placement.kind != "disaggregated")
+    costs = asked.costs
+    learning, sampling = planned_shares(costs.cluster, costs.config.placement.kind != "disaggregated")
     sampled = rollout_cells(asked, sampling)
     _check_any_fits(asked, sampled)
     cells = sampled + training_cells(asked, learning)
-    found = choices(cells)
+    found = choices(cells, costs)
     return Plan(
         asked=asked,
         sampling=sampling,
@@ -172,7 +183,7 @@ def plan(asked: Question) -> Plan:
         choices=tuple(found),
         switches=tuple(switches(found)),
         map=tuple(speedups(sampled)),
-        steps=tuple(step(asked, context, cells, sampling) for context in asked.contexts),
+        steps=tuple(step(asked, context, sampling, learning) for context in asked.contexts),
     )
 
 
@@ -186,7 +197,7 @@ def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
         f"nearest that fits: --gpus {near}" if near else "choose a smaller model, narrower weights or shorter contexts"
     )
     raise EarlError(
-        f"{asked.model} fits in no layout of {asked.cluster.where}: TP {best.tp} comes nearest and needs "
+        f"{asked.model} fits in no layout of {asked.costs.cluster.where}: TP {best.tp} comes nearest and needs "
         f"{best.memory_bytes / GIB:.1f} GiB of each GPU at {best.context:,} tokens, of which the engine may take "
         f"{best.room_bytes / GIB:.1f}; {cure}"
     )
@@ -195,9 +206,9 @@ def _check_any_fits(asked: Question, cells: list[PlanCell]) -> None:
 def nearest_fit(asked: Question) -> str | None:
     """The fewest GPUs on one host that hold the model and its shortest context: of the same kind, else of another."""
     kinds = sorted(devices().values(), key=lambda device: device.memory_bytes)
-    for device in [asked.device, *kinds]:
-        for tp in splits(asked.shape, LARGEST_HOST, replicated=True):
-            engine = replace(asked.engine(tp), device=device)
-            if engine.kv_tokens(fitted().values) >= asked.contexts[0]:
+    for device in [asked.costs.device, *kinds]:
+        for tp in splits(asked.costs.shape, LARGEST_HOST, replicated=True):
+            engine = replace(asked.costs.engine(tp), device=device, measured=None)
+            if engine.kv_tokens(fitted(engine).values) >= asked.contexts[0]:
                 return f"{tp}x{device.kind}"
     return None

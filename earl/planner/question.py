@@ -1,15 +1,16 @@
 """The input of a plan: a model on a cluster, over contexts, loads and splits."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from earl.config import Config
-from earl.dispatch.predicted_cost import GIGABIT
 from earl.errors import EarlError
-from earl.parallel.hardware import ClusterSpec, Device
+from earl.parallel.cost_model import CostModel
+from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import splits
 from earl.parallel.memory import ModelShape
-from earl.parallel.throughput.step import VLLM, Engine, Precision, Software
+from earl.parallel.throughput.step import Precision, Software
 
 FIRST_CONTEXT = 1024
 RESPONSES = (8, 16, 32, 64, 128)
@@ -52,9 +53,10 @@ class Wish:
     """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
 
 
-def contexts(wish: Wish, shape: ModelShape, name: str) -> tuple[int, ...]:
-    """Contexts of the plan: a user's list, prompt and reply together, or powers of two up to the longest or the model's
-    limit. `name` is the model's. Raises EarlError for a context that the model was not made for."""
+def contexts(wish: Wish, shape: ModelShape, name: str, own: Sequence[int] = ()) -> tuple[int, ...]:
+    """Contexts of the plan: a user's list, prompt and reply together, or the recipe's `own` and powers of two up to the
+    longest or the model's limit. `name` is the model's. Raises EarlError for a context that the model was not made
+    for."""
     parts = (wish.prompt_tokens, wish.reply_tokens)
     whole = None if None in parts else str(sum(filter(None, parts)))
     named = {"--contexts": wish.contexts, "--context": wish.longest, "--prompt-tokens with --reply-tokens": whole}
@@ -67,7 +69,7 @@ def contexts(wish: Wish, shape: ModelShape, name: str) -> tuple[int, ...]:
     else:
         most = wish.longest if wish.longest is not None else shape.max_positions
         powers = [FIRST_CONTEXT << by for by in range(30) if FIRST_CONTEXT << by < most]
-        found = (*powers, most)
+        found = tuple(sorted({*(tokens for tokens in own if tokens < most), *powers, most}))
     if found[-1] > shape.max_positions:
         option = "--context" if given is None else "--contexts"
         raise EarlError(
@@ -75,6 +77,16 @@ def contexts(wish: Wish, shape: ModelShape, name: str) -> tuple[int, ...]:
             f"give at most {shape.max_positions}, or another model"
         )
     return found
+
+
+ANY = "any"
+"""The name of the environment if none is given."""
+
+
+def recipe_contexts(config: Config) -> list[int]:
+    """The recipe's first limit on an episode's tokens, and the ceiling of one that may grow."""
+    context = config.context
+    return [] if config.env.name == ANY else [context.first_limit, *([context.ceiling] if context.ceiling else [])]
 
 
 def responses(given: str | None) -> tuple[int, ...]:
@@ -112,41 +124,11 @@ def tps(given: str | None, shape: ModelShape, cluster: ClusterSpec, name: str) -
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    config: Config
     model: str
-    shape: ModelShape
-    cluster: ClusterSpec
-    precision: Precision  # of the engine
-    software: Software
-    wish: Wish
+    costs: CostModel  # of the recipe on the cluster
     contexts: tuple[int, ...]
     responses: tuple[int, ...]
     tps: tuple[int, ...]
-
-    def split(self, context: int) -> tuple[int, int]:
-        """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
-        if self.wish.reply_tokens is not None:
-            return context - self.wish.reply_tokens, self.wish.reply_tokens
-        prompt = self.wish.prompt_tokens or 0
-        return prompt, context - prompt
-
-    @property
-    def network_bandwidth(self) -> float:
-        """Bytes per second of a host's link to the others."""
-        return self.wish.network_gbps * GIGABIT
-
-    @property
-    def device(self) -> Device:
-        assert self.cluster.device is not None, "the kinds of GPUs that can be named are listed"
-        return self.cluster.device
-
-    def engine(self, tp: int) -> Engine:
-        """One copy of the engine. earl gives vLLM `sampler.memory_share` of a GPU; another engine uses its own default,
-        unless the recipe sets the share."""
-        sampler = self.config.sampler
-        own = self.software is VLLM or "memory_share" in sampler.model_fields_set
-        share = sampler.memory_share if own else None
-        return Engine(self.shape, self.device, tp, self.precision, self.software, share)
 
 
 def question(
@@ -160,7 +142,8 @@ def question(
 ) -> Question:
     """Check a user's options, and complete them. Raises EarlError for lists, contexts or splits that cannot be planned
     for; every context has to hold the prompt and at least one written token."""
-    lengths = contexts(wish, shape, model)
+    least = max((wish.prompt_tokens or 0) + 1, wish.reply_tokens or 0)
+    lengths = contexts(wish, shape, model, [own for own in recipe_contexts(config) if own >= least])
     for option, count, least in (("--prompt-tokens", wish.prompt_tokens, 1), ("--reply-tokens", wish.reply_tokens, 0)):
         if count is not None and count + least > lengths[0]:
             raise EarlError(
@@ -168,4 +151,6 @@ def question(
                 f"give at most {lengths[0] - least}, or longer --contexts"
             )
     loads, layouts = responses(wish.responses), tps(wish.tps, shape, cluster, model)
-    return Question(config, model, shape, cluster, precision, software, wish, lengths, loads, layouts)
+    read, written = wish.prompt_tokens, wish.reply_tokens
+    costs = CostModel(config, shape, cluster, software, precision, read, written, wish.network_gbps)
+    return Question(model, costs, lengths, loads, layouts)

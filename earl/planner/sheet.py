@@ -1,14 +1,20 @@
-"""A plan in words, in reading order: the same in a terminal and on a page."""
+"""A plan in words, in reading order: the same in a terminal and on a page; and as flags of other programs."""
 
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import groupby, pairwise
+from math import ceil
 from operator import attrgetter
+from typing import Any
 
 from earl.dispatch.predicted_cost import MIB
+from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
+from earl.parallel.throughput.step import uncalibrated
 from earl.planner.plan import Plan, Speedup, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
 
@@ -76,7 +82,7 @@ def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
     rows = []
     for row in zip(*(plan.steps for plan in plans), strict=True):
         for place, (plan, each) in enumerate(zip(plans, row, strict=True)):
-            where = plan.asked.cluster.where.removeprefix("--gpus ")
+            where = plan.asked.costs.cluster.where.removeprefix("--gpus ")
             rows.append(("" if place else f"{each.context:,}", where, *_compared(each, price)))
     names = ("context", "GPUs", "rollout", "update", "a step", *_cost_names(price))
     return Grid("The clusters side by side; GPU-h: GPU-hours of 1,000 episodes", names, tuple(rows))
@@ -140,12 +146,12 @@ def training_grid(plan: Plan) -> Grid:
     """Contexts and splits down, both stages of the learner across."""
     stages: tuple[Stage, ...] = ("experience", "update")
     names = [name for stage in stages for name in (f"{stage}\nGiB/GPU", "\nmicro-batch", "\ntokens/GPU/s  ")]
-    chosen = {(pick.stage, pick.context): pick.tp for pick in plan.choices}
+    chosen = {pick.context: pick.tp for pick in plan.choices if pick.stage == "update"}  # experience is as the update
     cells = [cell for cell in plan.cells if cell.stage in stages]
     first = min(cell.tp for cell in cells)
     rows = []
     for group in _by_layout(cells):
-        shown = [text for cell in group for text in _trained(cell, chosen[cell.stage, cell.context] == cell.tp)]
+        shown = [text for cell in group for text in _trained(cell, chosen[cell.context] == cell.tp)]
         rows.append((f"{group[0].context:,}" if group[0].tp == first else "", str(group[0].tp), *shown))
     title = "Learner: tokens per GPU and second; R: activations are recomputed, O: moments are in host memory"
     return Grid(title, ("\ncontext", "\nTP", *names), tuple(rows))
@@ -192,22 +198,37 @@ def _gain(entry: Speedup) -> str:
 
 def head(plan: Plan) -> list[str]:
     """What was asked for, the assumptions, and the meaning of the marks."""
-    asked, config = plan.asked, plan.asked.config
-    cluster = asked.cluster
+    asked, costs = plan.asked, plan.asked.costs
+    config, cluster, precision = costs.config, costs.cluster, costs.engine(1).precision
     hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)} of {cluster.gpus_per_host}"
-    kv = "" if asked.precision.kv == "auto" else f", keys and values in {asked.precision.kv}"
+    kv = "" if precision.kv == "auto" else f", keys and values in {precision.kv}"
     where = "in turns" if plan.sampling == plan.learning == cluster.gpus else f"{plan.learning} of them learn"
-    prompt = asked.split(asked.contexts[-1])[0]
+    prompt = costs.split(asked.contexts[-1])[0]
     read = f"{prompt:,} tokens of the longest read, the rest written" if prompt else "all of it written, none read"
     return [
-        f"{asked.model} on {hosts} {asked.device.kind} = {cluster.gpus:,} GPUs, {where}",
+        f"{asked.model} on {hosts} {costs.device.kind} = {cluster.gpus:,} GPUs, {where}",
         "all is predicted: rollout by a model fitted to published tables, the learner by the same one unfitted",
-        f"rollout: {asked.software.name}, weights in {asked.precision.weights}{kv}; {read}",
-        f"learner: bf16, FSDP2 x TP; {asked.wish.network_gbps:g} Gbit/s between hosts",
+        f"rollout: {costs.software.name}, weights in {precision.weights}{kv}; {read}",
+        *_calibrated(costs),
+        f"learner: {costs.dtype}, FSDP2 x TP; {costs.network_gbps:g} Gbit/s between hosts",
         f"{config.rollout.episodes:,} episodes a step, log-normal around half of the context, cut at the context",
         "context: the longest episode, for which there must be room; 80 %: holds the true value in four of five cases",
         "*: the choice; ×2: in two waves, as not all fit at once; OOM: out of memory; fit: tokens that one copy holds",
     ]
+
+
+def _calibrated(costs: CostModel) -> list[str]:
+    """What the rollout's intervals rest on, if it is not the tables alone."""
+    if costs.measured:
+        return [f"rollout: {costs.measured.text}"]
+    engine = costs.engine(1)
+    named = {
+        "version": f"this version of {costs.software.name}",
+        "device": engine.device.kind,
+        "precision": f"weights in {engine.precision.weights}",
+    }
+    new = [named[factor] for factor in uncalibrated(engine)]
+    return [f"rollout: never calibrated: {', '.join(new)}; intervals are wide, --measured narrows them"] if new else []
 
 
 def switch_lines(plan: Plan) -> list[str]:
@@ -217,8 +238,27 @@ def switch_lines(plan: Plan) -> list[str]:
         first, *others = runs
         until = f"up to {first.last:,} tokens" if others else "at every context"
         parts = [f"{_split(first)} {until}", *(f"{_split(run)} from {run.first:,}" for run in others)]
-        lines.append(f"{stage}{f', {load} responses' if load else ''}: {', '.join(parts)}")
+        what = f"{stage}, a copy given {load} responses" if load else "experience and update"
+        lines.append(f"{what}: {', '.join(parts)}")
     return lines
+
+
+def step_lines(plan: Plan) -> list[str]:
+    """The layouts of the recipe's own step, a line for each run of contexts with the same ones, and what idles."""
+    lines = []
+    for text, run in groupby(plan.steps, _step_text):
+        steps = [*run]
+        contexts = f"{steps[0].context:,}" + (f" to {steps[-1].context:,}" if steps[1:] else "")
+        lines.append(f"the recipe's {steps[0].episodes:,} episodes, {contexts} tokens: {text}")
+    return lines
+
+
+def _step_text(each: PredictedStep) -> str:
+    parts = {part.stage: part.layout for part in each.parts if part.layout}
+    if not parts:
+        return each.verdict
+    layouts = f"rollout {layout_text(parts['rollout'])}, experience and update {layout_text(parts['update'])}"
+    return "; ".join([layouts, *each.idle])
 
 
 def without_room(plan: Plan) -> list[str]:
@@ -250,10 +290,53 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
     """The sheet of a plan. `price` is per GPU-hour; None: without cost."""
     maps = [map_grid(plan, before, after) for before, after in pairwise(plan.fitting)]
     moved = any(each.dispatch for each in plan.steps)
-    dispatched = [dispatch_grid(plan.steps, plan.asked.wish.network_gbps)] if moved else []
+    dispatched = [dispatch_grid(plan.steps, plan.asked.costs.network_gbps)] if moved else []
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),
-        choices=(*switch_lines(plan), *without_room(plan), uncertain(plan)),
+        choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan)),
         step=(step_grid(plan.steps, price), *dispatched),
     )
+
+
+# The layouts of a step as flags of other programs, whose names are in emit.toml.
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def emitted(plan: Plan, target: str) -> list[str]:
+    """A comment and a line of flags for each context."""
+    flags = tomllib.loads(files("earl.planner").joinpath("emit.toml").read_text(encoding="utf-8"))[target]
+    cells = {(cell.context, cell.dp, cell.tp): cell for cell in plan.cells if cell.stage == "update"}
+    lines = []
+    for step in plan.steps:
+        layouts = {part.stage: part.layout for part in step.parts if part.layout}
+        if "rollout" in layouts and "update" in layouts:
+            own, other = layouts["rollout"], layouts["update"]
+            told = f"rollout {own.dp} x TP {own.tp}, update {other.dp} x TP {other.tp}"
+            values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
+            lines += [f"# context {step.context}: {told}"]
+            lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
+        else:
+            lines += [f"# context {step.context}: {step.verdict}"]
+    return lines
+
+
+def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: PlanCell) -> dict[str, Any]:
+    engine = costs.engine(rollout.tp)
+    precision = engine.precision
+    prompt, reply = costs.split(step.context)
+    megatron = f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={update.tp}"
+    return {
+        **{"costs": costs, "step": step, "rollout": rollout, "update": update, "reply": reply},
+        "prompt": f"data.max_prompt_length={prompt}" if prompt else "",
+        "sequences": ceil(step.episodes / rollout.dp),
+        "memory_share": engine.software.utilization if engine.utilization is None else engine.utilization,
+        "dtype": DTYPES.get(precision.weights, "auto"),
+        "quantization": "--quantization fp8" if precision.weights == "fp8" else "",
+        "kv_cache": "--kv-cache-dtype fp8" if precision.kv == "fp8" else "",
+        "strategy": ("megatron", "megatron") if update.tp > 1 else ("fsdp2", "fsdp_config"),
+        "megatron": megatron if update.tp > 1 else "",
+        "rows": max(1, (update.micro_batch_tokens or 0) // step.context),
+        "checkpointing": "full" if update.recompute else "none",
+    }

@@ -1,22 +1,17 @@
 """Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import product
-from math import ceil, exp
+from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
-import numpy as np
-
-from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, row_lengths
-from earl.dispatch.rows import Numbers
+from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
 from earl.dispatch.rows import columns as named
-from earl.parallel.footprint import Training, forward_bytes, learner_bytes
+from earl.parallel.cost_model import CostModel, guessed
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import Layout, Stage, fits, splits, usable, verdict
+from earl.parallel.layout import Layout, Stage, verdict
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
-from earl.parallel.throughput.step import CONTEXT_BYTES, Engine, StepLoad, fitted, parts, step_seconds, weight_bytes
+from earl.parallel.throughput.step import Engine, fitted, weight_bytes
 from earl.planner.question import Question
 
 
@@ -40,6 +35,8 @@ class PlanCell:
     """Tokens of keys and values that one copy of the engine holds; None: the stage keeps none."""
     waves: int | None = None
     """How often the engine fills its cache to serve all responses; None: it cannot, or keeps none."""
+    step_seconds: float | None = None
+    """Of the recipe's step, experience and update together; None: the stage samples."""
 
     @property
     def oversubscription(self) -> float | None:
@@ -84,6 +81,7 @@ class PredictedStep:
     parts: tuple[StageTime, ...]  # empty if a stage does not fit
     verdict: str  # what does not fit
     dispatch: CostLine | None
+    idle: tuple[str, ...]  # in words, which GPUs have nothing to do, and why
 
     @property
     def seconds(self) -> Estimate | None:
@@ -107,6 +105,7 @@ class PredictedStep:
             "tokens": self.tokens,
             "fits": bool(self.parts),
             "verdict": self.verdict,
+            "idle": [*self.idle],
             "seconds": _object(self.seconds),
             "stages": {
                 part.stage: {
@@ -136,74 +135,40 @@ MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 """Columns that are dispatched; the learner makes the others."""
 
 
-def step(asked: Question, context: int, cells: Iterable[PlanCell], sampling: int) -> PredictedStep:
-    """A step whose longest episode has `context` tokens. Every stage uses its fastest layout for the recipe's number of
-    episodes."""
-    here = [cell for cell in cells if cell.context == context and cell.feasible]
-    episodes, shared = asked.config.rollout.episodes, asked.config.placement.kind != "disaggregated"
-    lengths = row_lengths(context, episodes)
-    sampled = [
-        _rollout(asked, context, tp, lengths, sampling)
-        for tp in dict.fromkeys(cell.tp for cell in here if cell.stage == "rollout")
-    ]
-    own = asked.config.learner
-    updated = [_learned(cell, lengths, own.minibatches, own.epochs) for cell in here if cell.stage == "update"]
-    tokens = int(lengths.sum())
-    missing = [name for name, found in (("rollout", sampled), ("update", updated)) if not found]
+def step(asked: Question, context: int, sampling: int, learning: int) -> PredictedStep:
+    """A step whose longest episode has `context` tokens, every stage in the layout that takes it the least time."""
+    costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
+    shared, gpus = costs.config.placement.kind != "disaggregated", costs.cluster.gpus
+    episodes, tokens = load.sequences, int(load.sequences * load.mean_tokens)
+    possible = costs.rollout_choices(sampling)
+    rollouts = [choice for choice in possible if choice.layout.tp in asked.tps] or possible
+    first, last = costs.best(rollouts, load), costs.best_update(learner_layouts(asked, learning), load)
+    obstacles = {
+        first.stage: costs.obstacle(first, load),
+        last.stage: costs.obstacle(last, costs.largest(load)),
+    }
+    missing = [stage for stage, why in obstacles.items() if why]
     if missing:
-        verdict = f"{' and '.join(missing)}: no layout fits"
-        return PredictedStep(context, episodes, tokens, asked.cluster.gpus, (), verdict, None)
-    first, last = (min(found, key=lambda part: part.seconds.value) for found in (sampled, updated))
-    assert first.layout and last.layout, "both have one"
-    learned = Layout(last.layout.dp, last.layout.tp)
-    planned = DispatchJob(asked.cluster, asked.shape, context, episodes, first.layout, learned, shared, True)
-    moved = entry(planned, named(MOVED), (*RATES, asked.wish.network_gbps))
-    algorithm = asked.config.algorithm  # passes: of the reference, of values, of the learner for the correction
-    passes = (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
-    forwards = [
-        _learned(cell, lengths, 1, passes) for cell in here if cell.stage == "experience" and cell.tp == learned.tp
-    ]
+        return PredictedStep(context, episodes, tokens, gpus, (), f"{' and '.join(missing)}: no layout fits", None, ())
+    planned = DispatchJob(costs.cluster, costs.shape, context, episodes, first.layout, last.layout, shared, True)
+    moved = entry(planned, named(MOVED), (*RATES, costs.network_gbps))
     parts = (
-        first,
+        StageTime("rollout", costs.estimate(first, load), first.layout),
         StageTime("dispatch", _exactly(moved.times[-1].direct_s), None),
-        *forwards,
-        last,
-        StageTime("weights", _exactly(_weights_seconds(asked, first.layout, learned, shared)), None),
+        StageTime("experience", costs.estimate(replace(last, stage="experience"), load), last.layout),
+        StageTime("update", costs.estimate(last, load), last.layout),
+        StageTime("weights", _exactly(_weights_seconds(costs, first.layout, last.layout, shared)), None),
     )
-    return PredictedStep(context, episodes, tokens, asked.cluster.gpus, parts, "", moved)
+    idle = tuple(filter(None, (costs.idle(first, sampling), costs.idle(last, learning))))
+    return PredictedStep(context, episodes, tokens, gpus, parts, "", moved, idle)
 
 
-def _rollout(asked: Question, context: int, tp: int, lengths: Numbers, gpus: int) -> StageTime:
-    """As many copies as prompts and GPUs allow share the episodes; the one with the longest episode ends last."""
-    copies = max(1, min(gpus // tp, asked.config.rollout.prompts))
-    own = np.sort(lengths)[::-1][::copies]
-    prompt, reply = asked.split(context)
-    written, mean = reply / context, float(own.mean())
-    work = Workload(mean * prompt / context, mean * written, len(own), float(own.max()) * written)
-    fast = rollout(asked.engine(tp), work).tokens_per_gpu_s
-    assert fast is not None, "the longest one fits"
-    return _timed("rollout", float(own.sum()) * written, fast, Layout(copies, tp))
-
-
-def _learned(cell: PlanCell, lengths: Numbers, batches: int, times: int) -> StageTime:
-    """Each rank processes its share of a batch's tokens, but at least the longest row."""
-    assert cell.throughput is not None, "it fits"
-    own = batches * times * max(float(lengths.sum()) / batches / cell.dp, float(lengths.max()))
-    return _timed(cell.stage, own, cell.throughput, Layout(cell.dp, cell.tp))
-
-
-def _timed(stage: str, tokens: float, fast: Estimate, layout: Layout) -> StageTime:
-    """Time of `tokens` on one copy; `fast` is per GPU and second."""
-    took, least, most = (tokens / (speed * layout.tp) for speed in (fast.value, fast.high, fast.low))
-    return StageTime(stage, Estimate(took, least, most), layout)
-
-
-def _weights_seconds(asked: Question, sampler: Layout, learner: Layout, shared: bool) -> float:
+def _weights_seconds(costs: CostModel, sampler: Layout, learner: Layout, shared: bool) -> float:
     """Time of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
-    size = weight_bytes(asked.shape, asked.precision)
-    given, taken = (ceil(layout.size / asked.cluster.gpus_per_host) for layout in (learner, sampler))
+    size = weight_bytes(costs.shape, costs.engine(1).precision)
+    given, taken = (ceil(layout.size / costs.cluster.gpus_per_host) for layout in (learner, sampler))
     crossing = size * (given - 1) / given if shared else size * max(1.0, taken / given)
-    return crossing / asked.network_bandwidth + size / sampler.tp / asked.device.link_bandwidth
+    return crossing / costs.network_bandwidth + size / sampler.tp / costs.device.link_bandwidth
 
 
 def _exactly(seconds: float) -> Estimate:
@@ -222,11 +187,11 @@ def rollout_cells(asked: Question, gpus: int) -> list[PlanCell]:
 
 
 def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout) -> PlanCell:
-    engine = asked.engine(layout.tp)
-    prompt, reply = asked.split(context)
+    engine = asked.costs.engine(layout.tp)
+    prompt, reply = asked.costs.split(context)
     found = rollout(engine, Workload(prompt, reply, responses))
-    held = engine.weight_bytes + engine.reserve_bytes(fitted().values)
-    room = max(0, held + engine.room_bytes(fitted().values))
+    held = engine.weight_bytes + engine.reserve_bytes(fitted(engine).values)
+    room = max(0, held + engine.room_bytes(fitted(engine).values))
     return PlanCell(
         stage="rollout",
         context=context,
@@ -245,7 +210,7 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
 
 def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
     """Why a load fits, and its cost in waves and memory."""
-    held = engine.weight_bytes + engine.reserve_bytes(fitted().values)
+    held = engine.weight_bytes + engine.reserve_bytes(fitted(engine).values)
     if not found.kv_tokens_capacity:
         alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
         return f"out of memory: {alone}, the engine may take {room / GIB:.1f}"
@@ -266,102 +231,40 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room:
     )
 
 
-# Learner passes are timed as an engine's steps over prompts alone, overlapped with fetching of FSDP's weights.
-
-BACKWARD = 2.0
-"""Duration of a backward pass in forward passes: gradients of inputs and of weights."""
-FLOAT_BYTES = 2  # of bfloat16, in which a learner on GPUs computes
-GRADIENT_BYTES = 4
-SPEED = 0.7
-"""Learner's arithmetic speed relative to an engine's prompt processing: an assumption, not fitted."""
-SPREAD = 0.35
-"""Half of the 80 % interval, as a logarithm: the coefficients were fitted to serving engines, not to learners."""
-
-
-MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
-
-
 def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
     """Cells of both learner stages at every context, for every split that the heads allow; `gpus` learn."""
-    host = asked.cluster.gpus_per_host
-    possible = [tp for tp in splits(asked.shape, min(host, gpus)) if host % tp == 0]
-    tps = [tp for tp in asked.tps if tp in possible] or possible
+    layouts = learner_layouts(asked, gpus)
     stages: tuple[Stage, ...] = ("experience", "update")
     return [
-        _training_cell(asked, stage, context, Layout(gpus // tp, tp))
-        for stage in stages
-        for context in asked.contexts
-        for tp in tps
+        _training_cell(asked, stage, context, own) for stage in stages for context in asked.contexts for own in layouts
     ]
 
 
+def learner_layouts(asked: Question, gpus: int) -> list[Layout]:
+    possible = asked.costs.learner_layouts(gpus)
+    return [layout for layout in possible if layout.tp in asked.tps] or possible
+
+
 def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
-    """The fastest way that fits, offloading only if nothing else does; if none fits, the one with the least memory."""
-    needs = learner_bytes if stage == "update" else forward_bytes
-    memory = asked.device.memory_bytes  # the driver and libraries take some, too
-    needed = {way: needs(asked.shape, way).peak + CONTEXT_BYTES for way in _ways(asked, stage, context, layout)}
-    fitting = [way for way, size in needed.items() if fits(size, memory)]
-    resting = [way for way in fitting if not way.offload] or fitting
-    speeds = {way: learner_speed(asked, stage, way, context) for way in resting}
-    way = max(speeds, key=lambda way: speeds[way].value) if speeds else min(needed, key=needed.__getitem__)
+    """The fastest way that fits, for both stages the same."""
+    costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
+    way = costs.best_update([layout], load)
+    own = replace(way, stage=stage)
+    need = costs.need(own, costs.largest(load))
+    words = verdict(need.needed_bytes, costs.memory_bytes) if need.needed_bytes else need.why_not
+    speed = load.sequences * load.mean_tokens / costs.batch_seconds(own, load) / layout.size
     return PlanCell(
         stage=stage,
         context=context,
         dp=layout.dp,
         tp=layout.tp,
-        micro_batch_tokens=way.tokens,
+        micro_batch_tokens=way.micro_batch_tokens,
         recompute=way.recompute,
         offload=way.offload,
-        feasible=way in speeds,
-        verdict=f"{'' if way in speeds else 'out of memory: '}{verdict(needed[way], memory)}",
-        memory_bytes=needed[way],
-        room_bytes=usable(memory),
-        throughput=speeds.get(way),
+        feasible=not need.why_not,
+        verdict=f"out of memory: {words}" if need.why_not and need.needed_bytes else words,
+        memory_bytes=need.needed_bytes,
+        room_bytes=need.room_bytes,
+        throughput=None if need.why_not else guessed(speed),
+        step_seconds=costs.seconds(way, load),
     )
-
-
-def _ways(asked: Question, stage: Stage, context: int, layout: Layout) -> Iterator[Training]:
-    """The recipe's settings are fixed. A micro-batch holds at least the longest row, at most a rank's share."""
-    learner = asked.config.learner
-    named = learner.model_fields_set
-    least = most = max(context, learner.micro_batch_tokens)
-    if "micro_batch_tokens" not in named:  # all rows between two optimizer steps, as if as long as the longest
-        share = asked.config.rollout.episodes // learner.minibatches * context // layout.dp
-        most = max(least, min(MOST_TOKENS, share))
-    tokens = [least << by for by in range(most.bit_length()) if least << by <= most]
-    recompute = [learner.recompute] if "recompute" in named or stage == "experience" else [False, True]
-    offload = [learner.offload] if "offload" in named else [False, True]
-    for away, again, count in product(offload, recompute, tokens):
-        more = {"tokens": count, "float_bytes": FLOAT_BYTES, "recompute": again, "offload": away}
-        yield Training.of(asked.config, layout.dp, layout.tp, **more)
-
-
-def learner_speed(asked: Question, stage: Stage, way: Training, context: int) -> Estimate:
-    """Tokens per GPU and second of forward passes alone, or of an update's, forward and backward."""
-    passes, copies = 1.0, 1.0  # of the model's weights, fetched
-    if stage == "update":
-        passes += BACKWARD + way.recompute
-        copies = 2 + GRADIENT_BYTES / FLOAT_BYTES
-    value = way.tokens / max(passes * _forward_seconds(asked, way, context), _fetching_seconds(asked, way, copies))
-    value /= way.tp
-    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD))
-
-
-def _forward_seconds(asked: Question, way: Training, context: int) -> float:
-    """Time of a micro-batch: an engine's prompt processing, and the output layer for every token."""
-    own = fitted().values
-    batch = StepLoad(sequences=0, context=0, prompt_tokens=way.tokens, prompt_context=context / 2)
-    step = step_seconds(Engine(asked.shape, asked.device, way.tp), batch, own).total
-    head = 2 * parts(asked.shape).head * way.tokens / way.tp / (asked.device.bf16_flops * own["compute_16"])
-    return (step + head) / SPEED
-
-
-def _fetching_seconds(asked: Question, way: Training, copies: float) -> float:
-    """Time to fetch remote shards, once per pass: into a host over its link, then to each of its GPUs."""
-    if way.dp == 1:
-        return 0.0
-    hosts = ceil(way.dp * way.tp / asked.cluster.gpus_per_host)
-    size = copies * asked.shape.parameters * FLOAT_BYTES
-    link = asked.device.link_bandwidth * fitted().values["link"]
-    inside = size / way.tp * (way.dp - 1) / way.dp / link
-    return max(inside, size * (hosts - 1) / hosts / asked.network_bandwidth)

@@ -170,9 +170,10 @@ def _allowed(found: ClusterSpec, asked: ClusterSpec) -> ClusterSpec:
             f"{found.holds}; name what there is, or another cluster with --address; --dry-run alone plans for GPUs "
             "that are elsewhere"
         )
-    if found.device and asked.device and found.device != asked.device:
+    if found.device and asked.device and found.device.kind != asked.device.kind:
         raise EarlError(
             f"placement.gpus asks for {asked.device.kind}, the GPUs of {found.where} are {found.device.kind}; "
             f"set it to {asked.hosts}x{asked.gpus_per_host}x{found.device.kind}"
         )
-    return replace(found, hosts=asked.hosts, gpus=asked.gpus, gpus_per_host=asked.gpus_per_host, device=asked.device)
+    device = found.device or asked.device
+    return replace(found, hosts=asked.hosts, gpus=asked.gpus, gpus_per_host=asked.gpus_per_host, device=device)

@@ -1,77 +1,59 @@
-"""Arranges learner and samplers on devices, and checks that they fit: device counts, splits of heads, memory."""
+"""Arranges learner and samplers on devices as `earl plan` does, and checks that they can be built and fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from earl.config import Config
+from earl.dispatch.predicted_cost import load_at
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
-from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, SamplerBytes, Training, learner_bytes, sampler_bytes
-from earl.parallel.hardware import GIB, Device
-from earl.parallel.layout import check_split, fits, shares, smallest, splits
-from earl.parallel.memory import ModelShape, kv_bytes
+from earl.parallel.cost_model import OWN, CostModel
+from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
+from earl.parallel.hardware import GIB
+from earl.parallel.layout import Layout, check_split, shares, splits
+from earl.parallel.memory import Load, ModelShape, kv_bytes
+from earl.parallel.throughput.step import VLLM
+from earl.placement.costs import now
 from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
 from earl.preflight.cluster import Site, memory_bytes, size
 
-# The arrangement: the recipe's settings, and on GPUs a simple choice of what is left open: the smallest split of one
-# copy that fits, for learner and sampler each, then as many copies as there are GPUs.
-
-UNKNOWN_BYTES = 1 << 62
-"""Memory of a GPU of an unlisted kind: nothing is refused."""
 PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
 
 
+def costs_at(config: Config, shape: ModelShape, site: Site) -> CostModel:
+    cluster = site.cluster if site.gpus else replace(site.cluster, gpus=0, device=None)
+    return CostModel(config, shape, cluster, VLLM if site.engine == "vllm" else OWN)
+
+
+def longest_load(config: Config, shape: ModelShape) -> Load:
+    """A step with the longest context that a recipe allows. A limit that grows may reach a micro-batch."""
+    grown = min(shape.max_positions, config.learner.micro_batch_tokens) if config.context.automatic else 0
+    return load_at(config.rollout.episodes, config.context.ceiling or max(grown, config.context.first_limit))
+
+
 def decided(config: Config, shape: ModelShape, site: Site) -> Config:
-    """The recipe with everything that it leaves open decided, so that a run continues unchanged elsewhere."""
+    """The recipe with everything that it leaves open decided, so that a run continues unchanged elsewhere. On GPUs the
+    layouts are those of `earl plan` for the recipe's longest context."""
     dtype = "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
     config = config.changed(placement={"kind": site.kind}, sampler={"engine": site.engine}, learner={"dtype": dtype})
     if not site.gpus:
         return config
-    place, shared, host = config.placement, site.kind == "colocated", site.cluster.gpus_per_host
-    given, cp = place.model_fields_set, place.cp
-    device_bytes = site.cluster.device.memory_bytes if site.cluster.device else UNKNOWN_BYTES
-    tp, sampler_tp, dp, samplers = place.tp, config.sampler.tp, place.dp, place.samplers
-    if "tp" not in config.sampler.model_fields_set and site.engine == "vllm":
-        room = sampler_room(config, device_bytes)
-        sampler_tp = smallest(
-            [size for size in splits(shape, host, replicated=True) if host % size == 0],
-            lambda size: of_sampler(config, shape, size, 1).least <= room,
-        )
+    place, shared, gpus = config.placement, site.kind == "colocated", site.cluster.gpus
+    costs, load, given = costs_at(config, shape, site), longest_load(config, shape), place.model_fields_set
     learning, sampling = shares(site.cluster, shared)
+    if not shared and {"dp", "tp"} <= given and "samplers" not in given:
+        sampling = max(1, gpus - place.ranks)
+    first = costs.best(costs.rollout_choices(sampling), load)
     if not shared and "samplers" in given:
-        learning = max(1, site.cluster.gpus - samplers * sampler_tp)
-    elif not shared and "dp" in given:
-        sampling = site.cluster.gpus - place.ranks
-    if "tp" not in given:
-        tp = smallest(
-            [size for size in splits(shape, host) if host % size == 0],
-            lambda size: fits(of_learner(config, shape, site, learning // (size * cp) or 1, size).peak, device_bytes),
-        )
-    if "dp" not in given:
-        dp = max(1, learning // (tp * cp))
-    if "samplers" not in given:
-        samplers = max(1, min(sampling // sampler_tp, config.rollout.prompts))
-    return config.changed(placement={"dp": dp, "tp": tp, "samplers": samplers}, sampler={"tp": sampler_tp})
-
-
-def of_learner(config: Config, shape: ModelShape, site: Site, dp: int, tp: int) -> LearnerBytes:
-    where = {"cp": config.placement.cp, "whole": site.kind == "embedded", "on_host": not site.gpus}
-    return learner_bytes(shape, Training.of(config, dp, tp, **where))
-
-
-def of_sampler(config: Config, shape: ModelShape, tp: int, samplers: int) -> SamplerBytes:
-    """Memory of one device of a sampler, which holds its copy's share of a step's episodes."""
-    longest = config.context.ceiling or config.context.first_limit
-    return sampler_bytes(shape, tp, _sampled_bytes(config), longest, -(-config.rollout.episodes // samplers))
-
-
-def _sampled_bytes(config: Config) -> int:
-    return FLOAT_BYTES[config.learner.dtype if config.sampler.engine == "vllm" else "float32"]
-
-
-def sampler_room(config: Config, device_bytes: int) -> int:
-    """Memory of a GPU that a sampler may use."""
-    return int(device_bytes * config.sampler.memory_share) if config.sampler.engine == "vllm" else device_bytes
+        learning = max(1, gpus - first.layout.size)
+    last = costs.best_update(costs.learner_layouts(learning), load)
+    learner = {name: getattr(last, name) for name in ("micro_batch_tokens", "recompute", "offload")}
+    return config.changed(
+        placement={"dp": last.layout.dp, "tp": last.layout.tp, "samplers": first.layout.dp},
+        sampler={"tp": first.layout.tp},
+        learner=learner,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,57 +68,80 @@ class Placed:
     rollout: Mapping[str, int]  # bytes of one sampler device during rollout
     device_bytes: int | None  # memory of a GPU; None: unknown, or no GPUs
     on_paper: bool
+    idle: tuple[str, ...] = ()
+    """In words, which GPUs have nothing to do in a stage, and why."""
 
 
 def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
-    """Where a decided recipe runs. Raises EarlError when learner and samplers cannot fit."""
-    place, device = config.placement, site.cluster.device if site.gpus else None
-    vllm, embedded = site.engine == "vllm", site.kind == "embedded"
+    """Where a decided recipe runs. Raises EarlError when learner and samplers cannot be built, or do not fit."""
+    place, embedded = config.placement, site.kind == "embedded"
+    costs, load = costs_at(config, shape, site), longest_load(config, shape)
     check_split(shape, "placement.tp", place.tp, replicated=False)
-    check_split(shape, "sampler.tp", config.sampler.tp, replicated=vllm)
-    learner = of_learner(config, shape, site, place.dp, place.tp)
-    players = config.run.processes if embedded else place.samplers
-    sampler = of_sampler(config, shape, config.sampler.tp, players)
+    check_split(shape, "sampler.tp", config.sampler.tp, replicated=site.engine == "vllm")
+    learner = _learner_bytes(costs, load)
     if not embedded:
         if place.environments and place.max_staleness:
             raise EarlError(
                 f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
                 "episodes that run ahead of the learner live with their samplers; leave one of the two out"
             )
-        if not vllm:
+        if site.engine != "vllm":
             check_alone(config, config.sampler.tp)
         _check_devices(config, site)
-        if device:
-            _check_gpu(config, shape, site, device, learner, sampler)
-        elif not site.gpus:
-            _check_hosts(config, site, learner, sampler)
+        if site.gpus:
+            _check_gpu(costs, load)
+        else:
+            _check_hosts(costs, site, load, learner)
+    device = site.cluster.device if site.gpus else None
+    rollout, gpus = _sampler_bytes(costs, load, config.run.processes if embedded else place.samplers), site.cluster.gpus
     return Placed(
         where=site.cluster.where,
-        gpus=site.cluster.gpus if site.gpus else 0,
+        gpus=gpus if site.gpus else 0,
         gpu=device.kind if device else None,
         fragments=() if embedded else spec_of(config).fragments,
         update={**learner.parts, "peak": learner.peak},
-        rollout={"weights": sampler.weights, "contexts": sampler.context * sampler.contexts, "peak": sampler.wanted},
+        rollout={**rollout, "peak": sum(rollout.values())},
         device_bytes=device.memory_bytes if device else None,
         on_paper=site.on_paper,
+        idle=_idle(costs) if site.gpus else (),
     )
 
 
-def context_room(config: Config, shape: ModelShape, placed: Placed) -> int:
+def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
+    config, own = costs.config, now(costs.config, "update")
+    if config.placement.kind != "embedded":
+        return costs.learner_peak(own, costs.largest(load))
+    return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True))
+
+
+def _sampler_bytes(costs: CostModel, load: Load, copies: int) -> dict[str, int]:
+    """Bytes of one device of a sampler: weights, and contexts of its copy's share of a step's episodes, those at once
+    that an engine has room for."""
+    engine = costs.engine(costs.config.sampler.tp)
+    contexts = min(-(-load.sequences // copies), max(1, engine.kv_tokens(costs.values) // load.longest_tokens))
+    return {"weights": engine.weight_bytes, "contexts": int(contexts * load.longest_tokens * engine.token_bytes)}
+
+
+def _idle(costs: CostModel) -> tuple[str, ...]:
+    """In words, which GPUs have nothing to do, and why."""
+    gpus, sampling, learning = costs.cluster.gpus, now(costs.config, "rollout"), now(costs.config, "update")
+    if costs.config.placement.kind == "colocated":
+        return tuple(filter(None, (costs.idle(learning, gpus), costs.idle(sampling, gpus))))
+    left = gpus - sampling.layout.size - learning.layout.size
+    return (f"{left} of {gpus} GPUs idle always: neither learner nor samplers divide them",) if left > 0 else ()
+
+
+def context_room(config: Config, shape: ModelShape, site: Site) -> int:
     """Tokens of the longest context that memory allows.
 
     On GPUs a copy of vLLM must hold one, earl's own sampler all of its share. On CPUs the keys and values of a step's
     episodes may take half of the machine's memory, or a single context all of `sampler.kv_cache_gib`.
     """
-    vllm, tp = config.sampler.engine == "vllm", config.sampler.tp
-    if placed.device_bytes is None and not vllm and config.sampler.cache_bytes is not None:
-        return config.sampler.cache_bytes // kv_bytes(shape, tp)
-    if placed.device_bytes is None:
+    costs, tp = costs_at(config, shape, site), config.sampler.tp
+    if not site.gpus and (site.engine == "vllm" or config.sampler.cache_bytes is None):
         return memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
-    held = 1 if vllm else -(-config.rollout.episodes // config.placement.samplers)
-    of_kind = replace(shape, float_bytes=_sampled_bytes(config))
-    room = sampler_room(config, placed.device_bytes) - placed.rollout["weights"]
-    return max(0, room) // (held * kv_bytes(of_kind, tp))
+    held = 1 if costs.paged else -(-config.rollout.episodes // config.placement.samplers)
+    return costs.engine(tp).kv_tokens(costs.values) // held
 
 
 def _check_devices(config: Config, site: Site) -> None:
@@ -176,36 +181,37 @@ def _asked(config: Config) -> str:
     )
 
 
-def _check_gpu(
-    config: Config, shape: ModelShape, site: Site, device: Device, learner: LearnerBytes, sampler: SamplerBytes
-) -> None:
+def _check_gpu(costs: CostModel, load: Load) -> None:
     """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
-    place = config.placement
-    if not fits(learner.peak, device.memory_bytes):
+    config, kind = costs.config, costs.device.kind
+    place, most = config.placement, costs.largest(load)
+    need = costs.need(now(config, "update"), most)
+    if need.why_not:
         raise EarlError(
-            f"the learner needs {size(learner.peak)} on each GPU under dp {place.dp} x tp {place.tp} "
+            f"the learner needs {size(need.needed_bytes)} on each GPU under dp {place.dp} x tp {place.tp} "
             f"{f'x cp {place.cp} ' if place.cp > 1 else ''}"
-            f"({_parts(learner)}), one {device.kind} has {size(device.memory_bytes)}; "
-            f"{' or '.join(_cures(config, shape, site, device.memory_bytes))}"
+            f"({_parts(_learner_bytes(costs, load))}), one {kind} has {size(costs.memory_bytes)}; "
+            f"{' or '.join(_cures(costs, most))}"
         )
-    room = sampler_room(config, device.memory_bytes)  # `sampler.memory_share` leaves a margin
-    needs = sampler.least if site.engine == "vllm" else sampler.wanted
-    if needs > room:
+    need = costs.need(now(config, "rollout"), load)
+    if need.why_not:
+        sampler = _sampler_bytes(costs, replace(load, sequences=1), 1)
         raise EarlError(
-            f"the sampler needs {size(needs)} on each GPU under sampler.tp {config.sampler.tp} (weights "
-            f"{size(sampler.weights)}, one context {size(sampler.context)}), and may take {size(room)} of one "
-            f"{device.kind}; try a larger sampler.tp, a larger sampler.memory_share or a lower context.limit"
+            f"the sampler needs {size(need.needed_bytes)} on each GPU under sampler.tp {config.sampler.tp} (weights "
+            f"{size(sampler['weights'])}, one context {size(sampler['contexts'])}), and may take "
+            f"{size(need.room_bytes)} of one {kind}; try a larger sampler.tp, a larger sampler.memory_share or a lower "
+            "context.limit"
         )
 
 
-def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str]:
+def _cures(costs: CostModel, load: Load) -> list[str]:
     """Each change that would make the learner fit by itself; general advice when none does."""
+    own, place = now(costs.config, "update"), costs.config.placement
 
-    def suffices(dp: int, tp: int, **learner: object) -> bool:
-        return fits(of_learner(config.changed(learner=learner), shape, site, dp, tp).peak, room)
+    def suffices(dp: int, tp: int, **other: Any) -> bool:
+        return not costs.obstacle(replace(own, layout=Layout(dp, tp, place.cp), **other), load)
 
-    place, host = config.placement, site.cluster.gpus_per_host
-    tokens = config.learner.micro_batch_tokens
+    tokens = own.micro_batch_tokens or 0
     halved = [("micro_batch_tokens", tokens >> by) for by in (1, 2)]
     cures = [
         f"set learner.{key} to {str(value).lower()}"
@@ -214,21 +220,22 @@ def _cures(config: Config, shape: ModelShape, site: Site, room: int) -> list[str
     ]
     cures += [
         f"set placement.tp to {tp}"
-        for tp in splits(shape, host)
-        if suffices(place.ranks // (tp * place.cp), tp) and tp > place.tp
+        for tp in splits(costs.shape, costs.host_devices)
+        if tp > place.tp and suffices(place.ranks // (tp * place.cp) or 1, tp)
     ][:1]
     more = next((place.dp << by for by in range(1, 13) if suffices(place.dp << by, place.tp)), None)
     cures += [f"take {more * place.tp * place.cp} GPUs for it, placement.dp = {more}"] if more else []
     return cures or ["choose a smaller model, or more GPUs with learner.recompute and learner.offload"]
 
 
-def _check_hosts(config: Config, site: Site, learner: LearnerBytes, sampler: SamplerBytes) -> None:
+def _check_hosts(costs: CostModel, site: Site, load: Load, learner: LearnerBytes) -> None:
     if site.cluster.memory_bytes is None:
         return
-    wanted, given = sampler.context * sampler.contexts, config.sampler.cache_bytes
-    cache = (given or GIB) if site.engine == "vllm" else min(wanted, given or wanted)
+    config = costs.config
+    sampler = _sampler_bytes(costs, load, config.placement.samplers)
+    cache = (config.sampler.cache_bytes or GIB) if site.engine == "vllm" else sampler["contexts"]
     ranks, sampling = config.placement.ranks, config.placement.samplers * config.sampler.tp
-    need = ranks * (learner.peak + PROCESS_BYTES) + sampling * (sampler.weights + cache + PROCESS_BYTES)
+    need = ranks * (learner.peak + PROCESS_BYTES) + sampling * (sampler["weights"] + cache + PROCESS_BYTES)
     need += config.placement.environments * PROCESS_BYTES
     have = site.cluster.memory_bytes * site.cluster.hosts
     if need > have:

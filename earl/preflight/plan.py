@@ -83,12 +83,12 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
         for one in config.each_env():
             check_world(one)
         site = survey(config, dry)
-        check_batches(config, site.kind == "embedded")
         with setting("track"):
             trackers.check(config.track.to, config.track.prometheus_port)
         check_options(config, site)
         shape = model.shape(config.model)
         config = decided(config, shape, site)
+        check_batches(config, site.kind == "embedded")
         placed = check_placement(config, shape, site)
         if site.kind == "embedded":
             check_memory(config, shape)
@@ -96,7 +96,7 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
         if not site.on_paper:
             check_disk(root, size)
         if config.context.automatic:
-            config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, placed))})
+            config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, site))})
         speaker = _speaker(config, site, dry)
         found = [check_speech(one, speaker, shape) for one in config.each_env()]
         first = max((tokens for tokens in found if tokens is not None), default=None)

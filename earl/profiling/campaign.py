@@ -25,7 +25,7 @@ from earl.parallel.layout import Choice, Stage
 from earl.parallel.profile import SURPRISING, Expected, Point, Skipped, Timing, place_of, spread_of
 from earl.parallel.selector.selector import Costs
 from earl.placement.backend import Backend, on_cluster
-from earl.placement.costs import PlacedCosts, candidates
+from earl.placement.costs import candidates, costs_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline, StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
@@ -81,7 +81,7 @@ class Expectation:
         )
 
     def _counted(self, point: Point) -> float:
-        return self._costs.seconds(point.choice, point.tokens, point.sequences)
+        return self._costs.seconds(point.choice, point.load)
 
 
 def _distance(one: Point, other: Point) -> float:
@@ -167,7 +167,8 @@ class _Trials:
     def __init__(self, config: Config, grid: ProfileGrid, outcome: CampaignResult, opened: ExitStack) -> None:
         own = shape(config.model)
         self._config, self._grid, self._outcome, self._opened = config, grid, outcome, opened
-        self._costs, self._offered = PlacedCosts(config, own), candidates(config, own)
+        self._costs = costs_of(config, own)
+        self._offered = candidates(self._costs)
         self._laid = {stage: choices[0] for stage, choices in self._offered.items()}
         self._known = {} if grid.again else dict(outcome.profile.timings)
         self.expectation = Expectation(self._costs)  # updated with each measurement
@@ -176,9 +177,9 @@ class _Trials:
 
     def points(self) -> Iterator[Point]:
         """The unknown points, grouped by layout: first the recipe's layout, then by predicted time."""
-        tokens, load = self._grid.contexts[-1], self._grid.loads[-1]
+        longest = Point(self._offered["update"][0], self._grid.contexts[-1], self._grid.loads[-1]).load
         for choices in self._offered.values():
-            for choice in [choices[0], *sorted(choices[1:], key=lambda one: self._costs.seconds(one, tokens, load))]:
+            for choice in [choices[0], *sorted(choices[1:], key=lambda one: self._costs.seconds(one, longest))]:
                 points = (Point(choice, own, load) for load in self._grid.loads for own in self._grid.contexts)
                 yield from (point for point in points if point not in self._known)
 
@@ -277,6 +278,8 @@ def known_to(layouts: Layouts, placement: StepPipeline, journal: Journal) -> Non
     config = placement.config
     if config.selector.kind != "auto":
         return
+    for said in layouts.alone():
+        journal.event(0, "profile", said)
     profile = read(key_of(config, placement.shape))
     if not profile.timings:
         journal.event(0, "profile", "no layouts were measured here for such a run; `earl profile` would")

@@ -132,7 +132,7 @@ def _section(plan: Plan, price: float | None, number: int) -> dict[str, Any]:
     memory = [memory_figure(plan, stage, prefix) for stage in STAGES]
     return {
         "key": f"cluster-{number}",
-        "title": plan.asked.cluster.where.removeprefix("--gpus "),
+        "title": plan.asked.costs.cluster.where.removeprefix("--gpus "),
         "told": told,
         "grids": [*told.step, *told.grids],
         "figures": [*maps, speed_figure(plan, prefix), step_figure(plan, prefix), *memory],

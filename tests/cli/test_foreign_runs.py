@@ -69,8 +69,8 @@ Mutation = Callable[[Path], object]
 class Flat:
     """Every choice takes a second."""
 
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        del choice, tokens, sequences
+    def seconds(self, choice: Choice, load: Load) -> float:
+        del choice, load
         return 1.0
 
     def obstacle(self, choice: Choice, load: Load) -> str:
@@ -93,7 +93,7 @@ def sound(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with Store(folder / "run.db") as store:
         for step in (1, 2):
-            selector.saw(step, Load(64, 100.0, 200, 10_000))
+            selector.record_load(step, Load(64, 100.0, 200, 10_000))
             one = selector.decide("update", step)
             row = (step, one.stage, str(one.choice), None, one.reason, one.why, text_of(one))
             store.decision(RecordedDecision(*row))

@@ -10,6 +10,8 @@ import pytest
 pytestmark = pytest.mark.cold
 
 LINE = ("plan", "connect4", "--model", "Qwen2.5-72B", "--gpus", "16x8xH100")
+CONTEXTS = [80, 1024, 2048, 4096, 8192, 16_384, 32_768]
+"""That of the recipe, and powers of two."""
 NOWHERE = ("plan", "--model", "Qwen2.5-7B", "--gpus", "8xH100")
 
 
@@ -31,7 +33,7 @@ def test_nothing_heavy_is_loaded(planned: dict) -> None:
 
 
 def test_every_cell_of_every_stage(planned: dict) -> None:
-    contexts, loads, tps = (1024, 2048, 4096, 8192, 16_384, 32_768), (8, 16, 32, 64, 128), (1, 2, 4, 8)
+    contexts, loads, tps = CONTEXTS, (8, 16, 32, 64, 128), (1, 2, 4, 8)
     assert set(rollout(planned)) == {(tp, load, context) for tp in tps for load in loads for context in contexts}
     for stage in ("experience", "update"):
         found = [(c["tp"], c["context"], c["responses"]) for c in planned["cells"] if c["stage"] == stage]
@@ -81,7 +83,7 @@ def test_a_step_and_its_cost(planned: dict, earl) -> None:
         hours = cost["gpu_hours_per_1000_episodes"]["value"]
         assert hours == pytest.approx(whole * 128 / 3600 * 1000 / 256, rel=1e-3)  # connect4 plays 256 episodes a step
         assert cost["cost_per_1000_episodes"] is None  # earl knows no prices
-    assert [step["context"] for step in planned["step"]] == [1024, 2048, 4096, 8192, 16_384, 32_768]
+    assert [step["context"] for step in planned["step"]] == CONTEXTS
     assert planned["dispatch"][0]["rows"] == 256
     paid = earl(*LINE, "--json", "--price", "2.5").json["cost"]
     for free, dear in zip(planned["cost"], paid, strict=True):
@@ -123,6 +125,47 @@ def test_the_share_of_memory_that_an_engine_takes(earl) -> None:
     assert rooms[0] < rooms[1] == rooms[2]
 
 
+def test_a_step_has_the_layouts_that_are_chosen(planned: dict) -> None:
+    updates = {one["context"]: (one["dp"], one["tp"]) for one in planned["choices"] if one["stage"] == "update"}
+    for step in planned["step"]:
+        for stage in ("experience", "update"):
+            assert (step["stages"][stage]["dp"], step["stages"][stage]["tp"]) == updates[step["context"]]
+        idle = 128 - step["stages"]["rollout"]["dp"] * step["stages"]["rollout"]["tp"]
+        assert bool(step["idle"]) == (idle > 0)
+
+
+def test_rows_of_ones_own_recalibrate_the_rollout(earl, tmp_path: Path) -> None:
+    """TP 8 measured at half of what the tables tell, at three loads: every speed falls, and is surer than before."""
+    line = (*LINE, "--contexts", "2048", "--tp", "4,8", "--responses", "8,32,128", "--json")
+    before = earl(*line).json
+    told = rollout(before)
+    rows = [f"8,2048,{load},{told[8, load, 2048]['tokens_per_gpu_s'] * 8 / 2}" for load in (8, 32, 128)]
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(["tp,context,concurrency,tokens_per_second", *rows]))
+    after = earl(*line, "--measured", own).json
+    assert (before["uncalibrated"], before["recalibrated"]) == (["version"], None)
+    assert (after["uncalibrated"], after["recalibrated"][:31]) == ([], "recalibrated by 3 measured rows")
+    for key, cell in rollout(after).items():
+        ranges = [one["tokens_per_gpu_s_low"] / one["tokens_per_gpu_s_high"] for one in (told[key], cell)]
+        assert ranges[0] < ranges[1]
+        assert cell["tokens_per_gpu_s"] < 0.8 * told[key]["tokens_per_gpu_s"]
+    assert "rollout: recalibrated by 3 measured rows: predictions" in earl(*line[:-1], "--measured", own).out
+    refused = earl(*line, "--measured", own, "--gpus", "8xH100")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--measured is of one cluster, --gpus names 2; leave all but one out" in refused.err
+    own.write_text("tp,context\n8,2048\n")
+    assert "row 1 has no 'concurrency'; it has to have tp,context" in earl(*line, "--measured", own).err
+
+
+def test_layouts_as_flags_of_other_programs(earl) -> None:
+    said = earl(*LINE, "--contexts", "2048", "--tp", "8", "--emit", "vllm")
+    assert (said.code, said.err) == (0, "")
+    comment, flags = said.out.splitlines()
+    assert comment.startswith("# context 2048: rollout 16 x TP 8, update")
+    assert flags.startswith("--tensor-parallel-size 8 --pipeline-parallel-size 1 --max-model-len 2048 --max-num-seqs ")
+    assert "Invalid value for '--emit'" in earl(*LINE, "--emit", "sglang").err
+
+
 def test_words_for_people(earl) -> None:
     said = earl(*LINE, "--tp", "4,8", "--price", "2")
     assert (said.code, said.err) == (0, "")
@@ -132,7 +175,8 @@ def test_words_for_people(earl) -> None:
         "Qwen2.5-72B on 16 hosts of 8 H100 = 128 GPUs, in turns",
         "all is predicted",
         "What TP 8 gains over TP 4, (TGS(8) - TGS(4)) / TGS(4), by responses",
-        "rollout, 32 responses: TP 4 up to",
+        "rollout, a copy given 32 responses: TP 4 up to",
+        "the recipe's 256 episodes, 80 to 32,768 tokens: rollout 16x8, experience and update 32x4",
         "GPU-hours of 1,000 episodes",
         "cost",
         "Dispatch of a step's rows, at 200 Gbit/s between hosts",

@@ -57,8 +57,8 @@ def profiled(earl, recipe, *options):
 @pytest.mark.slow
 def test_what_was_measured_is_taken_up_and_known_to_a_run(earl, recipe, tmp_path):
     first = profiled(earl, recipe, "--contexts", "60")
-    # rollout 2 x tp1 and 1 x tp2; the learner dp2 tp1 and dp1 tp2, each with and without recompute
-    assert (first["measured_now"], first["skipped"]) == (6, [])  # each is tried once
+    # rollout 2 x tp1 and 1 x tp2; the learner dp2 tp1, dp1 tp2 and cp2, each with and without recompute
+    assert (first["measured_now"], first["skipped"]) == (8, [])  # each is tried once
     cells = {(cell["choice"]["stage"], cell["choice"]["layout"]["tp"]) for cell in first["cells"]}
     assert cells == {("rollout", 1), ("rollout", 2), ("update", 1), ("update", 2)}
     assert all(cell["origin"] == "measured" and cell["seconds"] > 0 for cell in first["cells"])
@@ -68,7 +68,7 @@ def test_what_was_measured_is_taken_up_and_known_to_a_run(earl, recipe, tmp_path
     before = {json.dumps(cell) for cell in first["cells"]}
     assert before <= {json.dumps(cell) for cell in second["cells"]}
     assert second["measured_now"] == len(second["cells"]) - len(first["cells"]) > 0
-    assert len(second["cells"]) + len(second["skipped"]) == 12
+    assert len(second["cells"]) + len(second["skipped"]) == 16
     assert all("more than 2.0 times" in one["why"] for one in second["skipped"])
 
     third = profiled(earl, recipe, "--contexts", "60,120")

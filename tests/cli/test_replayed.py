@@ -16,8 +16,8 @@ SMALL, LARGE = Choice("update", Layout(4)), Choice("update", Layout(2, 2))
 class Crossing:
     """The small one takes 1 s at 100 tokens and grows with them, the large one always 2 s."""
 
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        return tokens / 100 if choice == SMALL else 2.0
+    def seconds(self, choice: Choice, load: Load) -> float:
+        return load.mean_tokens / 100 if choice == SMALL else 2.0
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         return ""
@@ -29,7 +29,7 @@ def recorded(root: Path) -> None:
     with Store(create(root, "grown").database) as store:
         for step in range(1, 101):
             tokens = 100 + 3 * step
-            selector.saw(step, Load(64, float(tokens), 2 * tokens, 10_000))
+            selector.record_load(step, Load(64, float(tokens), 2 * tokens, 10_000))
             one = selector.decide("update", step)
             before = None if one.before is None else str(one.before)
             store.decision(

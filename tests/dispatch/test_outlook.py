@@ -24,19 +24,19 @@ def recipe(kind: str = "colocated", episodes: int = 256) -> Config:
     )
 
 
-def test_the_smallest_splits_that_fit_and_all_gpus_at_work() -> None:
-    # 145.4 GB of weights in 16 bits do not go into two H100: tp 4. 16 bytes x 72.7e9 / 128 = 8.5 GiB a rank, but inputs
-    # of 80 layers for 32,768 tokens are 40 GiB, a whole layer at work 17, gathered ones with what is sent 15: tp 2.
+def test_the_layouts_are_those_that_a_step_is_planned_with() -> None:
+    # 16 prompts are for 16 samplers: tp 8. 16 bytes x 72.7e9 / 128 = 8.5 GiB a rank, but inputs of 80 layers for 32,768
+    # tokens are 40 GiB, a whole layer at work 17, gathered ones with what is sent 15: tp 2.
     planned = job(recipe(), QWEN, of_gpus("16x8xH100"), 32_768, 256)
     assert (planned.prepared, planned.learned, planned.shared, planned.fits) == (
-        Layout(32, 4),
+        Layout(16, 8),
         Layout(64, 2),
         True,
         True,
     )
     apart = job(recipe("disaggregated"), QWEN, of_gpus("16x8xH100"), 32_768, 256)
-    assert (apart.prepared, apart.learned, apart.shared) == (Layout(16, 4), Layout(32, 2), False)
-    # 1.16 TB of weights, gradients and moments in 2 x 8 x 80 GB leave no room: the widest split is shown, and marked.
+    assert (apart.prepared, apart.learned, apart.shared) == (Layout(8, 8), Layout(32, 2), False)
+    # 1.16 TB of weights, gradients and moments in 2 x 8 x 80 GB leave no room: the nearest split is shown, and marked.
     small = job(recipe(), QWEN, of_gpus("2x8xH100"), 32_768, 32)
     assert (small.learned, small.fits) == (Layout(2, 8), False)
 

@@ -77,8 +77,8 @@ def _decided(run: Path) -> None:
     from earl.runs.store import RecordedDecision, Store
 
     class Crossing:
-        def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-            return tokens / 100 if choice == small else 2.0
+        def seconds(self, choice: Choice, load: Load) -> float:
+            return load.mean_tokens / 100 if choice == small else 2.0
 
         def obstacle(self, choice: Choice, load: Load) -> str:
             return ""
@@ -87,7 +87,7 @@ def _decided(run: Path) -> None:
     selector = Selector({"update": [small, Choice("update", Layout(2, 2))]}, Crossing(), {"update": 3.0})
     with Store(run / "run.db") as store:
         for step, tokens in enumerate((100, 250, 900), start=1):
-            selector.saw(step, Load(64, float(tokens), 2 * tokens, 10_000))
+            selector.record_load(step, Load(64, float(tokens), 2 * tokens, 10_000))
             one = selector.decide("update", step)
             before = None if one.before is None else str(one.before)
             store.decision(RecordedDecision(step, "update", str(one.choice), before, one.reason, one.why, text_of(one)))

@@ -1,5 +1,7 @@
 """Known models: what their shapes add up to is what their hub states, and transformers counts the same."""
 
+from dataclasses import replace
+
 import pytest
 
 from earl.parallel.memory import catalogue, known, nearest
@@ -63,7 +65,9 @@ def test_transformers_makes_the_same_shape(name: str) -> None:
     )
     with torch.device("meta"):
         made = AutoModelForCausalLM.from_config(config)
-    assert shape_of(made) == shape
+    found = shape_of(made)
+    assert bool(found.indivisible) == bool(shape.indivisible)  # the engine names the operation that it lacks
+    assert replace(found, indivisible="") == replace(shape, indivisible="")
 
 
 def test_names() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.parallel.footprint import Training, adapter_parameters, forward_bytes, learner_bytes, sampler_bytes
+from earl.parallel.footprint import Training, adapter_parameters, forward_bytes, learner_bytes
 from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, known
 
 QWEN = known("Qwen2.5-72B").shape
@@ -105,14 +105,6 @@ def test_a_host_joins_the_attention_of_rows_of_several_lengths() -> None:
 def test_16_bits_on_a_host_leave_kernels_behind() -> None:
     wide, narrow = (learner_bytes(SMALL, replace(SHARDS, on_host=True, float_bytes=size)) for size in (4, 2))
     assert narrow.residue - wide.residue == KERNEL_BYTES
-
-
-def test_a_sampler() -> None:
-    held = sampler_bytes(QWEN, 4, 2, 32_768, 10)
-    assert held.weights == 72_706_203_648 * 2 // 4
-    # 2 x 80 layers x 2 of 8 heads x 128 x 2 bytes = 80 KiB for each of 32,768 tokens.
-    assert held.context == 32_768 * 80 * 1024
-    assert (held.least, held.wanted) == (held.weights + held.context, held.weights + 10 * held.context)
 
 
 @given(

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from earl.parallel.footprint import Training
-from earl.planner.stages import learner_speed
 from tests.planner.asked import asked
 
 ALONE = Training(dp=1, tp=1, tokens=16_384, float_bytes=2, recompute=False, offload=False, lora_rank=0, reference=False)
@@ -13,7 +12,7 @@ ALONE = Training(dp=1, tp=1, tokens=16_384, float_bytes=2, recompute=False, offl
 
 def speed(stage: str, way: Training = ALONE, context: int = 4096) -> float:
     question = asked("2x8xH100", model="Qwen2.5-7B", network_gbps=8)  # 1 GB/s
-    return learner_speed(question, stage, way, context).value
+    return way.tokens / way.tp / question.costs.pass_seconds(way, context, stage)
 
 
 def test_a_backward_pass_is_two_forward_passes_and_recomputing_is_one_more() -> None:

@@ -1,5 +1,7 @@
 """What is asked: how a context divides, which ways of naming it exclude each other, what an engine is given."""
 
+from dataclasses import replace
+
 import pytest
 
 from earl.errors import EarlError
@@ -8,15 +10,15 @@ from tests.planner.asked import asked
 
 
 def test_a_context_is_written_unless_something_of_it_is_read() -> None:
-    assert asked().split(2048) == (0, 2048)
-    assert asked(prompt_tokens=512).split(2048) == (512, 1536)
-    assert asked(reply_tokens=128).split(2048) == (1920, 128)
+    assert asked().costs.split(2048) == (0, 2048)
+    assert asked(prompt_tokens=512).costs.split(2048) == (512, 1536)
+    assert asked(reply_tokens=128).costs.split(2048) == (1920, 128)
 
 
 def test_prompt_and_reply_together_are_the_context() -> None:
     found = asked(prompt_tokens=2048, reply_tokens=128)
     assert found.contexts == (2176,)
-    assert found.split(2176) == (2048, 128)
+    assert found.costs.split(2176) == (2048, 128)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +43,11 @@ def test_what_contradicts_itself(wish: dict, words: str) -> None:
 
 
 def test_vllm_takes_what_the_recipe_says_and_other_engines_what_they_do_by_themselves() -> None:
-    assert asked().engine(4).utilization == 0.85
-    assert asked(recipe={"sampler": {"memory_share": 0.9}}).engine(4).utilization == 0.9
-    question = asked()
-    other = type(question)(
-        **{name: getattr(question, name) for name in question.__slots__} | {"software": TENSORRT_LLM}
-    )
+    assert asked().costs.engine(4).utilization == 0.85
+    assert asked(recipe={"sampler": {"memory_share": 0.9}}).costs.engine(4).utilization == 0.9
+    other = replace(asked().costs, software=TENSORRT_LLM)
     assert other.engine(4).utilization is None
 
 
 def test_a_link_in_bytes() -> None:
-    assert asked(network_gbps=400.0).network_bandwidth == 50e9  # 400 / 8
+    assert asked(network_gbps=400.0).costs.network_bandwidth == 50e9  # 400 / 8

@@ -7,12 +7,12 @@ from tests.planner.asked import asked
 
 def cells(gpus: str = "16x8xH100", **wish: str) -> dict:
     question = asked(gpus, **wish)
-    return {(c.tp, c.responses, c.context): c for c in rollout_cells(question, question.cluster.gpus)}
+    return {(c.tp, c.responses, c.context): c for c in rollout_cells(question, question.costs.cluster.gpus)}
 
 
 def test_tokens_that_fit_waves_and_oversubscription() -> None:
     question = asked(contexts="8192", responses="8,128", tps="4")
-    room = question.engine(4).kv_tokens(fitted().values)
+    room = question.costs.engine(4).kv_tokens(fitted().values)
     found = cells(contexts="8192", responses="8,128", tps="4")
     few, many = found[4, 8, 8192], found[4, 128, 8192]
     assert few.kv_tokens_capacity == many.kv_tokens_capacity == room

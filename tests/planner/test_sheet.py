@@ -27,7 +27,7 @@ def test_every_row_is_as_wide_as_its_table_and_every_choice_is_marked() -> None:
         assert {len(row) for row in grid.rows} == {len(grid.names)}
     rollout = told.grids[0]
     marks = sum(value.endswith(" *") for row in rollout.rows for value in row)
-    assert marks == 6 * 5  # contexts x loads
+    assert marks == 7 * 5  # contexts, that of the recipe first, x loads
     for row in rollout.rows:
         assert float(row[2]) <= 79.6  # GiB of an H100
 

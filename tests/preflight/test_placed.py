@@ -9,6 +9,9 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape, known
+from earl.parallel.throughput.step import VLLM, Precision
+from earl.planner.plan import plan
+from earl.planner.question import Wish, question
 from earl.preflight.cluster import Site, survey
 from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.plan import RunPlan
@@ -20,6 +23,14 @@ TINY = ModelShape(5248, 1, 16, 2, 2, 8, 16, 106, 1024)
 LAPTOP = ClusterSpec("this machine", 1, 2, 8 * GIB)
 
 
+LONG_ROWS = {
+    "learner": {"micro_batch_tokens": 4096, "recompute": False},
+    "placement": {"tp": 1, "dp": 128},
+    "context": {"limit": 4096},
+}
+"""What all layers keep of 4,096 tokens is more than a GPU has."""
+
+
 def recipe(**tables: dict):
     game = {"env": {"name": "connect4"}, "rollout": {"episodes": 256, "group_size": 16}}
     return build({**game, **{section: {**game.get(section, {}), **table} for section, table in tables.items()}})
@@ -27,8 +38,8 @@ def recipe(**tables: dict):
 
 def place(config: Config, shape: ModelShape, site: Site) -> tuple[Config, Placed]:
     """The decided recipe, and where it runs."""
-    check_batches(config, site.kind == "embedded")
     config = decided(config, shape, site)
+    check_batches(config, site.kind == "embedded")
     return config, check_placement(config, shape, site)
 
 
@@ -43,22 +54,21 @@ def on(gpus: str, kind: str = "colocated", engine: str = "vllm") -> Site:
 def test_a_large_model_on_128_gpus() -> None:
     config = recipe()
     written, placed = place(config, QWEN, on("16x8xH100"))
-    # 16 bytes x 72.7 billion / 128 = 8.5 GiB for the learner; what 80 layers keep of 2,048 tokens are 62 GiB more, and
-    # 41 over 2 GPUs: so 2. 145 GB of weights in 16 bits over 2 GPUs are 67.7 GiB, just more than 0.85 x 79.6: so 4.
-    # 16 prompts: no more than 16 samplers.
-    assert layout(written) == (64, 2, 16, 4)
+    # 16 bytes x 72.7 billion / 128 = 8.5 GiB for the learner, and what 80 layers keep of a rank's 279 tokens. To fetch
+    # the weights from other hosts takes as long under every tp, so the smallest. 16 prompts: no more than 16 samplers,
+    # which are the faster the more GPUs each has: 8.
+    assert layout(written) == (128, 1, 16, 8)
     decisions = (written.sampler.engine, written.learner.dtype, written.placement.kind)
     assert decisions == ("vllm", "bfloat16", "colocated")
     assert [(part.name, part.actors, part.devices, part.pool) for part in placed.fragments] == [
         ("learner", 128, 1, "shared"),
-        ("rollout", 16, 4, "shared"),
+        ("rollout", 16, 8, "shared"),
     ]
     assert placed.update["peak"] < placed.device_bytes
     assert place(written, QWEN, on("16x8xH100")) == (written, placed)  # what is decided stays
 
 
 def test_tokens_over_two_gpus_leave_room_for_whole_layers() -> None:
-    # What the layers keep of 1,024 of 2,048 tokens is 31 GiB and keys and values of the others, under tp 1.
     written, placed = place(recipe(placement={"cp": 2}), QWEN, on("16x8xH100"))
     assert (*layout(written)[:2], written.placement.cp) == (64, 1, 2)
     assert [part.actors for part in placed.fragments] == [128, 16]
@@ -69,7 +79,7 @@ def test_apart_each_has_half_of_the_hosts() -> None:
     dp, tp, samplers, sampler_tp = layout(decided(recipe(), QWEN, on("16x8xH100", "disaggregated")))
     assert (dp * tp, samplers * sampler_tp) == (64, 64)
     written = decided(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
-    assert layout(written)[:3] == (56, 2, 4)  # 4 x tp 4 of 128 are the samplers'
+    assert layout(written)[:3] == (96, 1, 4)  # 4 x tp 8 of 128 are the samplers'
 
 
 def test_what_a_recipe_sets_is_kept() -> None:
@@ -87,9 +97,9 @@ def test_without_gpus_nothing_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("gpus", "tables", "words"),
     [
-        ("2xH100", {}, ["the learner needs", "under dp 1 x tp 2", "one H100 has 79.6 GiB", "take 64 GPUs"]),
-        ("16x8xH100", {"learner": {"micro_batch_tokens": 8192}, "placement": {"tp": 1}}, ["learner.recompute to true"]),
-        ("16x8xH100", {"sampler": {"tp": 1}}, ["the sampler needs 135.5 GiB", "may take 67.7 GiB", "sampler.tp"]),
+        ("2xH100", {}, ["the learner needs", "under dp 2 x tp 1", "one H100 has 79.6 GiB", "take 32 GPUs"]),
+        ("16x8xH100", LONG_ROWS, ["learner.recompute to true"]),
+        ("16x8xH100", {"sampler": {"tp": 1}}, ["the sampler needs 138.7 GiB", "may take 67.7 GiB", "sampler.tp"]),
         ("16x8xH100", {"placement": {"dp": 64, "tp": 4}}, ["= 256 GPUs", "has 128 H100 GPUs", "lower placement.dp"]),
         (
             "16x8xH100",
@@ -116,17 +126,17 @@ def test_one_gpu_is_not_two() -> None:
 
 
 def test_every_cure_that_is_named_cures() -> None:
-    tables = {"learner": {"micro_batch_tokens": 4096}, "placement": {"tp": 1, "dp": 128}}
     with pytest.raises(EarlError) as refusal:
-        place(recipe(**tables), QWEN, on("16x8xH100"))
+        place(recipe(**LONG_ROWS), QWEN, on("16x8xH100"))
     cures = str(refusal.value).rpartition("; ")[2].split(" or ")
     assert cures[0] == "set learner.recompute to true"
-    place(recipe(learner={"micro_batch_tokens": 4096, "recompute": True}), QWEN, on("16x8xH100"))
-    assert any(cure.startswith("set learner.micro_batch_tokens to ") for cure in cures)
     for cure in cures:
-        if cure.startswith("set learner.micro_batch_tokens"):
-            fewer = {"learner": {"micro_batch_tokens": int(cure.split()[-1])}, "placement": tables["placement"]}
-            place(recipe(**fewer), QWEN, on("16x8xH100"))
+        key, value = cure.removeprefix("set ").split(" to ")
+        section, name = key.split(".")
+        cured = {**LONG_ROWS, section: {**LONG_ROWS[section], name: True if value == "true" else int(value)}}
+        if key == "placement.tp":
+            cured[section]["dp"] = 128 // int(value)
+        place(recipe(**cured), QWEN, on("16x8xH100"))
 
 
 def test_processes_need_the_processors_of_somebody_s_cluster_and_memory_everywhere() -> None:
@@ -182,18 +192,18 @@ def test_environments_need_processors_a_share_each_and_samplers_in_turns_with_th
 def test_memory_bounds_the_context() -> None:
     config = recipe()
     site = on("16x8xH100")
-    config, placed = place(config, QWEN, site)
-    # 0.85 x 79.6 GiB less 33.9 GiB of weights, by 80 KiB a token.
-    room = int(int(79.6 * GIB) * 0.85) - 72_706_203_648 // 2
-    assert context_room(config, QWEN, placed) == room // (80 * 1024)
+    config, _ = place(config, QWEN, site)
+    # 0.85 x 79.6 GiB less 16.9 GiB of weights, by 40 KiB a token, and what vLLM keeps beside both.
+    room = int(int(79.6 * GIB) * 0.85) - 72_706_203_648 // 4
+    assert 0.93 * room < 40 * 1024 * context_room(config, QWEN, site) < room
 
 
 def test_what_bounds_the_cache_bounds_a_context() -> None:
     config = recipe(sampler={"kv_cache_gib": 0.5, "tp": 2}, rollout={"episodes": 32, "group_size": 4})
     site = Site("disaggregated", "local", LAPTOP, on_paper=False)
-    config, placed = place(config, TINY, site)
+    config, _ = place(config, TINY, site)
     # A token takes 2 x 1 layer x 2 heads x 8 numbers x 4 bytes = 128 B, 64 of them on each of two processes.
-    assert context_room(config, TINY, placed) == (GIB // 2) // 64
+    assert context_room(config, TINY, site) == (GIB // 2) // 64
 
 
 @pytest.mark.parametrize(
@@ -223,3 +233,28 @@ def test_the_kind_that_auto_is(tables: dict, kind: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as on a machine without GPUs
     site = survey(recipe(**tables), dry=True)
     assert (site.kind, site.on_paper) == (kind, kind != "embedded")
+
+
+@pytest.mark.parametrize("limit", [80, 1024, 16_384])
+@pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
+@pytest.mark.parametrize(("model", "gpus"), [("Qwen2.5-72B", "16x8xH100"), ("Qwen3-30B-A3B", "2x8xH200")])
+def test_a_dry_run_has_the_layouts_of_the_plan(model: str, gpus: str, kind: str, limit: int) -> None:
+    config, shape = recipe(context={"limit": limit}, placement={"kind": kind}), known(model).shape
+    asked = question(config, model, shape, of_gpus(gpus), Precision(), VLLM, Wish())
+    assert limit in asked.contexts and asked.contexts[0] == min(limit, 1024)
+    (planned,) = (each for each in plan(asked).steps if each.context == limit)
+    layouts = {part.stage: part.layout for part in planned.parts}
+    written, placed = place(config, shape, on(gpus, kind))
+    assert layout(written) == (
+        layouts["update"].dp,
+        layouts["update"].tp,
+        layouts["rollout"].dp,
+        layouts["rollout"].tp,
+    )
+    idle = of_gpus(gpus).gpus - layouts["rollout"].size - (layouts["update"].size if kind == "disaggregated" else 0)
+    assert bool(placed.idle) == (idle > 0)
+
+
+def test_gpus_that_idle_are_explained() -> None:
+    _, placed = place(recipe(rollout={"episodes": 64}), QWEN, on("16x8xH100"))
+    assert placed.idle == ("96 of 128 GPUs idle in rollout: 4 prompts are for so many copies",)

@@ -8,7 +8,6 @@ from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, ModelShape
 from earl.parallel.profile import Point, Timing
 from earl.parallel.selector.selector import replayed
-from earl.placement.costs import PlacedCosts
 from earl.placement.peers import WorkerLost
 from earl.profiling.kept import Profile
 from earl.runs.journal import Clock
@@ -49,7 +48,7 @@ def made(tiny, kind="auto", state=None, **place):
     placement, notes = Placement(config), Notes()
     layouts = Layouts(placement, notes)
     layouts.restore(state or {}, 0)
-    layouts.saw(1, LOAD)
+    layouts.record_load(1, LOAD)
     return layouts, placement, notes
 
 
@@ -71,9 +70,9 @@ SHORT = OutOfMemory("update", "learner rank 1", "you tried to allocate 4096 byte
 def test_what_ran_out_is_left_and_the_work_done_again(tiny):
     layouts, placement, notes = made(tiny)
     assert layouts.keep("update", 1, failing(SHORT)) == "done"
-    # dp2 tp1 is what is set, dp1 tp2 is the only other way to use 2 ranks
+    # dp2 tp1 is what is set; the other ways to use 2 ranks are dp1 tp2 and dp1 cp2
     [(choice, after)] = placement.laid
-    assert (choice.stage, choice.layout, after) == ("update", Layout(1, 2), SHORT)
+    assert (choice.stage, choice.layout, after) == ("update", Layout(1, 1, 2), SHORT)
     [(step, kind, message), (_, switched, _)] = notes.events
     assert (step, kind, switched) == (1, "out_of_memory", "layout")
     assert "learner rank 1 ran out of memory during update: you tried to allocate 4096 bytes" in message
@@ -84,16 +83,22 @@ def test_it_is_not_taken_again_for_such_contexts(tiny):
     layouts, placement, _ = made(tiny)
     layouts.keep("update", 1, failing(SHORT))
     for step in range(2, 30):
-        layouts.saw(step, LOAD)
-        layouts.settle("update", step, Clock())
+        layouts.record_load(step, LOAD)
+        layouts.choose_layout("update", step, Clock())
     assert len(placement.laid) == 1
 
 
 def test_without_another_layout_the_run_ends_with_all_reasons(tiny):
     layouts, _, notes = made(tiny)
     with pytest.raises(EarlError, match=r"nothing fits contexts of 100 tokens .*dp2 tp1.*; dp1 tp2"):
-        layouts.keep("update", 1, failing(SHORT, SHORT))
-    assert [kind for _, kind, _ in notes.events] == ["out_of_memory", "layout", "out_of_memory"]
+        layouts.keep("update", 1, failing(*[SHORT] * 9))
+    assert [kind for _, kind, _ in notes.events] == [
+        "out_of_memory",
+        "layout",
+        "out_of_memory",
+        "layout",
+        "out_of_memory",
+    ]
 
 
 def test_without_a_selector_the_run_ends_with_the_cure(tiny):
@@ -119,16 +124,18 @@ def test_a_run_that_is_resumed_knows_what_was_barred(tiny):
     layouts, _, _ = made(tiny)
     layouts.keep("update", 1, failing(SHORT))
     resumed, placement, _ = made(tiny, state=layouts.state())
-    resumed.settle("update", 2, Clock())
-    assert placement.laid[0][0].layout == Layout(1, 2)
+    resumed.choose_layout("update", 2, Clock())
+    assert placement.laid[0][0].layout == Layout(1, 1, 2)
 
 
 def test_every_decision_is_kept_and_can_be_made_again(tiny):
     layouts, _, notes = made(tiny)
     layouts.keep("update", 2, failing(SHORT))
-    layouts.saw(2, LOAD)
-    layouts.settle("update", 3, Clock())
-    assert [one.step for one in notes.decisions] == [2, 3]
+    layouts.record_load(2, LOAD)
+    layouts.choose_layout("update", 3, Clock())  # how fast these machines are is unknown: the first time was cold
+    layouts.keep("update", 3, failing())
+    layouts.choose_layout("update", 4, Clock())
+    assert [one.step for one in notes.decisions] == [2, 4]
     assert notes.decisions[0].reason == "forced"
     again = replayed([(one.choice, one.inputs) for one in notes.decisions])
     assert all(one.same for one in again)
@@ -141,7 +148,7 @@ def test_a_run_that_knows_a_profile_takes_the_layout_that_was_measured_faster(ti
     points = {choice: Point(choice, 90, 8) for choice in seconds}
     timings = {points[c]: Timing(points[c], own, 0.1, 4, "2026-11-21T03:00:00+00:00") for c, own in seconds.items()}
     layouts.take(Profile({}, timings, {after: 0.5}))
-    layouts.settle("update", 5, Clock())  # the earliest that it switches
+    layouts.choose_layout("update", 5, Clock())  # the earliest that it switches
     assert placement.laid == [(after, None)]
 
 
@@ -149,7 +156,7 @@ def test_what_a_profile_knows_of_other_layouts_is_left(tiny):
     layouts, placement, _ = made(tiny)
     point = Point(Choice("update", Layout(8, 1), 2048), 90, 8)
     layouts.take(Profile({}, {point: Timing(point, 1.0, 0.0, 4, "2026-11-21T03:00:00+00:00")}))
-    layouts.settle("update", 5, Clock())
+    layouts.choose_layout("update", 5, Clock())
     assert not placement.laid
 
 
@@ -158,7 +165,7 @@ OWN = Choice("update", Layout(2, 1), 2048, recompute=True)
 
 def tight(tiny, state=None):
     """A budget of a tenth more than is expected of dp2 tp1; and what is expected."""
-    expected = PlacedCosts(made(tiny, memory_gib=1.0)[1].config, SHAPE).expected_bytes(OWN, LOAD)
+    expected = made(tiny, memory_gib=1.0)[0]._costs.expected_bytes(OWN, LOAD)
     return made(tiny, state=state, memory_gib=1.1 * expected / 2**30)[0], expected
 
 
@@ -167,27 +174,46 @@ def test_what_a_layout_was_seen_to_take_replaces_the_margin(tiny, seen, fits):
     # 1.15 of what is expected as long as nothing is known, then 1.05 of what was seen; half of it is not all there was
     layouts, expected = tight(tiny)
     if seen:
-        layouts.filled({"values": 1.0, "update": seen * expected, "rollout": 1.0})
+        layouts.record_peak_memory({"values": 1.0, "update": seen * expected, "rollout": 1.0})
     resumed, _ = tight(tiny, layouts.state())
     for own in (layouts, resumed):
         if fits:
-            own.settle("update", 2, Clock())
+            own.choose_layout("update", 2, Clock())
         else:
             with pytest.raises(EarlError, match="nothing fits contexts of"):
-                own.settle("update", 2, Clock())
+                own.choose_layout("update", 2, Clock())
 
 
 def test_what_was_seen_never_makes_less_of_what_is_expected(tiny):
     layouts, expected = tight(tiny)
     for seen, known in ((0.9, 1.0), (1.08, 1.08), (0.9, 1.08)):
-        layouts.filled({"update": seen * expected})
+        layouts.record_peak_memory({"update": seen * expected})
         assert [one["times"] for one in layouts.state()["filled"]] == [pytest.approx(known)]
 
 
 def test_what_two_layouts_took_in_one_step_says_nothing_of_either(tiny):
     layouts, _, _ = made(tiny)
     layouts.keep("update", 1, failing(SHORT))
-    layouts.filled({"update": 1e12})
+    layouts.record_peak_memory({"update": 1e12})
     assert layouts.state()["filled"] == []
-    layouts.filled({"update": 1e12})
-    assert [one["choice"]["layout"]["tp"] for one in layouts.state()["filled"]] == [2]
+    layouts.record_peak_memory({"update": 1e12})
+    assert [one["choice"]["layout"]["cp"] for one in layouts.state()["filled"]] == [2]
+
+
+def test_micro_batches_that_need_as_much_memory_are_not_tried_instead(tiny):
+    layouts, _, _ = made(tiny, dp=1, samplers=1)
+    under = layouts._laid["update"]
+    more = [own for own in layouts._offered["update"] if own.micro_batch_tokens != under.micro_batch_tokens]
+    assert more and set(more) < set(layouts._alike(under))  # 8 rows of 100 tokens fill none of them
+
+
+def test_one_layout_alone_is_told_and_never_decided(tiny):
+    layouts, _, notes = made(tiny, dp=1, samplers=1)
+    assert layouts.alone() == ["rollout: 1 x tp1 is the only layout there is, so there is nothing to choose"]
+    layouts.keep("rollout", 1, failing())
+    for step in range(2, 5):
+        layouts.keep("rollout", step, failing())
+        layouts.record_load(step, LOAD)
+        layouts.choose_layout("rollout", step, Clock())
+    assert not notes.decisions
+    assert made(tiny, kind="off")[0].alone() == []

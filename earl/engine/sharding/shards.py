@@ -16,12 +16,12 @@ from torch.distributed.tensor import DTensor
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import TensorSource
 from earl.engine.lora import adapt, drawn, is_factor, plain
-from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute
+from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import gathered, split
-from earl.parallel.layout import Box, chunk
+from earl.parallel.layout import Box, check_split, chunk
 
 
 class Shards(Ranks):
@@ -108,6 +108,7 @@ class Shards(Ranks):
         named = scorer.named_parameters(remove_duplicate=False)
         self.shapes = {own_name(name): tuple(parameter.shape) for name, parameter in named}
         if group is not None:
+            check_split(shape_of(model), "placement.tp", tp, replicated=False)
             splits = split(model, tp, self.mesh.tp_rank, group)
             self.axes, self._partial = splits.axes, splits.partial
             scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, self.mesh.tp_rank)[0])

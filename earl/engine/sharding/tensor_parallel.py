@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup, all_gather, all_reduce, get_world_size
 
-from earl.engine.model import shape_of
-from earl.errors import EarlError
-from earl.parallel.layout import Layout, check_split
+from earl.parallel.layout import Layout
 
 # The two exchanges of tensor parallelism (Megatron-LM, arXiv 1909.08053, section 3), each the other's gradient.
 
@@ -69,14 +67,14 @@ PARTIAL_FACTORS = {(COLWISE, True, False), (ROWWISE, False, True)}
 """Adapters: one factor is split as its layer is, the other one is whole: (style, is first factor, is second factor)."""
 
 
-def check(model: Any, tp: int) -> None:
-    """Raises EarlError for a model that cannot be split over `tp` processes."""
+def indivisible(model: Any) -> str:
+    """Why the layers of a model's family cannot be split, whatever the number of processes; empty if they can."""
     name, plan = type(model).__name__, _plan(model)
     if not plan:
-        raise EarlError(f"{name} has no tensor-parallel plan in transformers, so tp = {tp} is refused; use tp = 1")
+        return f"{name} has no tensor-parallel plan in transformers; use tp = 1"
     if unknown := sorted(set(plan.values()) - {COLWISE, ROWWISE, SHARED}):
-        raise EarlError(f"{name} needs {unknown[0]!r} for tensor parallelism, which earl does not do; use tp = 1")
-    check_split(shape_of(model), "tp", tp, replicated=False)
+        return f"{name} needs {unknown[0]!r} for tensor parallelism, which earl does not do; use tp = 1"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,8 @@ class Splits:
 
 
 def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup) -> Splits:
-    """Replace every split tensor of a meta-device model by one of this process's shape, and add the exchanges."""
-    check(model, tp)
+    """Replace every split tensor of a meta-device model by one of this process's shape, and add the exchanges. The
+    caller has seen to it that the model can be split so (`earl.parallel.layout.check_split`)."""
     cut = _Cut(Layout(1, tp), tp_rank, group)
     modules = dict(model.named_modules())
     prefix = next(name for name, module in modules.items() if module is model.get_decoder())

@@ -281,8 +281,8 @@ def _weighed(
     better = inputs.candidates[wanted]
     now = inputs.candidates[present].seconds[0] - better.seconds[0]
     saved = (
-        f"{better.choice} saves {now:.3g} s a step now and {total[present] - total[wanted]:.3g} s as long as that is "
-        f"expected to last; the switch is weighed with {costs[wanted]:.3g} s"
+        f"{better.choice} ({better.origin}) saves {now:.3g} s a step now and {total[present] - total[wanted]:.3g} s as "
+        f"long as that is expected to last; the switch is weighed with {costs[wanted]:.3g} s"
     )
     but = hindrance(state, inputs, wanted, now, float(costs[wanted]))
     if not but and safe != wanted:

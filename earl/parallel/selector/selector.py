@@ -1,6 +1,6 @@
 """The Parallelism Selector of a run: records events, and chooses each stage's layout before it begins.
 
-saw(step, load)            -> contexts, forecast
+record_load(step, load)    -> contexts, forecast
 measured(choice, …)        -> predictions of all choices are corrected
 out_of_memory(choice, …)   -> the choice is barred
 switched(choice, …)        -> cost of a switch
@@ -27,9 +27,8 @@ from earl.parallel.selector.decide import AHEAD, Candidate, Decision, Floats, In
 class Costs(Protocol):
     """Predicted costs of choices, which depend only on the arguments."""
 
-    def seconds(self, choice: Choice, tokens: float, sequences: int) -> float:
-        """Time of a stage in a step with this mean context.
-        Only ratios between choices need to be right: measurements correct the rest."""
+    def seconds(self, choice: Choice, load: Load) -> float:
+        """Time of a stage in a step. Only ratios between choices need to be right: measurements correct the rest."""
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         """Why it does not fit, such as "30.2 GiB of 24.0 GiB"; empty if it fits. Shorter contexts fit as well."""
@@ -116,14 +115,14 @@ class Selector:
         self._corrections: dict[Stage, Correction] = {}
         self._memory = Memory()
 
-    def saw(self, step: int, load: Load) -> None:
+    def record_load(self, step: int, load: Load) -> None:
         """Record the contexts of a step, or before the first the expected ones; `limit_tokens` is the present limit."""
         before = [(own, known) for own, known in self._memory.loads if own < step]
         self._memory.loads = [*before, (step, load)][-KEPT_STEPS:]
 
     def measured(self, choice: Choice, load: Load, seconds: float) -> None:
         stage = choice.stage
-        predicted = self._costs.seconds(choice, load.mean_tokens, load.sequences)
+        predicted = self._costs.seconds(choice, load)
         self._memory.cells[stage] = measured(self._memory.cells[stage], choice, load, seconds, predicted)
         self._corrections.pop(stage, None)
 
@@ -143,17 +142,19 @@ class Selector:
         return decision
 
     def inputs(self, stage: Stage, step: int) -> Inputs:
-        """The inputs of a stage's next decision. `saw` must have been called."""
+        """The inputs of a stage's next decision. `record_load` must have been called."""
         loads, *futures = self._loads(step)
         choices = self._candidates[stage]
         tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
-        predicted = np.array([[self._costs.seconds(choice, one, sequences) for one in tokens] for choice in choices])
+        typical = self._typical(tokens)
+        predicted = np.array([[self._costs.seconds(choice, load) for load in typical] for choice in choices])
         places = np.array([place_of(one, sequences) for one in tokens])
-        shift = self._correction(stage).at(choices, places)
-        seconds = (predicted * np.exp(shift)).tolist()
+        seconds = predicted * np.exp(self._correction(stage).at(choices, places))
         prepared = [_never_shrinking(own) for own in (loads, *futures)]
         met = self._met(step)
-        candidates = [self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds, strict=True)]
+        candidates = [
+            self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds.tolist(), strict=True)
+        ]
         return Inputs(
             step,
             stage,
@@ -188,6 +189,12 @@ class Selector:
             for row in capped.tolist()
         ]
 
+    def _typical(self, means: Sequence[float]) -> list[Load]:
+        """Loads of these mean contexts, with the longest as far above the mean as in the last one."""
+        last = self._memory.loads[-1][1]
+        above = last.longest_tokens / max(1.0, last.mean_tokens)
+        return [replace(last, mean_tokens=mean, longest_tokens=max(1, round(above * mean))) for mean in means]
+
     def _met(self, step: int) -> Load:
         """The last load, and those that ran out of memory at this step, which is to be repeated."""
         load = self._memory.loads[-1][1]
@@ -208,8 +215,9 @@ class Selector:
                 futures[number] = least = self._fits(choice, loads[1 + number], least)[0]
         known = self._memory.switch_cost(choice)
         cost = (self._switch_seconds[choice.stage] + known.seconds) / (1 + known.times)
-        origin: Origin = "corrected" if self._memory.cells[choice.stage] else "predicted"
-        seen = fits > 0 or not self._obstacle(choice, met)
+        tried = any(cell.choice == choice for cell in self._memory.cells[choice.stage])
+        origin: Origin = "measured" if tried else "predicted"
+        seen = fits > 0 or not self.obstacle(choice, met)
         return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost)
 
     def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
@@ -217,12 +225,13 @@ class Selector:
         high, why_not = len(loads), ""
         middle = high - 1  # most choices fit always
         while low < high:
-            obstacle = self._obstacle(choice, loads[middle])
+            obstacle = self.obstacle(choice, loads[middle])
             low, high, why_not = (low, middle, obstacle) if obstacle else (middle + 1, high, why_not)
             middle = (low + high) // 2
         return low, why_not
 
-    def _obstacle(self, choice: Choice, load: Load) -> str:
+    def obstacle(self, choice: Choice, load: Load) -> str:
+        """Why a choice may not be taken for a load; empty if it may."""
         barred = next((one for one in self._memory.barred if one.covers(choice, load)), None)
         if barred:
             return f"it ran out of memory at step {barred.step} with contexts of {barred.load.longest_tokens} tokens"

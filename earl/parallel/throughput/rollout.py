@@ -1,16 +1,18 @@
 """Speed of a rollout on one copy of a serving engine: responses at once, and waves."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil, exp, log
+from dataclasses import dataclass, replace
+from math import ceil, exp, log, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import Coefficients, Engine, StepLoad, Values, average_step, fitted
 
+Vector = NDArray[np.float64]
 INTERVAL = 1.2816  # standard deviations to either side that hold 80 %
-NUDGE = 5e-3  # step of a coefficient's logarithm, for derivatives
+NUDGE = 1e-3  # step of a coefficient's logarithm, for derivatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Rollout:
 
 
 def rollout(engine: Engine, workload: Workload) -> Rollout:
-    known = fitted()
+    known = fitted(engine)
     at_once = int(running(engine, workload, known.values))
     return Rollout(
         kv_tokens_capacity=engine.kv_tokens(known.values),
@@ -90,16 +92,28 @@ def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> 
     return average_step(engine, batch, workload.prompt_tokens, own)
 
 
+def gradient(value: Callable[[Values], float], own: Values) -> Vector:
+    """Derivatives of a value's logarithm by the logarithms of the coefficients. [C]"""
+    best = log(value(own))
+    return np.array([log(value({**own, name: at * exp(NUDGE)})) - best for name, at in own.items()]) / NUDGE
+
+
 def interval(value: Callable[[Values], float], known: Coefficients) -> tuple[float, float]:
     """The 80 % interval of a prediction: uncertainty of the coefficients, and spread of measurements around it."""
-    best = value(known.values)
-    slopes = [
-        log(value({**known.values, name: own * exp(NUDGE)}) / value({**known.values, name: own * exp(-NUDGE)}))
-        for name, own in known.values.items()
-    ]
-    gradient = np.array(slopes) / (2 * NUDGE)
-    spread = float(np.sqrt(gradient @ known.covariance @ gradient + known.spread**2))
+    best, slopes = value(known.values), gradient(value, known.values)
+    spread = float(np.sqrt(slopes @ known.covariance @ slopes + known.spread**2))
     return best * exp(-INTERVAL * spread), best * exp(INTERVAL * spread)
+
+
+def surely_faster(first: Engine, second: Engine, workload: Workload) -> bool:
+    """Whether the 80 % interval of the ratio of their speeds lies above 1; what is uncertain of both alike cancels."""
+    known = fitted(first)
+
+    def ratio(own: Values) -> float:
+        speeds = [tokens_per_second(engine, workload, own) / engine.tp for engine in (first, second)]
+        return speeds[0] / speeds[1]
+
+    return interval(ratio, replace(known, spread=known.spread * sqrt(2)))[0] > 1
 
 
 def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estimate:

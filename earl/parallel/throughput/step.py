@@ -4,7 +4,7 @@ A step adds a token to every sequence and reads some tokens of the next prompts.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -18,26 +18,79 @@ from earl.parallel.hardware import GIB, Device
 from earl.parallel.memory import ModelShape
 
 # Coefficients: efficiencies and overheads that rooflines leave open, all positive. benchmarks/priors.toml says what
-# each means; `earl bench calibration --write` stores them, with the covariance of their logarithms.
+# each means; `earl bench calibration --write` stores them. An engine's own differ from the average by a deviation of
+# its version, one of its device and one of its precision; those that no table has are zero, with a variance.
 
 FILE = "coefficients.toml"
 Values = Mapping[str, float]
+Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Fitted coefficients with their uncertainty."""
+    """The coefficients of one engine, with their uncertainty."""
 
     values: Values
-    covariance: NDArray[np.float64]  # of the logarithms, in the order of `values`. [C, C]
+    covariance: Matrix  # of the logarithms, in the order of `values`. [C, C]
     spread: float
-    """Standard deviation of log(measured / predicted) on data that was not used in the fit."""
+    """Standard deviation of log(measured / predicted) that remains when all coefficients are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Coefficients of an average engine, and how versions, devices and precisions deviate from it."""
+
+    values: Values
+    deviations: Values
+    """Logarithms of factors on coefficients, such as device/H100/scale."""
+    covariance: Matrix  # of the logarithms of `values`, then of `deviations`. [N, N]
+    variances: Values  # of the deviations of what was not fitted to, such as device/scale
+    spread: float
+
+    def chosen(self, levels: Mapping[str, str | None]) -> Matrix:
+        """Which logarithms add up to each coefficient of an engine with these `levels`. [C, N], of 0 and 1"""
+        own = [{name, *(f"{factor}/{level}/{name}" for factor, level in levels.items())} for name in self.values]
+        return np.array([[key in keys for key in (*self.values, *self.deviations)] for keys in own], np.float64)
+
+    def new(self, levels: Mapping[str, str | None]) -> tuple[str, ...]:
+        """What was not fitted to."""
+        known = {key.rpartition("/")[0] for key in self.deviations}
+        return tuple(factor for factor, level in levels.items() if f"{factor}/{level}" not in known)
+
+    def of(self, levels: Mapping[str, str | None], varying: Iterable[str]) -> Coefficients:
+        """The coefficients of an engine; `varying` names what may differ from all that was fitted to."""
+        chosen = self.chosen(levels)
+        logs = chosen @ [*np.log([*self.values.values()]), *self.deviations.values()]
+        other = [sum(self.variances.get(f"{factor}/{name}", 0.0) for factor in varying) for name in self.values]
+        values = dict(zip(self.values, map(float, np.exp(logs)), strict=True))
+        return Coefficients(values, chosen @ self.covariance @ chosen.T + np.diag(other), self.spread)
 
 
 @cache
-def fitted() -> Coefficients:
+def calibration() -> Calibration:
     stored = tomllib.loads(files("earl.parallel.throughput").joinpath(FILE).read_text(encoding="utf-8"))
-    return Coefficients(stored["values"], np.array(stored["covariance"]), stored["spread"])
+    return Calibration(**{**stored, "covariance": np.array(stored["covariance"])})
+
+
+FACTORS = ("version", "device", "precision")
+
+
+def fitted(engine: "Engine | None" = None) -> Coefficients:
+    """The coefficients of an engine: measured ones if it has them, or those of the tables. None: any engine."""
+    if engine is None:
+        return _fitted((), FACTORS)
+    return engine.measured or _fitted(tuple(engine.levels.items()), uncalibrated(engine))
+
+
+@cache
+def _fitted(levels: tuple[tuple[str, str | None], ...], varying: tuple[str, ...]) -> Coefficients:
+    return calibration().of(dict(levels), varying)
+
+
+def uncalibrated(engine: "Engine") -> tuple[str, ...]:
+    """What of an engine is in no table, which its intervals are wider for."""
+    new = calibration().new(engine.levels)
+    return ("version", *new) if engine.software.newer and "version" not in new else new
 
 
 BITS: dict[str, float] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4.5}
@@ -128,24 +181,24 @@ class Software:
     """A serving engine, by its defaults."""
 
     name: str
-    overhead: str | None  # coefficient that scales its time between steps; None: the reference
+    version: str | None  # nearest one of the tables; None: unlike all of them
+    newer: bool  # whether another version than that one is meant
     utilization: float  # share of memory that it takes: of all, or of what weights leave free
     of_free: bool
     max_sequences: int
     step_tokens: int  # at most, prompts and replies together
 
 
-VLLM = Software("vLLM", "vllm_overhead", 0.9, False, 1024, 8192)
-VLLM_0_5 = Software("vLLM 0.5", "vllm_0_5_overhead", 0.9, False, 256, 4096)
-TENSORRT_LLM = Software("TensorRT-LLM", None, 0.95, True, 2048, 8192)
-TRITON = Software("TensorRT-LLM behind Triton", "triton_overhead", 0.9, True, 512, 8192)
+VLLM = Software("vLLM", None, True, 0.9, False, 1024, 8192)
+VLLM_0_5 = Software("vLLM 0.5", "vllm-0.5.4", False, 0.9, False, 256, 4096)
+TENSORRT_LLM = Software("TensorRT-LLM", "trtllm-0.17", True, 0.95, True, 2048, 8192)
+TRITON = Software("TensorRT-LLM behind Triton", "trtllm-0.14-online", True, 0.9, True, 512, 8192)
 
 
 CONTEXT_BYTES = int(0.6 * GIB)  # kept by driver and kernel libraries on a device
 COLLECTIVE_BYTES = int(0.6 * GIB)  # of collective buffers, if a copy has several devices
 WORKSPACE_TOKENS = 8192
 """Most tokens whose activations an engine reserves memory for: those of its largest step."""
-HEAD_SEQUENCES = 256  # whose logits an engine reserves memory for
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +211,15 @@ class Engine:
     precision: Precision = field(default_factory=Precision)
     software: Software = VLLM
     utilization: float | None = None  # share of memory that it takes; None: the software's default
+    measured: Coefficients | None = field(default=None, compare=False)
+    """Recalibrated ones of this installation; None: those of the tables."""
+
+    @property
+    def levels(self) -> dict[str, str | None]:
+        """What its coefficients deviate by."""
+        bits = {"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit"}
+        kinds = (self.software.version, self.device.kind, bits.get(self.precision.weights))
+        return dict(zip(FACTORS, kinds, strict=True))
 
     @property
     def weight_bytes(self) -> int:
@@ -175,9 +237,9 @@ class Engine:
         tokens = min(self.software.step_tokens, WORKSPACE_TOKENS)
         narrow = min(2.0, self.precision.weight_bytes)
         width = self.shape.hidden * (4 + 2 * narrow) + self.shape.intermediate / self.tp * (4 + narrow)
-        logits = HEAD_SEQUENCES * self.shape.vocab * 4 * 2
+        logits = self.software.max_sequences * self.shape.vocab * LOGIT_BYTES
         fixed = CONTEXT_BYTES + (COLLECTIVE_BYTES if self.tp > 1 else 0)
-        return ceil(fixed + coefficients["reserve"] * (tokens * width + logits))
+        return ceil(fixed + coefficients["reserve"] * tokens * width + coefficients["logits"] * logits)
 
     def room_bytes(self, coefficients: Values) -> int:
         """Memory for keys and values on one device; negative: weights and workspace do not fit."""
@@ -199,6 +261,8 @@ SHARPNESS = 3.0
 """Sharpness of the roofline's bend where reading weights and multiplying them take equally long: 1 adds the two,
 infinity takes the larger. Measured per-layer times near the bend are 1.2 times above either (2^(1/3.5))."""
 ACTIVATION_BYTES = 2
+NARROW_ACTIVATION_BYTES = 1.5  # on average, if products take 8 bits and give 16
+LOGIT_BYTES = 4
 EXPERT_TILE_ROWS = 64  # tokens of a tile in the products of experts
 MANY_HEADS = 8  # key-value heads on a device that are read at full speed
 LARGE_BYTES = 1 << 20  # of an all-reduce between small and large
@@ -225,10 +289,12 @@ class StepSeconds:
     all_reduce: float
     activations: float  # norms, gates, residual streams
     overhead: float  # between kernels and between steps
+    scale: float = 1.0  # of all of them
 
     @property
     def total(self) -> float:
-        return self.weights + self.contexts + self.prompts + self.all_reduce + self.activations + self.overhead
+        parts = self.weights + self.contexts + self.prompts + self.all_reduce + self.activations + self.overhead
+        return self.scale * parts
 
 
 def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) -> float:
@@ -249,15 +315,16 @@ def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> StepSeconds:
     queries = shape.heads * shape.head_dim
     attended = 4 * queries * shape.layers * batch.prompt_tokens * batch.prompt_context
     width = shape.hidden + (shape.intermediate + queries) / tp
-    between = own["step"] + own["sequence"] * batch.sequences
-    between *= own[engine.software.overhead] if engine.software.overhead else 1.0
+    between = own["host"] * (own["step"] + own["sequence"] * batch.sequences)
+    passed = tokens * width * (NARROW_ACTIVATION_BYTES if engine.precision.narrow(device) else ACTIVATION_BYTES)
     return StepSeconds(
         weights=_weights(engine, batch, own),
         contexts=batch.sequences * batch.context * _token_seconds(engine, own),
         prompts=attended / tp / (engine.precision.kv_flops(device) * own["attention"]),
         all_reduce=2 * shape.layers * all_reduce_seconds(engine, tokens * shape.hidden * ACTIVATION_BYTES, own),
-        activations=shape.layers * tokens * width * ACTIVATION_BYTES * own["passes"] / device.memory_bandwidth,
+        activations=shape.layers * passed * own["passes"] / device.memory_bandwidth,
         overhead=shape.layers * own["layer"] + between,
+        scale=own["scale"],
     )
 
 
@@ -282,9 +349,9 @@ def _weights(engine: Engine, batch: StepLoad, own: Values) -> float:
     tokens = batch.sequences + batch.prompt_tokens
     size = part.read(tokens) * precision.weight_bytes + part.head * precision.word_bytes
     reading = size / engine.tp / (device.memory_bandwidth * own["memory"])
-    speed = precision.flops(device) * own["compute_8" if precision.narrow(device) else "compute_16"]
+    speed = precision.flops(device) * own["compute"] * (own["narrow"] if precision.narrow(device) else 1.0)
     products = (part.dense * tokens + _expert_products(engine, tokens) / own["experts"]) / engine.tp
-    head = part.head * batch.sequences / engine.tp / (device.bf16_flops * own["compute_16"])
+    head = part.head * batch.sequences / engine.tp / (device.bf16_flops * own["compute"])
     multiplying = 2 * (products + _idle_products(engine, tokens, own)) / speed + 2 * head
     return float((reading**SHARPNESS + multiplying**SHARPNESS) ** (1 / SHARPNESS))
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
 
@@ -166,11 +166,14 @@ def _smallest(kinds: Sequence[Device | None]) -> Device | None:
 
 
 def _device_here() -> Device | None:
-    """The smallest of this machine's GPUs by nvidia-smi, which allocates no GPU memory here."""
+    """The smallest of this machine's GPUs by nvidia-smi, with the memory that CUDA reports. Neither allocates memory
+    there."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     rows = [line.rpartition(",") for line in said.stdout.splitlines() if "," in line]
-    return _smallest([device_of(name, int(size) * MIB) for name, _, size in rows if size.strip().isdecimal()])
+    kind = _smallest([device_of(name, int(size) * MIB) for name, _, size in rows if size.strip().isdecimal()])
+    found = [torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count())]
+    return replace(kind, memory_bytes=min(found)) if kind and found else kind

@@ -16,8 +16,8 @@ SMALL, LARGE, HUGE = (Choice("rollout", Layout(4 // tp, tp)) for tp in (1, 2, 4)
 class Model:
     """A token takes as many seconds as the split is wide; only the small one is short of memory."""
 
-    def seconds(self, choice, tokens, sequences):
-        return float(tokens * choice.layout.tp)
+    def seconds(self, choice, load):
+        return load.mean_tokens * choice.layout.tp
 
     def obstacle(self, choice, load: Load):
         return "2 GiB of 1 GiB" if choice == SMALL and load.longest_tokens > 100 else ""

@@ -1,11 +1,16 @@
 """Steps: each cause written out, and where one outweighs another."""
 
+from dataclasses import replace
+
 import pytest
 
 from earl.errors import EarlError
 from earl.parallel.hardware import devices
 from earl.parallel.memory import known
 from earl.parallel.throughput.step import (
+    TENSORRT_LLM,
+    VLLM,
+    VLLM_0_5,
     Engine,
     Precision,
     StepLoad,
@@ -14,6 +19,7 @@ from earl.parallel.throughput.step import (
     fitted,
     parts,
     step_seconds,
+    uncalibrated,
     weight_bytes,
 )
 
@@ -34,7 +40,7 @@ def test_one_sequence_waits_for_weights() -> None:
 def test_many_tokens_wait_for_products() -> None:
     step = step_seconds(Engine(LLAMA, H100, 1), StepLoad(0, 0, prompt_tokens=100_000), OWN)
     products = 2 * parts(LLAMA).dense * 100_000
-    assert step.weights == pytest.approx(products / (H100.bf16_flops * OWN["compute_16"]), rel=0.01)
+    assert step.weights == pytest.approx(products / (H100.bf16_flops * OWN["compute"]), rel=0.01)
 
 
 def test_contexts_of_eight_heads_are_read_at_full_speed_and_those_of_fewer_are_not() -> None:
@@ -79,7 +85,7 @@ def test_experts_multiply_tiles_that_are_half_empty() -> None:
     step = step_seconds(Engine(MIXTRAL, H100, 1), StepLoad(0, 0, prompt_tokens=8192), OWN)
     part = parts(MIXTRAL)
     products = part.dense * 8192 + part.experts * (2048 + 32) / OWN["experts"]
-    assert step.weights == pytest.approx(2 * products / (H100.bf16_flops * OWN["compute_16"]), rel=0.1)
+    assert step.weights == pytest.approx(2 * products / (H100.bf16_flops * OWN["compute"]), rel=0.1)
 
 
 def test_words_keep_16_bits_where_layers_are_quantized() -> None:
@@ -102,3 +108,26 @@ def test_keys_and_values_are_of_16_bits_unless_told_otherwise() -> None:
     assert Precision("bf16", "fp8").kv_bytes == 1
     with pytest.raises(EarlError, match="unknown kind of number 'bf8'; did you mean"):
         Precision("bf8")
+
+
+def test_a_version_an_engine_or_a_kind_of_number_in_no_table_widens_what_is_known() -> None:
+    """An engine of the tables keeps its own deviations; every factor that is new adds its variance."""
+    seen = Engine(LLAMA, H100, 1, Precision("fp8"), VLLM_0_5)
+    others = [
+        (replace(seen, software=VLLM), ("version",)),
+        (replace(seen, software=TENSORRT_LLM), ("version",)),  # another version than the fitted one
+        (replace(seen, device=devices()["B200"]), ("device",)),
+        (replace(seen, precision=Precision("fp4")), ("precision",)),
+    ]
+    assert uncalibrated(seen) == ()
+    known, at = fitted(seen), list(fitted(seen).values).index("scale")
+    for engine, new in others:
+        assert uncalibrated(engine) == new
+        assert fitted(engine).covariance[at, at] > known.covariance[at, at]
+    assert known.values["host"] > 2 * fitted(replace(seen, software=TENSORRT_LLM)).values["host"]
+
+
+def test_everything_takes_longer_by_the_scale() -> None:
+    engine, load = Engine(LLAMA, H100, 1), StepLoad(8, 1000)
+    slow = step_seconds(engine, load, {**OWN, "scale": 1.5 * OWN["scale"]}).total
+    assert slow == pytest.approx(1.5 * step_seconds(engine, load, OWN).total)

@@ -1,0 +1,400 @@
+"""Seconds and bytes of a stage under a layout, on any device, before it is tried: the one model of plans, checks before
+a run, profiles and the running selector.
+
+rollout             `throughput`: what fits beside the weights runs at once, the rest in waves
+experience, update  the same rooflines over the tokens of a micro-batch, and FSDP2's fetching of weights
+memory              `footprint`, for earl's own sampler `memory.slot_bytes`, against the device's own
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
+from math import ceil, exp
+
+from earl.config import Config
+from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, Training, forward_bytes, learner_bytes
+from earl.parallel.hardware import GIB, HOST, UNKNOWN_BYTES, ClusterSpec, Device
+from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_split
+from earl.parallel.memory import Estimate, Load, ModelShape, Sampling, SlotBytes, slot_bytes
+from earl.parallel.throughput.measured import Recalibration
+from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
+from earl.parallel.throughput.step import (
+    CONTEXT_BYTES,
+    VLLM,
+    Engine,
+    Precision,
+    Software,
+    StepLoad,
+    Values,
+    fitted,
+    parts,
+    step_seconds,
+)
+
+GIGABIT = 1e9 / 8  # bytes per second
+OWN = Software("earl", None, True, 1.0, False, 1 << 16, 1 << 14)
+"""earl's own sampler, as a kind of engine."""
+VALUES_AT_PEAK = ("memory", "kv", "compute", "narrow", "experts", "attention", "link", "passes", "host", "scale")
+HOST_VALUES = {
+    **dict.fromkeys(VALUES_AT_PEAK, 1.0),
+    **dict.fromkeys(("heads", "tile", "all_reduce_large", "sequence", "reserve", "logits"), 0.0),
+    "all_reduce": 3e-4,  # of 256 bytes 0.27 ms, of 4 KiB 0.34 ms
+    "layer": 2e-4,
+    "step": 1e-3,
+}
+"""The coefficients of `throughput` for a CPU core: its listed numbers are what it reaches."""
+STAGE_SECONDS = 0.3
+"""Fixed cost of a stage, such as actor calls. In `earl bench adaptive --arm unbounded`, the intercept of a stage's
+seconds over tokens is 0.3 for update, 0.4 for rollout."""
+BACKWARD = 2.0
+"""Duration of a backward pass in forward passes: gradients of inputs and of weights."""
+GRADIENT_BYTES = 4
+SPEED = 0.7
+"""Learner's arithmetic speed relative to an engine's prompt processing: an assumption, not fitted."""
+SPREAD = 0.35
+"""Half of the 80 % interval, as a logarithm: the coefficients were fitted to serving engines, not to learners."""
+HOST_MARGIN = 1.15  # factor on predicted memory of a process on CPUs, for rows, Python and the allocator
+MEASURED_MARGIN = 1.05  # the factor once the prediction has been compared with a measurement
+MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
+
+
+@cache
+def _host_values() -> Values:
+    return {**fitted().values, **HOST_VALUES}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The memory that a stage needs on one device, and the verdict."""
+
+    needed_bytes: int
+    room_bytes: int
+    why_not: str  # empty: it can be built, and fits
+
+
+def guessed(value: float) -> Estimate:
+    """A value of which nothing was fitted, with its 80 % interval."""
+    return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD))
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    config: Config
+    shape: ModelShape
+    cluster: ClusterSpec
+    software: Software = VLLM  # of the samplers
+    precision: Precision | None = None  # of the samplers; None: as the recipe's run
+    prompt_tokens: int | None = None  # of a context, read; with the other None as well, all is written
+    reply_tokens: int | None = None
+    network_gbps: float = 200.0
+    """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
+    measured: Recalibration | None = None
+    """Of the samplers, by a user's measurements; None: by the tables alone."""
+    scale: dict[Stage, float] = field(default_factory=dict)
+    """By stage, measured over predicted seconds; set by a run's first measurement."""
+    filled: dict[Choice, float] = field(default_factory=dict)
+    """By layout, measured over predicted memory where it was in use; grows during a run."""
+
+    # The devices.
+
+    @property
+    def on_host(self) -> bool:
+        return not self.cluster.gpus
+
+    @property
+    def device(self) -> Device:
+        return self.cluster.each
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of one device; on CPUs what `placement.memory_gib` gives to a process."""
+        return (self.config.placement.memory_bytes or UNKNOWN_BYTES) if self.on_host else self.device.memory_bytes
+
+    @property
+    def values(self) -> Values:
+        return _host_values() if self.on_host else fitted(self.engine(1)).values
+
+    @property
+    def network_bandwidth(self) -> float:
+        """Bytes per second of a host's link to the others."""
+        return self.network_gbps * GIGABIT
+
+    @property
+    def host_devices(self) -> int:
+        """Devices of one host; of CPUs as many as are asked for."""
+        return self.cluster.gpus_per_host or self.config.placement.ranks
+
+    @property
+    def paged(self) -> bool:
+        """Whether the engine lets contexts wait that do not fit beside the others."""
+        return self.software is not OWN or self.config.sampler.cache_bytes is not None
+
+    @property
+    def dtype(self) -> str:
+        """Of the learner's computation."""
+        learner = self.config.learner
+        named = self.on_host or "dtype" in learner.model_fields_set
+        return learner.dtype if named else "bfloat16"
+
+    def engine(self, tp: int) -> Engine:
+        """One copy of the engine. earl gives vLLM `sampler.memory_share` of a GPU; another engine uses its own default,
+        unless the recipe sets the share."""
+        sampler = self.config.sampler
+        kind = "bf16" if self.software is not OWN and self.dtype == "bfloat16" else "fp32"
+        precision = self.precision or Precision(kind)
+        own = self.software is VLLM or "memory_share" in sampler.model_fields_set
+        share = sampler.memory_share if own and self.software is not OWN else None
+        known = self.measured.known if self.measured else None
+        engine = Engine(self.shape, self.device, tp, precision, self.software, share, known)
+        if not self.on_host:
+            return engine
+        cache = sampler.cache_bytes or (GIB if self.software is VLLM else UNKNOWN_BYTES)
+        memory = engine.weight_bytes + engine.reserve_bytes(self.values) + cache
+        return replace(engine, device=replace(HOST, memory_bytes=memory), utilization=1.0)
+
+    # What can be built, and fits.
+
+    def need(self, choice: Choice, load: Load) -> Need:
+        """The verdict on a layout for a load, of which the longest context has to fit."""
+        if why := why_not_split(self.shape, choice.layout.tp, choice.stage == "rollout" and self.software is not OWN):
+            return Need(0, 0, why)
+        needed, room = self._sampling(choice, load) if choice.stage == "rollout" else self._learning(choice, load)
+        why = f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else ""
+        return Need(needed, room, why)
+
+    def obstacle(self, choice: Choice, load: Load) -> str:
+        return self.need(choice, load).why_not
+
+    def expected_bytes(self, choice: Choice, load: Load) -> int:
+        """Of the process that needs the most, without a margin."""
+        if choice.stage != "rollout":
+            return self.learner_peak(choice, load).peak
+        return self._slots(choice, load) if self.on_host else self._sampling(choice, load)[0]
+
+    def _margin(self, choice: Choice, otherwise: float) -> float:
+        known = self.filled.get(choice)
+        return otherwise if known is None else known * MEASURED_MARGIN
+
+    def _sampling(self, choice: Choice, load: Load) -> tuple[int, int]:
+        """Needed and given bytes. An engine that lets contexts wait has to hold one."""
+        engine = self.engine(choice.layout.tp)
+        held = engine.weight_bytes + engine.reserve_bytes(self.values)
+        room = max(0, held + engine.room_bytes(self.values))
+        contexts = 1 if self.paged else ceil(load.sequences / choice.layout.dp)
+        needed = int(held + contexts * load.longest_tokens * engine.token_bytes)
+        if not self.on_host or needed > room:
+            return needed, room
+        return int(self._slots(choice, load) * self._margin(choice, HOST_MARGIN)), self.memory_bytes
+
+    def _slots(self, choice: Choice, load: Load) -> int:
+        """Of a sampling process on CPUs. Episodes of a group have separate slots, and share one prefill."""
+        tp, copies, longest = choice.layout.tp, choice.layout.dp, load.longest_tokens
+        at_once = self.engine(tp).kv_tokens(self.values) // longest
+        shape = self.shape
+        part = replace(
+            shape,
+            parameters=ceil(shape.parameters / tp),
+            heads=ceil(shape.heads / tp),
+            kv_heads=ceil(shape.kv_heads / tp),
+            intermediate=ceil(shape.intermediate / tp),
+        )
+
+        def held(episodes: int) -> SlotBytes:
+            return slot_bytes(part, Sampling(max(1, min(ceil(episodes / copies), at_once)), longest, longest))
+
+        own, prompts = held(load.sequences), held(self.config.rollout.prompts)
+        return own.peak - own.activations + prompts.activations
+
+    def _learning(self, choice: Choice, load: Load) -> tuple[int, int]:
+        peak = self.learner_peak(choice, load).peak
+        if self.on_host:
+            return int(peak * self._margin(choice, HOST_MARGIN)), self.memory_bytes
+        # The driver and libraries take some, too.
+        return int(peak * self._margin(choice, 1.0)) + CONTEXT_BYTES, usable(self.memory_bytes)
+
+    def learner_peak(self, choice: Choice, load: Load) -> LearnerBytes:
+        """Memory of one learner rank, by purpose, when the stage is at its peak."""
+        return (learner_bytes if choice.stage == "update" else forward_bytes)(self.shape, self.training(choice, load))
+
+    def training(self, choice: Choice, load: Load) -> Training:
+        """A micro-batch holds at least the longest row, at most a rank's share of a minibatch."""
+        layout = choice.layout
+        share = ceil(load.sequences * load.mean_tokens / layout.dp / self.config.learner.minibatches)
+        most = choice.micro_batch_tokens or self.config.learner.micro_batch_tokens
+        return Training.of(
+            self.config,
+            layout.dp,
+            layout.tp,
+            cp=layout.cp,
+            tokens=max(load.longest_tokens, min(most, share)),
+            float_bytes=FLOAT_BYTES[self.dtype],
+            recompute=choice.recompute,
+            offload=choice.offload,
+            on_host=self.on_host,
+        )
+
+    # What it takes.
+
+    def seconds(self, choice: Choice, load: Load) -> float:
+        """Predicted seconds of a run's stage. The learner's ranks also prepare experience."""
+        if choice.stage == "rollout":
+            took = self._written(choice, load) / tokens_per_second(*self._served(choice, load), self.values)
+        else:
+            took = sum(self.learner_seconds(own, load) for own in (choice, replace(choice, stage="experience")))
+        return (STAGE_SECONDS + took) * self.scale.get(choice.stage, 1.0)
+
+    def estimate(self, choice: Choice, load: Load) -> Estimate:
+        """Predicted seconds of one stage of a step on GPUs, with the 80 % interval."""
+        if choice.stage == "rollout":
+            fast = rollout(*self._served(choice, load)).tokens_per_gpu_s
+            assert fast is not None, "the longest one fits"
+            written = self._written(choice, load) / choice.layout.tp
+            return Estimate(*(written / speed for speed in (fast.value, fast.high, fast.low)))
+        return guessed(self.learner_seconds(choice, load))
+
+    def split(self, context: int) -> tuple[int, int]:
+        """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
+        if self.reply_tokens is not None:
+            return context - self.reply_tokens, self.reply_tokens
+        prompt = self.prompt_tokens or 0
+        return prompt, context - prompt
+
+    def _served(self, choice: Choice, load: Load) -> tuple[Engine, Workload]:
+        """The fullest copy and its work: no more copies play than there are prompts."""
+        copies = max(1, min(choice.layout.dp, self.config.rollout.prompts))
+        prompt, reply = (part / load.longest_tokens for part in self.split(load.longest_tokens))
+        mean, longest = load.mean_tokens, load.longest_tokens
+        ends = longest * reply if longest > mean else None  # None: all end at once
+        work = Workload(mean * prompt, mean * reply, ceil(load.sequences / copies), ends)
+        return self.engine(choice.layout.tp), work
+
+    def _written(self, choice: Choice, load: Load) -> float:
+        _, work = self._served(choice, load)
+        return work.responses * work.reply_tokens
+
+    @property
+    def passes(self) -> int:
+        """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
+        algorithm = self.config.algorithm
+        return (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
+
+    def learner_seconds(self, choice: Choice, load: Load) -> float:
+        times = self.config.learner.epochs if choice.stage == "update" else self.passes
+        return times * self.batch_seconds(choice, load)
+
+    def batch_seconds(self, choice: Choice, load: Load) -> float:
+        """One pass of the learner over a step's rows. Each rank has its share of a minibatch, or one longest row, in
+        equal micro-batches; experience is one batch."""
+        batches = self.config.learner.minibatches if choice.stage == "update" else 1
+        way = self.training(choice, load)
+        share = max(load.sequences * load.mean_tokens / batches / way.dp, float(load.longest_tokens))
+        count = ceil(share / max(way.tokens, choice.micro_batch_tokens or 0))
+        own = replace(way, tokens=max(1, round(share / count)))
+        return batches * count * self.pass_seconds(own, load.mean_tokens, choice.stage)
+
+    def pass_seconds(self, way: Training, row_tokens: float, stage: Stage) -> float:
+        """Of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
+        passes, copies = 1.0, 1.0  # of the model's weights, fetched
+        if stage == "update":
+            passes += BACKWARD + way.recompute
+            copies = 2 + GRADIENT_BYTES / way.float_bytes
+        computing, fetching = passes * self._forward_seconds(way, row_tokens), self._fetching_seconds(way, copies)
+        return computing + fetching if self.on_host else max(computing, fetching)  # a CPU does one or the other
+
+    def _forward_seconds(self, way: Training, row_tokens: float) -> float:
+        """An engine's prompt processing, the output layer for every token, and keys and values of other cp ranks."""
+        kind = "bf16" if way.float_bytes == 2 else "fp32"
+        engine = Engine(self.shape, self.device, way.tp, Precision(kind), OWN if self.on_host else VLLM)
+        own = _host_values() if self.on_host else fitted(engine).values
+        batch = StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
+        speed = engine.precision.flops(self.device) * own["compute"]
+        head = 2 * parts(self.shape).head * way.portion / way.tp / speed
+        return (step_seconds(engine, batch, own).total + head) / SPEED + self._gathering_seconds(way, engine)
+
+    def _gathering_seconds(self, way: Training, engine: Engine) -> float:
+        if way.cp == 1:
+            return 0.0
+        others = way.tokens * engine.token_bytes * (way.cp - 1) / way.cp
+        return (
+            others / (self.device.link_bandwidth * self.values["link"]) + self.shape.layers * self.values["all_reduce"]
+        )
+
+    def _fetching_seconds(self, way: Training, copies: float) -> float:
+        """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
+        if way.shards == 1:
+            return 0.0
+        hosts = ceil(way.shards * way.tp / self.host_devices) if not self.on_host else 1
+        size = copies * self.shape.parameters * way.float_bytes
+        link = self.device.link_bandwidth * self.values["link"]
+        inside = size / way.tp * (way.shards - 1) / way.shards / link
+        return max(inside, size * (hosts - 1) / hosts / self.network_bandwidth)
+
+    # The layouts to choose from, and the best of them.
+
+    def splits(self, stage: Stage, gpus: int) -> list[int]:
+        """Splits of one copy that its heads allow, and that fill a host and the devices evenly."""
+        served = stage == "rollout" and self.software is not OWN
+        host = max(1, gpus if self.on_host else min(self.host_devices, gpus))
+        return [tp for tp in splits(self.shape, host, served) if self.on_host or self.host_devices % tp == 0]
+
+    def ways(self, layout: Layout, load: Load) -> Iterator[Choice]:
+        """How the learner may update under a layout: what the recipe sets is fixed."""
+        learner, context = self.config.learner, self.config.context
+        named = learner.model_fields_set | ({"micro_batch_tokens"} if context.automatic else set())  # it bounds growth
+        least = most = max(load.longest_tokens, learner.micro_batch_tokens)
+        if "micro_batch_tokens" not in named:  # all rows between two optimizer steps, as if as long as the longest
+            share = load.sequences // learner.minibatches * load.longest_tokens // layout.dp
+            most = max(least, min(MOST_TOKENS, share))
+        tokens = [least << by for by in range(most.bit_length()) if least << by <= most]
+        recompute = [learner.recompute] if "recompute" in named else [False, True]
+        offload = [learner.offload] if "offload" in named or self.on_host else [False, True]
+        for away, again, count in product(offload, recompute, tokens):
+            yield Choice("update", layout, count, again, away)
+
+    def rollout_choices(self, gpus: int) -> list[Choice]:
+        """A choice for every split of `gpus` devices; no more copies than prompts, since the others would idle."""
+        place, sampler = self.config.placement, self.config.sampler
+        fixed = "tp" in sampler.model_fields_set or self.software is OWN
+        tps = [sampler.tp] if fixed else self.splits("rollout", gpus)
+        most = self.config.rollout.prompts
+        copies = {tp: place.samplers if "samplers" in place.model_fields_set else min(gpus // tp, most) for tp in tps}
+        return [Choice("rollout", Layout(max(1, copies[tp]), tp)) for tp in tps]
+
+    def learner_layouts(self, gpus: int) -> list[Layout]:
+        """A layout for every split of `gpus` devices."""
+        place = self.config.placement
+        named, cp = place.model_fields_set, place.cp
+        tps = [place.tp] if "tp" in named else self.splits("update", max(1, gpus // cp))
+        layouts = [Layout(place.dp if "dp" in named else max(1, gpus // (tp * cp)), tp, cp) for tp in tps]
+        return [layout for layout in layouts if layout.size <= gpus] or layouts[:1]
+
+    def idle(self, choice: Choice, gpus: int) -> str:
+        """In words, why devices have nothing to do in a stage; empty if all are at work."""
+        layout, left = choice.layout, gpus - choice.layout.size
+        if left <= 0:
+            return ""
+        prompts = self.config.rollout.prompts
+        enough = choice.stage == "rollout" and layout.dp == prompts
+        cause = f"{prompts} prompts are for so many copies" if enough else f"the layout is {choice}"
+        return f"{left} of {gpus} GPUs idle in {choice.stage}: {cause}"
+
+    def best_update(self, layouts: Sequence[Layout], load: Load) -> Choice:
+        """The best way to learn under any of the layouts, from the largest step as well."""
+        most = self.largest(load)
+        return self.best([way for layout in layouts for way in self.ways(layout, most)], most)
+
+    def largest(self, load: Load) -> Load:
+        """The load of the recipe's largest step: a warm start may have more episodes."""
+        warm = self.config.warm_start
+        return replace(load, sequences=max(load.sequences, warm.episodes if warm.steps else 0))
+
+    def best(self, choices: Sequence[Choice], load: Load) -> Choice:
+        """The fastest that fits, the first of equally fast ones, offloading only where nothing else fits; if none fits,
+        the one that comes nearest."""
+        needs = {choice: self.need(choice, load) for choice in choices}
+        fitting = [choice for choice, need in needs.items() if not need.why_not]
+        resting = [choice for choice in fitting if not choice.offload] or fitting
+        if resting:
+            return min(resting, key=lambda choice: self.seconds(choice, load))
+        return min(choices, key=lambda choice: needs[choice].needed_bytes - needs[choice].room_bytes)
