@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from earl.benchmarks import processes
 from earl.benchmarks.processes import Seat, seat_of
 from earl.benchmarks.repeats import in_turns, interval
-from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import COLUMNS, Shard, Spread, Work, balance, columns, empty, even_counts, spread, token_bytes
-from earl.dispatch.transports.base import Pace, Transport
+from earl.dispatch.transports.base import Transport, execute
 from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.errors import EarlError
@@ -202,7 +201,7 @@ def through_ray(
         os.environ.update(attach(cluster.address))
     import ray  # reads its token from the environment
 
-    from earl.placement.ray.connection import connected
+    from earl.placement.ray.coordinator import connected
 
     with connected(cluster.address if cluster else None, 1):
         by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
@@ -390,7 +389,6 @@ def row(
     firsts = [places.index(host) for host in sorted(set(places))]  # all processes of a host read the same counter
     copied = made.hosts[made.pieces.origin] != made.hosts[made.pieces.destination]
     ideal = moved.bound * 8 / bits if shaped else None
-    auto = _chosen(every)
     return {
         "hosts": len(set(places)),
         "rate_mbit": bits / 1e6,
@@ -412,8 +410,6 @@ def row(
         "planned_bytes": moved.across,
         "crossed_bytes": int(np.median(_of(timings[directly[0]], "left_bytes")[firsts].sum(0))),
         "copies_bytes": int(made.bytes[copied].sum()),
-        "auto": auto,
-        "auto_loss": seconds[auto]["median"] / min(own["median"] for own in seconds.values()) - 1,
         "same": all(len({one.checksum for repeats in own.values() for one in repeats}) == 1 for own in measured),
     }
 
@@ -421,12 +417,3 @@ def row(
 def _of(timings: Sequence[Sequence[TransferTiming]], field: str) -> NDArray[np.float64]:
     """[P, R], by process and repeat; None is NaN."""
     return np.array([[getattr(one, field) for one in repeats] for repeats in timings], np.float64)
-
-
-def _chosen(seconds: Mapping[str, NDArray[np.float64]]) -> str:
-    """The transport that `auto` would use after these repeats."""
-    pace = Pace(*seconds)
-    for repeat in zip(*seconds.values(), strict=False):
-        for way, took in zip(seconds, repeat, strict=True):
-            pace.took(way, float(took))
-    return pace.chosen or min(pace.medians, key=lambda way: pace.medians[way])

@@ -43,7 +43,7 @@ from earl.parallel.layout import Layout
 from earl.parallel.memory import ModelShape, Sampling, SlotBytes, slot_bytes
 from earl.placement.peers import Peers
 from earl.recipe import load_toml
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 Stage = Literal["update", "forward", "reference", "sample"]
 

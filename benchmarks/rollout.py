@@ -25,11 +25,10 @@ from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.drivers import Completes, play
 from earl.rollout.episode import Episode
-from earl.rollout.prompt import Completion, Prompt
 from earl.rollout.tasks import draw_tasks, group_episodes, opponents
 from earl.runs.journal import Clock
 from earl.seeds import derive
-from earl.trajectory import Trajectory
+from earl.trajectory import Completion, Prompt, Trajectory
 
 
 class GenerateSampler:

@@ -73,7 +73,7 @@ CHECKS = {
     "earl.engine.checkpoint_tensors": ("check_finite",),
     "earl.documents": ("_check",),
     "earl.runs.storage": ("open_below", "checked", "checked_database"),
-    "earl.runs.tables": ("checked_bytes",),
+    "earl.runs.store": ("checked_bytes",),
     "earl.runs.parquet": ("_examine",),
     "earl.runs.trajectories": ("_check", "_checked_step"),
     "earl.runs.signing": ("signature", "signer", "checked"),

@@ -8,10 +8,10 @@ from typing import Any
 
 from earl.benchmarks.repeats import in_turns, interval
 from earl.config import Config
-from earl.group import Group
 from earl.placement.backend import on_cluster
 from earl.placement.pipeline import StepPipeline
 from earl.recipe import build, load_toml, override
+from earl.trajectory import Group
 
 RECIPE = load_toml(Path(__file__).with_suffix(".toml"))
 

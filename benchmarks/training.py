@@ -9,7 +9,7 @@ from earl.envs import registry
 from earl.errors import EarlError
 from earl.recipe import build, dump, load_toml, override
 from earl.runs.folder import RunFolder, create, lock
-from earl.runs.tables import Series
+from earl.runs.store import Series
 from earl.trainer import run as train
 
 ASIDE = ("evaluate", "checkpoint")

@@ -1,4 +1,4 @@
-"""The transports of rows in a run, measured with a run's actors: by objects, by peers, and by `auto`.
+"""The transports of rows in a run, measured with a run's actors: by objects and by peers.
 
 workers with random rows ─▶ RowDispatcher ─▶ learner ranks        every transport in turn
 """
@@ -18,25 +18,21 @@ from earl.benchmarks.layouts import batch
 from earl.benchmarks.repeats import in_turns, interval
 from earl.config import PlacementConfig
 from earl.dispatch.rows import Work
-from earl.dispatch.transports.base import TRIALS
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.ray.actor_group import ActorGroup
-from earl.placement.ray.connection import connected
-from earl.placement.ray.exchange_member import LEARNED, EpisodeTable
-from earl.placement.ray.learner_actor import LearnerActor
-from earl.placement.ray.learner_group import LearnerGroup
+from earl.placement.ray.coordinator import connected
+from earl.placement.ray.learner import LearnerActor, LearnerGroup
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.rollout_actor import EpisodePlayer
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.row_exchange import RowDispatcher
+from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, RowDispatcher
 
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
 ROW_TOKENS = 500
-WAYS: tuple[Literal["objects", "peers", "auto"], ...] = ("objects", "peers", "auto")
-WARM = 2 * TRIALS
-"""Dispatches before the measured ones, in which `auto` tries both transports."""
+WAYS: tuple[Literal["objects", "peers"], ...] = ("objects", "peers")
+WARM = 3  # dispatches before the measured ones: the first makes connections and touches new memory
 
 
 class MadeUpWorker(EpisodePlayer):
@@ -45,8 +41,8 @@ class MadeUpWorker(EpisodePlayer):
         lengths = np.random.default_rng(seed).integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
         made = batch(lengths.tolist(), 1, seed)
         rows = Rows(**{column.name: getattr(made, column.name) for column in fields(Rows)})
-        self._holdings, self._budget = EpisodeStore(True), Budget(None)
-        return self._holdings.pack(rows, np.arange(count))
+        self._episodes, self._budget = EpisodeStore(True), Budget(None)
+        return self._episodes.pack(rows, np.arange(count))
 
 
 class Rank(LearnerActor):
@@ -63,41 +59,32 @@ def run(workers: int, ranks: int, repeats: int, tokens: Sequence[int] = TOKENS) 
 
 class Bench:
     def __init__(self, workers: int, ranks: int) -> None:
-        coordinator = Mock()  # recovers nothing: no failure is expected
-        coordinator.failed.side_effect = RuntimeError("an actor of the benchmark failed")
+        owner = Mock()  # recovers nothing: no failure is expected
+        owner.failed.side_effect = RuntimeError("an actor of the benchmark failed")
         bounds = (60.0, 600.0)
         self._ranks = ActorGroup("learner rank", ranks, lambda _: _actor(Rank), *bounds, ranks)
-        self._workers = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
+        self._group = ActorGroup("rollout worker", workers, lambda _: _actor(MadeUpWorker), *bounds)
         assert not self._ranks.introduce(), "ranks answer"
         ray.get([member.actor.ready.remote() for member in self._ranks.members])
-        players = RolloutWorkers(self._workers, lambda actor, *_: actor.ping.remote(), coordinator)
+        players = RolloutWorkers(self._group, lambda actor, *_: actor.ping.remote(), owner)
         self._learners: dict[str, LearnerGroup] = {}
         for way in WAYS:
             settings, layout = PlacementConfig(transport=way), Layout(ranks)
-            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, coordinator)
-            self._learners[way] = LearnerGroup(self._ranks, coordinator, dispatcher)
+            dispatcher = RowDispatcher(players, self._ranks, layout, Work(), settings, owner)
+            self._learners[way] = LearnerGroup(self._ranks, owner, dispatcher)
 
     def measured(self, tokens: int, repeats: int) -> dict[str, Any]:
-        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._workers.members)]
+        filled = [member.actor.fill.remote(tokens, number) for number, member in enumerate(self._group.members)]
         table = EpisodeTable.joined(ray.get(filled), LEARNED)
 
-        def dispatched(way: str, _: int) -> tuple[float, float]:
-            """Seconds, and whether peers were taken."""
+        def dispatched(way: str, _: int) -> float:
             began = time.perf_counter()
             self._learners[way].take(table, seed=7, minibatches=1)
-            return time.perf_counter() - began, self._learners[way].costs["dispatch/peers"]
+            return time.perf_counter() - began
 
         seconds = in_turns({way: partial(dispatched, way) for way in WAYS}, repeats, WARM)
-        told = {way: interval([took for took, _ in own]) for way, own in seconds.items()}
-        fastest = min(told["objects"]["median"], told["peers"]["median"])
-        chosen = "peers" if np.mean([peers for _, peers in seconds["auto"]]) > 0.5 else "objects"
-        return {
-            "tokens": tokens,
-            "bytes": self._learners["auto"].costs["dispatch/bytes"],
-            **told,
-            "auto_takes": chosen,
-            "auto_loss": told[chosen]["median"] / fastest - 1,
-        }
+        told = {way: interval(own) for way, own in seconds.items()}
+        return {"tokens": tokens, "bytes": self._learners["peers"].costs["dispatch/bytes"], **told}
 
 
 def _actor(kind: type) -> Any:

@@ -1,7 +1,4 @@
-"""The recipe: one tree of settings, each with one default and one owner. How it is read stands in recipe.py.
-
-play.py: who plays where · learning.py: what learns, and how · places.py: where · course.py: the course of a run
-"""
+"""The recipe: one tree of settings, each with one default and one owner. How it is read stands in recipe.py."""
 
 import re
 from collections.abc import Mapping
@@ -244,7 +241,7 @@ class PlacementConfig(Section):
     """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
     transport: Literal["auto", "objects", "peers"] = "auto"
     """How rows get to where they are learned from. `objects`: by Ray's object store. `peers`: from process to process,
-    in one group that lasts. `auto`: by the one that is expected to take less time, and then by what both took."""
+    in one group that lasts. `auto`: by peers, and by objects where that fails."""
     checksums: bool = False
     """Whether rows and weights are checked when they arrive; what is damaged is sent again."""
     memory_gib: float | None = Field(None, gt=0)

@@ -19,7 +19,7 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.kept import Profile
 from earl.runs.journal import Clock, Journal
-from earl.runs.tables import RecordedDecision
+from earl.runs.store import RecordedDecision
 
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0

@@ -16,7 +16,6 @@ from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
 from earl.engine.learner import SKIPPED
 from earl.errors import EarlError
-from earl.group import PlayedGroups
 from earl.layouts import Layouts
 from earl.matches import MatchResult
 from earl.observer import Observer
@@ -26,7 +25,7 @@ from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import trajectories_of
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
-from earl.trajectory import TRUNCATING, ContextTokens
+from earl.trajectory import TRUNCATING, ContextTokens, PlayedGroups
 
 NEVER = (float("-inf"), float("-inf"))
 

@@ -20,7 +20,8 @@ from earl.matches import MatchResult
 from earl.observer import Observer, RecordedStep
 from earl.parallel.memory import peak_metrics
 from earl.placement import peers as peer_processes
-from earl.placement.backend import Backend, EmbeddedBackend, on_cluster
+from earl.placement.backend import Backend, on_cluster
+from earl.placement.embedded import EmbeddedBackend
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.campaign import known_to, measured_first

@@ -1,14 +1,17 @@
-"""Records of an episode: tasks, turns and trajectories, the first types of the data flow.
+"""Records of an episode: tasks, prompts, turns and trajectories, the first types of the data flow.
 
     Task ─▶ Episode ─▶ Trajectory ─▶ Group ─▶ Rows ─▶ Batch
 
-A trajectory holds the token ids exactly as sampled and as given. They are never decoded and re-encoded.
+A trajectory holds the token ids exactly as sampled and as given. They are never decoded and re-encoded. Groups of
+episodes of one task have tokens (`Trajectory`) or not (`TrajectorySummary`). Group baselines need only what both have:
+the driver of a cluster sees summaries, tokens stay elsewhere.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from itertools import groupby
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,3 +189,76 @@ class TrainingRecord:
     mask: NDArray[np.bool_]  # [T], tokens in the loss
     advantages: NDArray[np.float32]  # [K]
     logprobs: NDArray[np.float32]  # [T] at mask, of the learner after the update
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectorySummary(Ended):
+    """An episode without its tokens. See `Trajectory`."""
+
+    task: Task
+    seed: int
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    outcome: Outcome
+    illegal: int
+    num_tokens: int
+    num_sampled: int
+    version_sum: int
+    oldest: int
+    author_tokens: NDArray[np.int64]
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Pickle the array as a list: one summary per episode goes to the driver, and a pickled array is larger."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        return _unpickled, (*values[:-1], self.author_tokens.tolist())
+
+
+def _unpickled(*values: Any) -> TrajectorySummary:
+    return TrajectorySummary(*(*values[:-1], np.array(values[-1], np.int64).reshape(-1, len(Author))))
+
+
+def summary_of(trajectory: Trajectory) -> TrajectorySummary:
+    return TrajectorySummary(**{field.name: getattr(trajectory, field.name) for field in fields(TrajectorySummary)})
+
+
+Played = Trajectory | TrajectorySummary
+"""An episode wherever its tokens are: what both have is enough for metrics and advantages."""
+P_co = TypeVar("P_co", bound=Played, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOf(Generic[P_co]):
+    """Episodes of one task, for group baselines."""
+
+    trajectories: tuple[P_co, ...]
+
+    @property
+    def task(self) -> Task:
+        return self.trajectories[0].task
+
+
+PlayedGroups = Sequence[GroupOf[Played]]
+
+
+class Group(GroupOf[Trajectory]):
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    session: int  # names the episode, so that a sampler can keep its KV cache between turns
+    tokens: Sequence[int]  # the whole context, exactly as given and sampled so far
+    seed: int  # of the sampling: the same seed and context give the same tokens
+    max_tokens: int
+    greedy: bool = False  # take the most likely token each time
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A sampler's answer. `logprobs` are those of the distribution that was sampled from."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[int]  # weight version per token; they rise if weights were loaded in between
+    finished: bool  # whether the last token is a stop token; if not, `max_tokens` cut the reply
+    error: str | None = None  # why the sampler has no reply; ends the episode

@@ -15,9 +15,8 @@ from earl.errors import EarlError
 from earl.evaluation import ANY, Match, matches, strength
 from earl.matches import MatchResult
 from earl.rollout.episode import Rules
-from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory
-from earl.trajectory import StopReason
+from earl.trajectory import Completion, StopReason
 
 
 class Table:

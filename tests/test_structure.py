@@ -20,8 +20,6 @@ ALONE = {
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
     "earl/engine/opponent.py": "the registry of opponents imports it by its name, for torch",
     "earl/engine/vllm/cpu_worker.py": "vLLM loads it by its name",
-    "earl/rollout/history.py": "history policies are added here",
-    "earl/rollout/teacher.py": "warm start's teachers, of rollout as all that plays",
 }
 """Small modules with one importer, and why each is a file of its own."""
 

@@ -20,9 +20,8 @@ from earl.recipe import build
 from earl.runs import store
 from earl.runs.folder import RunFolder
 from earl.runs.storage import storage
-from earl.runs.store import Numbers
+from earl.runs.store import Numbers, RecordedMatch
 from earl.runs.summary import FINAL, changed, last_evaluation, state_of
-from earl.runs.tables import RecordedMatch
 from earl.trajectory import Author
 
 RECENT = 30

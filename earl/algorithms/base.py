@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.config import AlgorithmConfig
-from earl.group import GroupOf, Played, PlayedGroups
+from earl.trajectory import GroupOf, Played, PlayedGroups
 
 Stats = dict[str, Tensor]
 """Sums over tokens of the statistics that a loss reports; divided by the number of tokens at the end."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from earl.algorithms.base import Advantages, Stats, TokenInputs
 from earl.config import AlgorithmConfig
-from earl.group import PlayedGroups
+from earl.trajectory import PlayedGroups
 
 
 class Imitation:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from earl.algorithms.base import Advantages, per_turn, returns_of
 from earl.algorithms.loss import clipped_surrogate
 from earl.config import AlgorithmConfig
-from earl.group import PlayedGroups
+from earl.trajectory import PlayedGroups
 
 EPSILON = 1e-8
 

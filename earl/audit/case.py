@@ -9,8 +9,7 @@ import numpy as np
 from earl.audit.findings import CheckOutcome, Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, edit, more, readings, rebuild, slots_of, written
 from earl.audit.run import AuditedRun, StoredStep
-from earl.group import Group
-from earl.trajectory import TRUNCATING, Author, TrainingRecord, Trajectory, Turn
+from earl.trajectory import TRUNCATING, Author, Group, TrainingRecord, Trajectory, Turn
 
 MAX_GUESSES = 64
 

@@ -13,12 +13,11 @@ from earl.audit.findings import Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, more, runs, slots_of
 from earl.config import Config
 from earl.engine.model import load
-from earl.group import Group
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.pack import charged, learned, trajectories_of
-from earl.trajectory import Author, Trajectory
+from earl.rollout.pack import learned, length_penalised, trajectories_of
+from earl.trajectory import Author, Group, Trajectory
 
 TOLERANCE = 1e-5
 VALUES_TOLERANCE = 1e-3
@@ -51,7 +50,7 @@ def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray
     kept = learned(groups, config.context.learn_truncated)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
     values = np.zeros(sum(counts), np.float32)
-    charges = charged(kept, config.context.length_penalty)
+    charges = length_penalised(kept, config.context.length_penalty)
     turns = algorithm(config.algorithm.name).advantages(charges, values, config.algorithm).turns
     parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
     own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}

@@ -13,9 +13,8 @@ from earl.agents.chat import Chat
 from earl.audit.findings import Fault, Finding
 from earl.config import Config
 from earl.errors import boundary
-from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory, draw, episode_seed
-from earl.trajectory import Task, Trajectory, Turn
+from earl.trajectory import Completion, Task, Trajectory, Turn
 
 LONGEST = 60  # characters of a quotation
 

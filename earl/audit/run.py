@@ -12,7 +12,6 @@ import pyarrow as pa
 from earl.config import MOST
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
-from earl.group import Group
 from earl.placement.fragment import limited, world_of
 from earl.recipe import build
 from earl.rollout.tasks import EpisodeFactory
@@ -21,7 +20,7 @@ from earl.runs.folder import RunFolder
 from earl.runs.signing import SignatureError, Signer, signer
 from earl.runs.storage import step_name, step_of
 from earl.runs.store import Numbers, read_numbers
-from earl.trajectory import TrainingRecord, Trajectory
+from earl.trajectory import Group, TrainingRecord, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 Every process of a run sees the same episodes and computes the same limit; checkpoints keep its state.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import Any
 
 from earl.context.forecast import Forecast, expected, forecast, warns
 
@@ -77,14 +76,6 @@ class ContextWatch:
         else:
             return ()
         return (("forecast", f"{message}: raise context.limit, or set it to 'auto'"),)
-
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def restored(cls, state: dict[str, Any]) -> "ContextWatch":
-        history = [(step, tuple(quantiles)) for step, quantiles in state["history"]]
-        return cls(**{**state, "history": history})
 
     def _series(self, number: int) -> list[tuple[int, float]]:
         return [(step, quantiles[number]) for step, quantiles in self.history]

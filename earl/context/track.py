@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from earl.group import Played
-from earl.trajectory import KEPT_TURNS, Author, ContextTokens, StopReason
+from earl.trajectory import KEPT_TURNS, Author, ContextTokens, Played, StopReason
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 

@@ -2,9 +2,7 @@
 
 rows.py             columns, where rows lie (spread), which consumer gets which row (balance), the rows of one process
 plan.py             which process sends which tokens to which other one: pure, from lengths alone
-execute.py          carries a plan out in one process, over any transport
 weights.py          which learner rank gives which part of a tensor, in which bucket
-explain.py          where a plan's bytes go
-predicted_cost.py   seconds, from bytes and links, also for a cluster that does not exist yet
+predicted_cost.py   where a plan's bytes go, and seconds, also for a cluster that does not exist yet
 transports/         how messages get from process to process
 """

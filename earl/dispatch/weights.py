@@ -5,7 +5,7 @@ what all ranks together pack at a time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -25,7 +25,7 @@ class Weight:
 
     name: str
     shape: tuple[int, ...]
-    number_bytes: int
+    dtype: torch.dtype
     axis: int | None = None
     """Along which tensor parallelism splits it; None: not split."""
 
@@ -60,11 +60,11 @@ def plan_weights(weights: Sequence[Weight], layout: Layout, bucket_bytes: int) -
     given, load = [0] * layout.size, 0
     known: dict[Weight, list[tuple[Box, list[int]]]] = {}
     for number, weight in enumerate(weights):
-        kind = Weight("", weight.shape, weight.number_bytes, weight.axis)
+        kind, number_bytes = replace(weight, name=""), weight.dtype.itemsize
         if kind not in known:
-            known[kind] = _cut_evenly(kind, layout, max(1, bucket_bytes // PIECES // weight.number_bytes))
+            known[kind] = _cut_evenly(kind, layout, max(1, bucket_bytes // PIECES // number_bytes))
         for box, ranks in known[kind]:
-            piece = WeightPiece(number, box, min(ranks, key=given.__getitem__), box.numbers * weight.number_bytes)
+            piece = WeightPiece(number, box, min(ranks, key=given.__getitem__), box.numbers * number_bytes)
             given[piece.source] += piece.size
             if load and load + piece.size > bucket_bytes:
                 buckets.append([])

@@ -16,14 +16,13 @@ from torch import Tensor
 from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import corrected, kl_to_reference
 from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
-from earl.config import AlgorithmConfig, Config, LearnerConfig
+from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, Scores, score, spread
 from earl.engine.train_state import TrainState
-from earl.errors import EarlError, OutOfMemory
 from earl.rollout.pack import complete
 
 Numbers = NDArray[np.int64]
@@ -107,6 +106,7 @@ def silent(rows: R) -> Chunk[R]:
 
 
 SKIPPED = "skipped_minibatches"  # statistic; absent when none was skipped
+CORRECTION = ("correction/weight", "correction/capped", "kl_to_sampler")  # statistics of the importance correction
 LOSSES = ("loss", "value_loss", "kl_to_reference")  # statistics that are minimised
 
 
@@ -118,6 +118,8 @@ class Update:
     minibatches: int
     epochs: int
     seed: int  # orders the rows
+    correction: Literal["none", "token", "sequence"] = "none"  # of importance, see `earl.algorithms.loss`
+    correction_cap: float = math.inf
 
 
 class Learner:
@@ -125,7 +127,6 @@ class Learner:
     sampler's, so that both use the same distribution."""
 
     costs: Mapping[str, float] = MappingProxyType({})  # cost of moving rows to the learner: none, they are local
-    given: Mapping[str, float] = MappingProxyType({})  # cost of the weight sync: none, weights are local
 
     def __init__(
         self,
@@ -161,10 +162,6 @@ class Learner:
     def restore(self, folder: Path) -> None:
         self.state.restore(folder)
 
-    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:  # noqa: ARG002
-        """Raises EarlError: a learner that shares its process with the sampler has no other layout."""
-        raise after or EarlError("an embedded learner has one layout; use placement.kind = 'colocated'")
-
     def peaks(self) -> Mapping[str, float]:
         """Not measured: the sampler uses memory of the same process."""
         return {}
@@ -188,11 +185,6 @@ class Learner:
         known = self.logprobs(rows, reference=True, part=part) if reference else None
         return complete(rows, advantages, returns, known)
 
-    def corrected(
-        self, batch: Batch, mode: Literal["token", "sequence"], cap: float, part: RowShare | None = None
-    ) -> tuple[Batch, dict[str, float]]:
-        return corrected(batch, self.logprobs(batch, part=part), mode, cap)
-
     def collected(self, batch: Batch) -> tuple[Batch, NDArray[np.float32]]:
         """The whole batch, to be recorded, and its current log-probs [T]."""
         return batch, self.logprobs(batch)
@@ -212,6 +204,7 @@ class Learner:
         for group in self.state.optimizer.param_groups:
             group["lr"] = update.learning_rate
         part, order = part or RowShare.whole(batch), order_of(update.seed)
+        batch, importance = self._corrected(batch, update, part)
         collected = [
             self._minibatch(batch, rows, algorithm, update, part)
             for _ in range(update.epochs)
@@ -219,7 +212,8 @@ class Learner:
         ]
         made = [stats for stats in collected if stats]
         means = {name: float(np.mean([stats[name] for stats in made])) for name in (made or [{}])[0]}
-        return means if made == collected else means | {SKIPPED: float(len(collected) - len(made))}
+        skipped = {} if made == collected else {SKIPPED: float(len(collected) - len(made))}
+        return means | skipped | importance
 
     @torch.no_grad()
     def logprobs(
@@ -244,6 +238,19 @@ class Learner:
         """The value head's estimates [T] at rows.value_mask."""
         heat = self._temperature
         return self._shared(rows, rows.value_mask, lambda chunk: chunk.scores(self.scorer, heat).values, part)
+
+    def _corrected(self, batch: Batch, update: Update, part: RowShare) -> tuple[Batch, dict[str, float]]:
+        """The batch with importance correction, and its statistics: means over the trained tokens of all processes."""
+        if update.correction == "none":
+            return batch, {}
+        proximal = self.logprobs(batch, part=part)
+        known, means = corrected(batch, proximal, update.correction, update.correction_cap)
+        if not part.alone:
+            return known, means
+        count = int(batch.mask.sum())
+        own = [count, *(count * means.get(name, 0.0) for name in CORRECTION)]
+        total, *sums = self._ranks.add(torch.tensor(own, dtype=torch.float64)).tolist()
+        return known, {name: value / total for name, value in zip(CORRECTION, sums, strict=True)}
 
     def _minibatch(
         self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: RowShare

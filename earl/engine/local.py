@@ -1,24 +1,35 @@
 """The embedded sampler: batched decoding in this process; the KV cache is kept over the turns of an episode.
 
 generate: split prompts into waves that fit, prefill what no slot holds, then choose and decode token by token.
+
+A model may be split over several processes by tensor parallelism: weights, keys and values by heads. Only the first
+process is called, as any sampler is; under `together` the others receive each `generate` call and compute the same
+batches with their part of every layer. Only the first chooses tokens.
 """
 
+import json
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import chain, count, groupby, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
-from earl.engine.model import Policy, allocated, bare, head, hidden_states, shape_of, tensors_once
+from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
+from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import Probe, Sampler, check
+from earl.engine.sharding.mesh import join_group
+from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.errors import EarlError
+from earl.parallel.layout import Box, Layout, check_split
 from earl.parallel.memory import PASS_TOKENS, kv_bytes, room_for
-from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import uniforms
+from earl.trajectory import Completion, Prompt
 
 
 class Window:
@@ -267,7 +278,7 @@ class LocalSampler(Sampler):
 
     def _described(self, config: Any) -> Any:
         """This process's part of the model, on the meta device."""
-        return bare(config)
+        return meta_model(config)
 
     def _fill(self, weights: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors_once(self._model).items():  # one by one: they may be fetched lazily
@@ -357,3 +368,108 @@ class LocalSampler(Sampler):
             sampled = torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
             chosen = torch.where(torch.from_numpy(greedy), chosen, sampled)
         return chosen, logprobs.gather(1, chosen[:, None])[:, 0]
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    rank: int
+    size: int
+    place: Rendezvous  # the first process opens it
+
+
+class TpGroup:
+    """A process's membership in the group of its copy; a process is in one group at a time. store: on the first
+    process, an already opened store; None: opened now."""
+
+    def __init__(
+        self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self.rank, self.layout = meeting.rank, Layout(1, meeting.size)
+        cpu = torch.device("cpu")
+        self._store = join_group(self.rank, meeting.size, meeting.place, store, cpu, timeout_seconds)
+        group: ProcessGroup | None = distributed.group.WORLD
+        assert group is not None
+        self.group = group
+
+    def told(self, order: bytes) -> bytes:
+        """The first process's order, on all processes: JSON or nothing, so that no data can run code."""
+        size = torch.tensor([len(order)])
+        distributed.broadcast(size, 0)
+        message = torch.empty(int(size), dtype=torch.uint8)
+        if order:
+            message = torch.frombuffer(bytearray(order), dtype=torch.uint8)
+        if len(message):
+            distributed.broadcast(message, 0)
+        return message.numpy().tobytes()
+
+
+class SplitSampler(LocalSampler):
+    """One process's part of a sampler; every process of `tp_group` makes its own. room_bytes: of this process. Raises
+    EarlError when the model cannot be split over this many processes."""
+
+    def __init__(
+        self, policy: Policy, tp_group: TpGroup, temperature: float = 1.0, room_bytes: int | None = None
+    ) -> None:
+        self._tp_group, self.tp = tp_group, tp_group.layout.tp
+        self._words = policy.model.config.get_text_config().vocab_size
+        self._boxes: dict[str, Box] = {}
+        self._released: list[int] = []
+        super().__init__(policy, temperature, room_bytes)
+
+    def together(self, work: Callable[[], R]) -> R | None:
+        """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is
+        done. Returns its result on the first process."""
+        if self._tp_group.rank:
+            while order := self._tp_group.told(b""):
+                released, asked = json.loads(order)
+                self._follow(released, [Prompt(*fields) for fields in asked])
+            return None
+        try:
+            return work()
+        finally:
+            self._tp_group.told(b"")
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        released, self._released = self._released, []
+        asked = [(p.session, [*p.tokens], p.seed, p.max_tokens, p.greedy) for p in prompts]
+        self._tp_group.told(json.dumps((released, asked), default=int).encode())
+        return self._follow(released, prompts)
+
+    def release(self, sessions: Sequence[int]) -> None:
+        self._released += sessions
+
+    def close(self) -> None:
+        """Free everything and leave the process group, so that this process can join others."""
+        distributed.destroy_process_group()
+        super().close()
+
+    def _follow(self, released: Sequence[int], prompts: Sequence[Prompt]) -> list[Completion]:
+        super().release(released)
+        return super().generate(prompts)
+
+    def _described(self, config: Any) -> Any:
+        model, layout = meta_model(config), self._tp_group.layout
+        check_split(shape_of(model), "sampler.tp", self.tp, replicated=False)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
+        axes = split(model, self.tp, self._tp_group.rank, self._tp_group.group).axes
+        self._boxes = {name: layout.box(shape, axes.get(name), self._tp_group.rank) for name, shape in shapes.items()}
+        return model
+
+    def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
+        """This process's part of a tensor; fetches only this part where possible."""
+        box, read = self._boxes[name], getattr(weights, "part", None)
+        part: Tensor = read(name, box) if read else weights[name][box.slices]
+        return part
+
+    def _whole(self, logits: Tensor) -> Tensor:
+        return gathered(logits, 1, self._words, self._tp_group.group)
+
+    def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
+        whole, agreed = self._whole(logits), torch.empty(2, len(logits), dtype=torch.float64)  # exact for both
+        if not self._tp_group.rank:
+            agreed[0], agreed[1] = super()._choose(whole, seeds, greedy, counter)
+        distributed.broadcast(agreed, 0)
+        return agreed[0].long(), agreed[1].float()

@@ -61,7 +61,7 @@ def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii") -> Any:
     )
 
 
-def bare(config: Any) -> Any:
+def meta_model(config: Any) -> Any:
     """The model of a configuration on the meta device: shapes without data."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
@@ -128,17 +128,17 @@ class Policy:
 def shape(config: ModelConfig) -> ModelShape:
     """The shape of a recipe's model, without allocating weights. Raises EarlError when the recipe's path leads to no
     model that earl can train."""
-    if config.path is not None and (well_known := known_shape(config.path)) is not None:
-        return well_known
+    known = None if config.path is None else known_shape(config.path)
+    return known or shape_of(_without_weights(config))
+
+
+def _without_weights(config: ModelConfig) -> Any:
+    """A recipe's model on the meta device."""
     folder = None if config.path is None else folder_of(config.path, weights=False)
     with _loading(config.path or "the recipe"):
-        return shape_of(bare(_described(config, folder)))
-
-
-def _described(config: ModelConfig, folder: Path | None) -> Any:
-    return (
-        AutoConfig.from_pretrained(folder, **CLOSED) if folder else _small(config, character_tokenizer(config.alphabet))
-    )
+        if folder is None:
+            return meta_model(_small(config, character_tokenizer(config.alphabet)))
+        return meta_model(AutoConfig.from_pretrained(folder, **CLOSED))
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -229,7 +229,7 @@ def load(path: str | Path) -> Policy:
         described = AutoConfig.from_pretrained(folder, **CLOSED)
         tokenizer = read_tokenizer(path, folder)
         try:
-            needed, held = _numbers(bare(described)), Stored(folder).numbers
+            needed, held = _numbers(meta_model(described)), Stored(folder).numbers
         except EarlError as error:
             raise EarlError(f"no model can be loaded from {str(path)!r}: {error}") from error
         if needed > held:  # before allocating memory
@@ -252,16 +252,12 @@ def load(path: str | Path) -> Policy:
     return policy
 
 
-def outline(model: ModelConfig) -> Policy:
+def meta_policy(config: ModelConfig) -> Policy:
     """The policy that a recipe starts from, without weights, for callers that load only parts of them or get them
     later. Raises EarlError as `load` does."""
-    folder = None if model.path is None else folder_of(model.path, weights=False)
-    with _loading(model.path or "the recipe"):
-        made = bare(_described(model, folder))
-        _check_layers(made.config.get_text_config())
-    return Policy(
-        made, character_tokenizer(model.alphabet) if folder is None else read_tokenizer(str(model.path), folder)
-    )
+    model = _without_weights(config)
+    _check_layers(model.config.get_text_config())
+    return Policy(model, tokenizer_of(config))
 
 
 def _numbers(model: Any) -> int:

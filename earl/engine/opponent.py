@@ -16,7 +16,7 @@ from earl.engine.model import load, read_tokenizer, shape_of
 from earl.engine.source import fetching, folder_of
 from earl.envs.adapters.base import Adapted
 from earl.envs.games.base import Game, State
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 REPLY_TOKENS = 64
 ACTION = parser("last_line")

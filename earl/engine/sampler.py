@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +13,7 @@ from torch.func import functional_call
 
 from earl.batch import Rows
 from earl.errors import EarlError
-from earl.parallel.layout import Box
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 LENGTH = 24
 COARSE = 0.1
@@ -109,11 +108,3 @@ class Sampler:
     def most_waves(self) -> int | None:
         """The most batches of one call since this was last asked; None without a limit on memory."""
         return None
-
-
-@runtime_checkable
-class InBoxes(Protocol):
-    """Weights of which a part of a tensor can be read without the rest."""
-
-    def part(self, name: str, box: Box) -> Tensor:
-        """The part of the tensor `name` in a box."""

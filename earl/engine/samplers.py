@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from earl.config import Config
-from earl.engine.local import LocalSampler
+from earl.engine.local import LocalSampler, SplitSampler, TpGroup
 from earl.engine.model import Policy, shape_of
 from earl.engine.sampler import Probe, Sampler
-from earl.engine.split import Band, SplitSampler
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
 from earl.rollout.drivers import Streams
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 
 class Batcher(Sampler):
@@ -139,9 +138,9 @@ def engine_of(config: Config) -> str:
     return choose() if config.sampler.engine == "auto" else config.sampler.engine
 
 
-def make_sampler(config: Config, policy: Policy, band: Band | None = None) -> Sampler:
+def make_sampler(config: Config, policy: Policy, tp_group: TpGroup | None = None) -> Sampler:
     """A sampler with the policy's weights; without weights if the policy's model is on the meta device. It also
-    completes single prompts if environments are slow or remote, or rollout overlaps with learning. band: the
+    completes single prompts if environments are slow or remote, or rollout overlaps with learning. tp_group: the
     processes of a split copy. Raises EarlError when [sampler] asks for an engine that is missing, or that cannot run
     here."""
     shape, temperature, room = shape_of(policy.model), config.rollout.temperature, config.sampler.cache_bytes
@@ -149,7 +148,7 @@ def make_sampler(config: Config, policy: Policy, band: Band | None = None) -> Sa
         from earl.engine.vllm.sampler import VllmSampler
 
         return VllmSampler(policy, config.sampler, temperature, longest_context(config, shape))
-    local = SplitSampler(policy, band, temperature, room) if band else LocalSampler(policy, temperature, room)
+    local = SplitSampler(policy, tp_group, temperature, room) if tp_group else LocalSampler(policy, temperature, room)
     place = config.placement
     return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
 

@@ -26,7 +26,7 @@ from earl.engine.model import character_tokenizer, read_tokenizer
 from earl.engine.source import HUB_ID, folder_of
 from earl.envs.base import CHARACTERS
 from earl.errors import EarlError
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 # JSON over HTTP to an untrusted server, with deadlines, limits and retries. The key, known only from the environment,
 # goes to the user's address and nowhere else: no redirect is followed, and no proxy of the environment is used.

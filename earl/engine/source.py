@@ -3,7 +3,6 @@
 Models are untrusted: their files are checked here before any library reads them.
 """
 
-import json
 import re
 import stat
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
+from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.parallel.memory import ModelShape, known, nearest
 
@@ -173,13 +173,9 @@ def _check_weights(folder: Path) -> None:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        reason = _first_line(error)
-        raise EarlError(f"no model can be loaded: {path} is not JSON ({reason}); restore it") from error
-    if not isinstance(value, dict):
-        raise EarlError(f"no model can be loaded: {path} holds no JSON object; restore it")
-    return value
+        return parse_json_object(path.read_bytes())
+    except ValueError as error:
+        raise EarlError(f"no model can be loaded: {path} is {_first_line(error)}; restore it") from error
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any]]:

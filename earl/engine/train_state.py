@@ -53,6 +53,10 @@ class TrainState:
         self._frozen_named: dict[str, nn.Parameter] = {}
         self.steps = 0
 
+    @property
+    def adapted(self) -> bool:
+        return bool(self._config.lora_rank)
+
     def reference(self) -> Scorer:
         """The model as it was at the first call."""
         if self.frozen is None:
@@ -76,7 +80,8 @@ class TrainState:
         return {name: tensor for name, tensor in self._whole(self._scorer.model.state_dict()) if not self._ranks.rank}
 
     def held(self) -> HeldTensors:
-        """This process's boxes of the weights; only tensors with adapters are gathered, one at a time."""
+        """This process's boxes of the weights, in host memory where there are adapters; only tensors with adapters are
+        gathered, one at a time."""
         tensors, parts = tensors_once(self._scorer.model), {}
         for name, tensor in tensors.items():
             if is_factor(name):
@@ -86,7 +91,8 @@ class TrainState:
                 own = self._merged(name, tensors, adapted=True)[box.slices].clone()
             else:
                 own = self._ranks.local(tensor)
-            parts[plain(name)] = TensorPart(own if own.shape == box.shape else own[box.slices], box, shape)
+            own = own if own.shape == box.shape else own[box.slices]
+            parts[plain(name)] = TensorPart(own.cpu() if self.adapted else own, box, shape)
         axes = {plain(name): self._ranks.axes.get(name) for name in tensors if not is_factor(name)}
         return HeldTensors(parts, axes, self._ranks.layout)
 

@@ -23,14 +23,13 @@ from earl.config import Config
 from earl.documents import parse_json
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
-from earl.group import Group, GroupOf, Played, TrajectorySummary
 from earl.placement.fragment import RolloutFragment, grown, limited
 from earl.rollout.drivers import THREADS, Streams, play_one
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import group_episodes
 from earl.runs import trajectories
 from earl.runs.storage import read_below
-from earl.trajectory import Task
+from earl.trajectory import Group, GroupOf, Played, Task, TrajectorySummary
 
 NOBODY = -1
 """In place of the worker of a group that none has begun."""

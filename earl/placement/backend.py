@@ -4,14 +4,11 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from earl.config import Config
-from earl.engine.model import load
-from earl.placement.embedded import embedded
-from earl.placement.peers import Peers, WorkerLost
+from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.rehearsal.plan import attach
 
@@ -30,22 +27,6 @@ class Backend(Protocol):
 
     def notes(self) -> Iterable[tuple[str, str]]:
         """Events since this was last asked: kinds and messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedBackend:
-    config: Config
-    peers: Peers
-
-    def open(self, saved: Path | None) -> StepPipeline:
-        return embedded(self.config, self.peers, load(saved) if saved else None)
-
-    def mend(self, lost: WorkerLost) -> None:
-        """Raises `lost`: the other processes wait for the lost one, so it cannot be replaced."""
-        raise lost
-
-    def notes(self) -> Iterable[tuple[str, str]]:
-        return ()
 
 
 @contextmanager

@@ -1,22 +1,95 @@
 """The embedded placement: rollout, experience preparation and update in the same few processes, without Ray."""
 
-from dataclasses import dataclass
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from earl.algorithms.registry import algorithm
+from earl.batch import Rows
 from earl.config import Config
 from earl.engine.learner import Learner
 from earl.engine.local import LocalSampler
-from earl.engine.model import Policy, make, shape_of
+from earl.engine.model import Policy, load, make, shape_of
 from earl.engine.ranks import Replicas
 from earl.engine.samplers import make_sampler
+from earl.evaluation import Match
+from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment, world_of
-from earl.placement.peers import Peers
-from earl.placement.pipeline import StepPipeline
-from earl.placement.rollout_backend import PeerPlayers
+from earl.placement.peers import Peers, WorkerLost
+from earl.placement.pipeline import Players, StepPipeline, in_order, share
 from earl.rollout.drivers import Completes, Greedy
-from earl.rollout.tasks import EpisodeFactory
+from earl.rollout.pack import pack, trajectories_of
+from earl.rollout.tasks import Draw, EpisodeFactory
+from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
+from earl.trajectory import Group, PlayedGroups, Task
+
+OrderedRows = tuple[Rows, NDArray[np.int64]]
+"""Rows, and the index of each row's episode [N] over all processes."""
+
+
+def rows_to_bytes(share: OrderedRows) -> bytes:
+    """Without pickle."""
+    buffer, (rows, order) = io.BytesIO(), share
+    np.savez(buffer, order=order, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
+    return buffer.getvalue()
+
+
+def rows_from_bytes(data: bytes) -> OrderedRows:
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return Rows(**{field.name: arrays[field.name] for field in fields(Rows)}), arrays["order"]
+
+
+def joined(shares: Sequence[OrderedRows]) -> Rows:
+    """Rows of all processes in the order of their episodes; the result does not depend on the number of processes."""
+    order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
+    parts, first = [], 0
+    for rows, _ in shares:
+        parts.append(replace(rows, turns=np.where(rows.turns >= 0, rows.turns + first, -1).astype(np.int32)))
+        first += rows.num_turns
+    return Rows.joined(parts).select(order)
+
+
+class PeerPlayers(Players):
+    """One fragment in each of the processes of an embedded run; every process gets all groups."""
+
+    def __init__(self, fragment: RolloutFragment, peers: Peers) -> None:
+        self.fragment, self._peers, self._place = fragment, peers, (peers.rank, peers.size)
+        self.costs: Mapping[str, float] = {}
+
+    def play(self, draw: Draw) -> list[Group]:
+        groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
+        self.costs = self.fragment.costs
+        parts = self._peers.share(groups, to_bytes, from_bytes)
+        return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
+
+    def rows(self, groups: PlayedGroups) -> Rows:
+        return pack(trajectories_of(self.whole(groups)))
+
+    def whole(self, groups: PlayedGroups) -> list[Group]:
+        return [group for group in groups if isinstance(group, Group)]
+
+    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
+        own = self.fragment.demonstrate(share(tasks, *self._place), seed, limit)
+        return joined(self._peers.share(own, rows_to_bytes, rows_from_bytes))
+
+    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
+        own = self.fragment.evaluate([*share(matches, *self._place).values()])
+        return in_order(chain.from_iterable(self._peers.share(own, matches_to_bytes, matches_from_bytes)))
+
+    def limit(self, tokens: int) -> None:
+        self.fragment.limit(tokens)
+
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
+        self.fragment.sampler.load(weights, version)
+        return {}
+
 
 # The policy of `earl eval` and `earl play` is greedy, and runs in this process only.
 
@@ -45,3 +118,19 @@ def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> Step
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, Replicas(peers), values)
     world = world_of(config, policy.tokenizer)
     return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedBackend:
+    config: Config
+    peers: Peers
+
+    def open(self, saved: Path | None) -> StepPipeline:
+        return embedded(self.config, self.peers, load(saved) if saved else None)
+
+    def mend(self, lost: WorkerLost) -> None:
+        """Raises `lost`: the other processes wait for the lost one, so it cannot be replaced."""
+        raise lost
+
+    def notes(self) -> Iterable[tuple[str, str]]:
+        return ()

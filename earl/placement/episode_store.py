@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from earl.batch import Rows
 from earl.dispatch.rows import Shard
-from earl.group import Group, GroupOf, TrajectorySummary, outline
 from earl.placement.async_rollout import Ticket
 from earl.rollout.pack import learned, num_rows, pack, trajectories_of
+from earl.trajectory import Group, GroupOf, TrajectorySummary, summary_of
 
 Counts = NDArray[np.int32]
 
@@ -37,11 +37,8 @@ class RowTable:
     @classmethod
     def of(cls, rows: Rows, order: Sequence[int] | NDArray[np.int64]) -> Self:
         """Count the tokens and turns of rows. Every row has at least one turn."""
-        starts = rows.offsets[:-1]
-        marked = (rows.mask, rows.value_mask)
-        counts = [np.add.reduceat(own, starts, dtype=np.int32) if len(starts) else starts for own in marked]
-        columns = (rows.lengths, *counts, np.asarray(order, np.int32))
-        return cls(*(column.astype(np.int32) for column in columns))
+        columns = (rows.lengths, rows.per_row(rows.mask), rows.per_row(rows.value_mask), order)
+        return cls(*(np.asarray(column, np.int32) for column in columns))
 
 
 class EpisodeStore:
@@ -55,7 +52,7 @@ class EpisodeStore:
     def keep(self, groups: Mapping[Ticket, Group]) -> dict[Ticket, GroupOf[TrajectorySummary]]:
         """Store groups; returns their trajectory summaries."""
         self._groups |= groups
-        return {ticket: GroupOf(tuple(map(outline, group.trajectories))) for ticket, group in groups.items()}
+        return {ticket: GroupOf(tuple(map(summary_of, group.trajectories))) for ticket, group in groups.items()}
 
     def table(self, step: int) -> RowTable:
         tickets = sorted(ticket for ticket in self._groups if ticket.step == step)

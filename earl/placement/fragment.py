@@ -1,9 +1,17 @@
 """The rollout fragment: a sampler, and the episodes, demonstrations and matches that are played with it.
 
 Every placement has one or more. Each plays its share; `Players` splits the work and joins the results.
+
+`warm_start.data` is imitated in place of a scripted teacher: episodes of another run, or chats.
+
+    chats.jsonl          a line for each, {"messages": [{"role": "user", "content": …}, {"role": "assistant", …}, …]}
+    step-000010.parquet  what a run kept of a step in its folder `trajectories`; a folder: all of its files
+
+Of a run's episodes the won and drawn ones are learned from, and of these the replies that were legal.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,29 +21,136 @@ from numpy.typing import NDArray
 
 from earl import evaluation
 from earl.agents.chat import Chat
+from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
 from earl.engine.sampler import Sampler
+from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import Group
 from earl.matches import MatchResult
-from earl.placement.demonstrations import Demonstrations, demonstrations
-from earl.rollout.drivers import Greedy, play
+from earl.rollout.drivers import Greedy, demonstrate, play
 from earl.rollout.env_process import isolation
-from earl.rollout.episode import Rules
-from earl.rollout.pack import num_rows, pack
+from earl.rollout.episode import Rules, TokenLog
+from earl.rollout.pack import Labels, contexts, num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
-from earl.rollout.teacher import demonstrate
+from earl.runs import trajectories
+from earl.runs.storage import storage
 from earl.seeds import derive
-from earl.trajectory import Task
+from earl.trajectory import Author, Completion, Group, Outcome, StopReason, Task, Trajectory, Turn
+
+FORM = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
+
+
+Demonstrations = Sequence[tuple[Trajectory, Labels]]
+
+
+def demonstrations(path: Path, chat: Chat, rules: Rules) -> Demonstrations:
+    """Those of a file, in a tokenizer's tokens.
+    Raises EarlError for a file that is missing, has nothing to learn from, or has a reply that the rules cut off."""
+    if not path.exists():
+        raise EarlError(f"warm_start.data = {str(path)!r} is not here; name a file that every node has")
+    found = []
+    with storage(path):
+        for place, episode, labels in (_chats if path.suffix == ".jsonl" else _kept)(path, chat, rules):
+            _check_room(place, episode, labels, rules)
+            found.append((episode, labels))
+    if not found:
+        raise EarlError(f"warm_start.data = {str(path)!r} has nothing to learn from; name chats, or won episodes")
+    return found
+
+
+def _check_room(place: str, episode: Trajectory, labels: Labels, rules: Rules) -> None:
+    longest = max(turns[-1][1].end - turns[-1][1].context_start for turns in contexts(episode))
+    said = max(map(len, labels.values()), default=0)
+    for key, size, limit in (
+        ("context.limit", longest, rules.context_limit),
+        ("agent.max_turn_tokens", said, rules.max_turn_tokens),
+    ):
+        if size > limit:
+            raise EarlError(f"{place} takes {size} tokens, more than {key} = {limit}; set {key} to at least {size}")
+
+
+Found = Iterator[tuple[str, Trajectory, Labels]]
+
+
+def _kept(path: Path, chat: Chat, rules: Rules) -> Found:
+    for file in trajectories.files(path) if path.is_dir() else [path]:
+        _, groups = trajectories.read(file)
+        for number, episode in enumerate(one for group in groups for one in group.trajectories):
+            if episode.outcome is not Outcome.LOSS:
+                yield f"episode {number} of {file}", episode, _legal(episode, chat, rules)
+
+
+def _legal(episode: Trajectory, chat: Chat, rules: Rules) -> Labels:
+    """The legal replies of an episode. Raises EarlError where they do not read as the actions that they were."""
+    opened, labels = rules.thinking and chat.opens_thinking, {}
+    for number, turn in enumerate(episode.turns):
+        tokens = episode.tokens[turn.action_start : turn.end].tolist()
+        if turn.action is None:
+            continue
+        try:
+            reply = parse(chat.decode(tuple(tokens)), thinking=rules.thinking, opened=opened)
+            read = parser(rules.parser).action(reply.action)
+        except Unreadable:
+            read = None
+        if read != turn.action:
+            raise EarlError(
+                f"the action {turn.action!r} of warm_start.data reads as {read!r}: another tokenizer or agent.parser "
+                "wrote it; name episodes of the same model and parser"
+            )
+        labels[number] = tokens
+    return labels
+
+
+def _chats(path: Path, chat: Chat, rules: Rules) -> Found:
+    del rules
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            place = f"line {number} of {path}"
+            yield place, *_conversation(_messages(line, place), chat)
+
+
+def _messages(line: str, place: str) -> list[dict[str, str]]:
+    """The messages of a line, a system message first. Raises EarlError unless user and assistant take turns."""
+    try:
+        told: Any = json.loads(line)["messages"]
+        messages: list[Any] = [{"role": one["role"], "content": one["content"]} for one in told]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise EarlError(f"{place} is no chat ({type(error).__name__}: {error}); write {FORM}") from None
+    if any(not isinstance(value, str) for message in messages for value in message.values()):
+        raise EarlError(f"{place} has a role or a content that is no text; write {FORM}")
+    roles = [message["role"] for message in messages]
+    if roles[:1] != ["system"]:
+        messages, roles = [{"role": "system", "content": ""}, *messages], ["system", *roles]
+    asked, answered = roles[1::2], roles[2::2]
+    known = {*asked} <= {"user", "tool"} and {*answered} == {"assistant"}
+    if not known or asked[0] != "user" or len(asked) != len(answered):
+        told = ", ".join(roles)[:200]
+        raise EarlError(f"{place} has the roles {told}; let a user (later also a tool) and the assistant take turns")
+    return messages
+
+
+def _conversation(messages: Sequence[Mapping[str, str]], chat: Chat) -> tuple[Trajectory, Labels]:
+    """A chat as an episode whose replies are all learned."""
+    said = [message["content"] for message in messages]
+    token_log, turns, labels = TokenLog(), [], {}
+    for number, (content, reply) in enumerate(zip(said[1::2], said[2::2], strict=True)):
+        start, tokens = len(token_log), chat.written(reply)
+        role = messages[2 * number + 1]["role"]
+        token_log.give(chat.reply(role, content, True) if number else chat.opening(said[0], content))
+        begun, many = len(token_log), len(tokens)
+        token_log.write(Completion(tokens, [0.0] * many, [0] * many, True), bytes([Author.ACTION]) * many)
+        turns.append(Turn(0, start, begun, len(token_log), reply, 0.0, 0.0))
+        labels[number] = tokens
+    ended = (StopReason.FINISHED, Outcome.WIN, 0)
+    return Trajectory(Task("", 0), 0, *token_log.columns(), tuple(turns), *ended), labels
 
 
 def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
     """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
     agent = config.agent
-    own = agent.model_dump(exclude_none=True, exclude={"chat_template_kwargs", "system_prompt", "examples"})
-    rules = Rules(**own, context_limit=limit or config.context.first_limit)
+    rules = Rules(**agent.model_dump(), context_limit=limit or config.context.first_limit)
     examples = [example.model_dump() for example in agent.examples]
     chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
     worlds = {
@@ -45,10 +160,10 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
     return replace(worlds.pop(config.env.name), others=worlds)
 
 
-def shown(config: Config, world: EpisodeFactory) -> Demonstrations | None:
+def shown(config: Config, world: EpisodeFactory) -> Demonstrations:
     """What is imitated in place of a teacher, if anything. Raises EarlError as `demonstrations` does."""
     warm = config.warm_start
-    return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else None
+    return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else ()
 
 
 class RolloutFragment:
@@ -64,22 +179,28 @@ class RolloutFragment:
     def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
-        _waves(self.sampler)
+        self.sampler.most_waves()  # forgets those of before
         played = play(group_episodes(grown(self.world, self.config, step), tasks, size, seed), self.sampler)
-        self.costs = _waves(self.sampler)
+        waves = self.sampler.most_waves()
+        self.costs = {} if waves is None else {"sampler/waves": float(waves)}
         return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
         """The teacher's rows for the tasks under a context limit of `limit`, or those of warm_start.data, and the task
         number of each, [N]."""
-        if self._shown is not None:
-            rows, counts = self._shown.rows([derive(seed, "data", number) for number in tasks])
-            return rows, np.repeat(np.array([*tasks], np.int64), counts)
-        teachers = {one.env.name: one.warm_start.teacher for one in self.config.each_env()}
-        world = limited(self.world, limit).changed(lambda own: _in_sight(own, teachers[own.env]))
-        episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
-        agents = {env: (agent(teacher, env), agent("random", env)) for env, teacher in teachers.items()}
-        played, labels = demonstrate(episodes, agents, self.config.warm_start.noise)
+        if self._shown:
+            chosen = [self._shown[derive(seed, "data", number) % len(self._shown)] for number in tasks]
+            played, labels = [trajectory for trajectory, _ in chosen], [own for _, own in chosen]
+        else:
+            teachers = {one.env.name: one.warm_start.teacher for one in self.config.each_env()}
+            blind = {
+                env for env, teacher in teachers.items() if teacher == "random"
+            }  # others see an environment's state
+            world = limited(self.world, limit)
+            world = world.changed(lambda own: own if own.env in blind else replace(own, isolation=None))
+            episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
+            agents = {env: (agent(teacher, env), agent("random", env)) for env, teacher in teachers.items()}
+            played, labels = demonstrate(episodes, agents, self.config.warm_start.noise)
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
 
@@ -91,18 +212,7 @@ class RolloutFragment:
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
-    return world.changed(lambda own: replace(own, rules=replace(own.rules, context_limit=tokens)))
-
-
-def _in_sight(world: EpisodeFactory, teacher: str) -> EpisodeFactory:
-    """With environments in the process of a teacher that sees their state."""
-    return world if teacher == "random" else replace(world, isolation=None)
-
-
-def _waves(sampler: Sampler) -> dict[str, float]:
-    """The most batches of one turn since this was last asked, as a metric."""
-    waves = sampler.most_waves()
-    return {} if waves is None else {"sampler/waves": float(waves)}
+    return world.changed(lambda own: replace(own, rules=own.rules.model_copy(update={"context_limit": tokens})))
 
 
 def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from earl.errors import EarlError
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another one. The death of a process is noticed at once, by its closed connection."""
 PR_SET_PDEATHSIG = 1
+Item = TypeVar("Item")
 
 
 class WorkerLost(EarlError):
@@ -59,6 +60,10 @@ class Peers:
             parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
             self._group.allgather([parts], [own]).wait()
         return [part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+    def share(self, value: Item, write: Callable[[Item], bytes], read: Callable[[bytes], Item]) -> list[Item]:
+        """Every process's value, by rank, on every process."""
+        return [value] if self._group is None else [read(data) for data in self.gather(write(value))]
 
     def agree(self, flag: bool) -> bool:
         return bool(self.add(torch.tensor([float(flag)])).item())

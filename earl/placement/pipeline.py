@@ -1,9 +1,9 @@
 """The stages of a step, written once for every placement, over a `LearnerBackend` and `Players`."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 from earl.algorithms.base import Algorithm
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
-from earl.batch import Batch
+from earl.batch import Batch, Rows
 from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.errors import OutOfMemory
-from earl.group import Group, GroupOf, PlayedGroups
+from earl.evaluation import Match
+from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
-from earl.placement.rollout_backend import Players, StoredTrajectories, most
-from earl.rollout.pack import charged, experiences, learned, trajectories_of, unlearned
-from earl.rollout.tasks import EpisodeFactory, draw, draw_tasks, opponents
+from earl.placement.episode_store import RowTable
+from earl.rollout.pack import experiences, learned, length_penalised, trajectories_of, unlearned
+from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
-from earl.trajectory import TrainingRecord
+from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
 
 
 def ramp(step: int, steps: int, start: float, final: float | None, decay_from: float, shape: str) -> float:
@@ -48,6 +49,66 @@ def entropy_weight(algorithm: AlgorithmConfig, learner: LearnerConfig, step: int
 
 
 G = TypeVar("G", bound=GroupOf[Any])
+Item = TypeVar("Item")
+StoredTrajectories = Rows | RowTable
+"""Rows, or counts of those that stay with the workers."""
+
+
+def share(items: Sequence[Item], rank: int, size: int) -> dict[int, Item]:
+    """Every `size`-th item, by its number: share("abcde", 1, 2) gives {1: 'b', 3: 'd'}."""
+    return {number: items[number] for number in range(len(items))[rank::size]}
+
+
+def in_order(results: Iterable[MatchResult]) -> list[MatchResult]:
+    return sorted(results, key=lambda result: (result.opponent, result.seat))
+
+
+def most(costs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in (item for own in costs for item in own.items()):
+        found[name] = max(value, found.get(name, value))
+    return found
+
+
+class Players(Protocol):
+    """All rollout fragments of a run, as one. Those of a cluster can be laid out anew, and play synthetic episodes: see
+    `RolloutWorkers`."""
+
+    costs: Mapping[str, float]  # costs of the last step's groups, by metric name
+
+    def play(self, draw: Draw) -> PlayedGroups:
+        """The groups of a step, in order; their tokens may stay with the workers."""
+
+    def rows(self, groups: PlayedGroups) -> StoredTrajectories:
+        """The rows to learn from of a step's groups, as the learner of the same placement takes them."""
+
+    def whole(self, groups: PlayedGroups) -> list[Group]:
+        """Groups of the step with their tokens."""
+
+    def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> StoredTrajectories:
+        """The teacher's episodes of the tasks, under a context limit of `limit` tokens, in order."""
+
+    def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
+        """The results of matches, by opponent and seat."""
+
+    def limit(self, tokens: int) -> None:
+        """Set the context limit of later episodes, in tokens."""
+
+    def peaks(self) -> Mapping[str, float]:
+        """Peak memory of any process by stage, in bytes, since this was last asked; empty where it is not measured, as
+        where the learner uses memory of the same processes."""
+        return {}
+
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
+        """Load the `weights` of a learner of the same placement; returns the costs by metric name."""
+
+    def snapshot(self) -> Callable[[Path], None]:
+        """Copy the groups played ahead for later steps; the result writes them into a folder. Here there are none."""
+        return lambda _: None
+
+    def restore(self, folder: Path) -> None:
+        """Continue from a snapshot; all other groups are dropped. Here there are none."""
+        del folder
 
 
 class LearnerBackend(Protocol):
@@ -55,15 +116,6 @@ class LearnerBackend(Protocol):
     batches from `complete`; on a cluster both are only handles."""
 
     costs: Mapping[str, float]  # costs of the last row dispatch, by metric name
-
-    given: Mapping[str, float]  # costs of the last weight sync, by metric name
-
-    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
-        """Change to a recipe's layout in place; `after` is set when memory ran out.
-
-        Raises WorkerLost when this is impossible; after `mend` the run continues from the last checkpoint with the new
-        layout.
-        """
 
     def peaks(self) -> Mapping[str, float]:
         """Peak memory of any rank by stage, in bytes, since this was last asked; empty where it is not measured."""
@@ -81,11 +133,8 @@ class LearnerBackend(Protocol):
     ) -> Any:
         """The batch of rows with advantages and returns [K] by turn, and reference log-probs if wanted."""
 
-    def corrected(self, batch: Any, mode: Literal["token", "sequence"], cap: float) -> tuple[Any, dict[str, float]]:
-        """The batch with importance correction; see `earl.algorithms.loss`."""
-
     def update(self, batch: Any, algorithm: Algorithm, update: Update) -> dict[str, float]:
-        """Learn from a batch; returns the mean of each statistic."""
+        """Learn from a batch, which stays uncorrected; returns the mean of each statistic."""
 
     def collected(self, batch: Any) -> tuple[Batch, NDArray[np.float32]]:
         """The whole batch, to be recorded, and its current log-probs [T]."""
@@ -146,7 +195,7 @@ class StepPipeline:
     def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
         `recorded`. rows: the dispatched rows of the groups."""
-        kept = charged(self.learned(groups), self.config.context.length_penalty)
+        kept = length_penalised(self.learned(groups), self.config.context.length_penalty)
         values = np.zeros(sum(trajectory.num_values for trajectory in trajectories_of(kept)), np.float32)
         if self.algorithm.needs_values:
             turns, estimates = self.learner.turn_values(rows)
@@ -173,11 +222,8 @@ class StepPipeline:
 
     def update(self, batch: Any, step: int) -> dict[str, float]:
         """Learn from a batch; `step` counts RL steps from 1."""
-        update, config = self._update(step), self.config.algorithm
-        importance: dict[str, float] = {}
-        if config.correction != "none":  # the recorded batch stays uncorrected
-            batch, importance = self.learner.corrected(batch, config.correction, config.correction_cap)
-        stats = self.learner.update(batch, self.algorithm, update) | importance
+        update = self._update(step)
+        stats = self.learner.update(batch, self.algorithm, update)
         return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
 
     @property
@@ -190,12 +236,13 @@ class StepPipeline:
 
     def lay_out(self, choice: Choice, after: OutOfMemory | None = None) -> None:
         """Change a stage's layout between two steps; players get their current weights again. `after`: memory ran out.
-        Raises WorkerLost: see `LearnerBackend.relayout`."""
+        On a cluster only: elsewhere there is one layout. Raises WorkerLost: see `LearnerGroup.relayout`."""
         self._laid = chosen(self._laid, choice)
         if choice.stage == "rollout":
             self.relayout(choice.layout.dp, choice.layout.tp, self._version)
         else:
-            self.learner.relayout(self._laid, after)
+            learner: Any = self.learner
+            learner.relayout(self._laid, after)
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps
@@ -206,13 +253,14 @@ class StepPipeline:
             minibatches=config.learner.minibatches,
             epochs=config.learner.epochs,
             seed=self._seed("order", "rl", step),
+            correction=config.algorithm.correction,
+            correction_cap=config.algorithm.correction_cap,
         )
 
     def sync(self, version: int) -> Mapping[str, float]:
         """Weight sync: load the learner's weights into the players; returns the costs by metric name."""
         self._version = version
-        self.players.load(self.learner.weights(), version)
-        return self.learner.given
+        return self.players.load(self.learner.weights(), version)
 
     def relayout(self, copies: int, tp: int, version: int) -> None:
         """Split the samplers into `copies` copies of `tp` processes each, between two steps. They load and probe the

@@ -15,7 +15,7 @@ from earl.parallel.layout import Layout, check_split, shares, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
 from earl.placement.costs import now
-from earl.placement.ray.placement_spec import Fragment, policy_of, slots_of
+from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
 from earl.preflight.cluster import Site, memory_bytes, size
 
 PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
@@ -98,7 +98,7 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
         where=site.cluster.where,
         gpus=gpus if site.gpus else 0,
         gpu=device.kind if device else None,
-        fragments=() if embedded else policy_of(config).fragments,
+        fragments=() if embedded else spec_of(config).fragments,
         update={**learner.parts, "peak": learner.peak},
         rollout={**rollout, "peak": sum(rollout.values())},
         device_bytes=device.memory_bytes if device else None,
@@ -154,7 +154,7 @@ def _check_devices(config: Config, site: Site) -> None:
         have, device, host = cpus, "CPUs", cpus
     else:
         return  # on one machine processes may share the cores
-    bundles = slots_of(policy_of(config)).bundles
+    bundles = slots_of(spec_of(config)).bundles
     need, widest = sum(bundles), max(bundles)
     if need > have:
         raise EarlError(

@@ -243,7 +243,7 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
             for number in range(SEEDS if world.seats == 1 else 1):
                 seed = derive(EVALUATION, "preflight", number)
                 episode = world.episode(Task(world.env, seed, seat, opponent), seed, 0)
-                lengths.append(len(episode.transcript))
+                lengths.append(len(episode.token_log))
                 if episode.error and lengths[-1] < world.rules.context_limit:
                     faults.append(episode.error)
     # Who keeps environments apart expects faults of theirs.

@@ -19,7 +19,6 @@ from earl.engine.learner import Update
 from earl.engine.model import shape
 from earl.engine.samplers import longest_context
 from earl.errors import EarlError, OutOfMemory
-from earl.group import Played
 from earl.layouts import Layouts
 from earl.observer import Observer
 from earl.parallel.layout import Choice, Stage
@@ -28,13 +27,13 @@ from earl.parallel.selector.selector import Costs
 from earl.placement.backend import Backend, on_cluster
 from earl.placement.costs import candidates, costs_of
 from earl.placement.peers import WorkerLost
-from earl.placement.pipeline import StepPipeline
-from earl.placement.rollout_backend import StoredTrajectories
+from earl.placement.pipeline import StepPipeline, StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
-from earl.rollout.invented import invention_of
 from earl.rollout.pack import trajectories_of
+from earl.rollout.synthetic import synthetic_like
 from earl.runs.journal import Journal
 from earl.stopping import StopRequest
+from earl.trajectory import Played
 
 HOPELESS = exp(SURPRISING)
 """A layout that would be slower even if it were this factor, about 2, faster than expected is skipped."""
@@ -245,23 +244,22 @@ class _Trials:
     def _work(self, point: Point) -> Callable[[], None]:
         players: Any = self._stages.players
         seed = self._config.run.seed
-        invention = invention_of(self._played, point.tokens, self._stages.shape.vocab)
+        synthetic = synthetic_like(self._played, point.tokens, self._stages.shape.vocab)
         if point.choice.stage == "rollout":
-            return partial(players.sample, invention, point.sequences, seed)
-        return partial(self._learn, players.invent(invention, point.sequences, seed))
+            return partial(players.sample, synthetic, point.sequences, seed)
+        return partial(self._learn, players.invent(synthetic, point.sequences, seed))
 
     def _learn(self, rows: StoredTrajectories) -> None:
         """Dispatch, experience preparation and update of rows, as in a step."""
         stages, config, seed = self._stages, self._config.algorithm, self._config.run.seed
         own = self._config.learner
-        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed)
+        correction = config.correction, config.correction_cap
+        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed, *correction)
         taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
         if stages.algorithm.needs_values:
             stages.learner.turn_values(taken)
         draws = np.random.default_rng(seed).standard_normal(rows.num_turns).astype(np.float32)
         batch = stages.learner.complete(taken, draws, draws, reference=bool(config.kl))
-        if config.correction != "none":
-            batch, _ = stages.learner.corrected(batch, config.correction, config.correction_cap)
         stages.learner.update(batch, stages.algorithm, update)
 
 

@@ -18,9 +18,8 @@ from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import checked, read_below, step_name, storage
-from earl.runs.store import Numbers, Store
+from earl.runs.store import Numbers, RecordedDecision, Store
 from earl.runs.summary import changed, started
-from earl.runs.tables import RecordedDecision
 from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
 
 if TYPE_CHECKING:

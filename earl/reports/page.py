@@ -18,8 +18,8 @@ from earl.reports.episodes import browser
 from earl.reports.figures import Figure
 from earl.reports.html import count, moment, pack, plotly, script_hash, seconds, shown
 from earl.reports.results import strength_figures
+from earl.runs.store import RecordedDecision
 from earl.runs.summary import FINAL
-from earl.runs.tables import RecordedDecision
 
 # The facts at the top of the page, and the table of times. Pure functions.
 

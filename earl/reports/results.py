@@ -9,7 +9,7 @@ from earl.reports import figures
 from earl.reports.data import RunData
 from earl.reports.figures import Figure
 from earl.reports.html import count, percent, percent_digits, shown
-from earl.runs.tables import RecordedMatch
+from earl.runs.store import RecordedMatch
 
 _LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]
 SEATS = {0: "moves first", 1: "moves second", BOTH_SEATS: "both seats"}

@@ -13,16 +13,65 @@ from numpy.typing import NDArray
 
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
+from earl.config import AgentConfig
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import boundary
-from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy, PastTurn, Told
-from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory, Turn
+
+SUMMARY_REQUEST = "Summarise what matters so far."
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """The message before a reply, and the reply's offsets into the episode's tokens."""
+
+    told: Told
+    start: int
+    end: int
+    closed: bool  # whether the reply ended with the end-of-turn token
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPolicy:
+    """Which part of an episode the model sees in its next prompt; "last_turns:2" gives (kept=2, summary=None).
+
+    full           everything: the context grows over the turns
+    last_turns:K   the last K rounds and the new observation
+    board_only     only the new observation: last_turns:0
+    summary:K      after every K rounds the model writes a summary, which replaces everything before it
+    """
+
+    kept: int | None  # rounds that the next prompt keeps; None: all
+    summary: int | None  # rounds after which a summary is requested; None: never
+
+    @classmethod
+    def of(cls, name: str) -> "HistoryPolicy":
+        """Parse a name that the recipe has validated."""
+        kind, _, size = name.partition(":")
+        if kind == "summary":
+            return cls(None, int(size))
+        return cls({"full": None, "board_only": 0}.get(kind, int(size or 0)), None)
+
+    def wants_summary(self, rounds: int) -> bool:
+        return self.summary is not None and rounds >= self.summary
+
+    def goes_on(self, rounds: int) -> bool:
+        """Whether the context continues unchanged after so many rounds."""
+        return self.kept is None or rounds <= self.kept
+
+    def kept_of(self, rounds: list[PastTurn]) -> list[PastTurn]:
+        return rounds if self.kept is None else rounds[max(len(rounds) - self.kept, 0) :]
 
 
 @dataclass(slots=True)
-class Transcript:
+class TokenLog:
     """An episode's tokens as given and sampled, never encoded twice: four columns of equal length that only grow."""
 
     tokens: list[int] = field(default_factory=list)
@@ -54,6 +103,7 @@ class Transcript:
         return tokens, authors, np.array(self.logprobs, np.float32), versions
 
 
+SUMMARY_TOKENS = 64  # of one summary, unless the recipe says otherwise
 DELAY_SPREAD = 1.25
 """Standard deviation of a simulated wait's logarithm: the mean is 2.2 times the median, one in a hundred 18 times."""
 LEAST_LONGEST, TOKEN_CHARACTERS = 4096, 16
@@ -61,20 +111,10 @@ LEAST_LONGEST, TOKEN_CHARACTERS = 4096, 16
 context limit. A longer text cannot fit, and is refused before it is tokenised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How the agent plays, from the recipe's [agent] and [context] sections."""
+class Rules(AgentConfig):
+    """How the agent plays: the recipe's [agent], under the present context limit."""
 
-    history: str = "full"  # `full`, `last_turns:K`, `board_only` or `summary:K`; see history.py
-    retries: int = 0  # invalid replies allowed before the episode is forfeited
-    thinking: bool = False
-    parser: str = "exact"  # where in a reply the action stands; see parser.py
-    instructions: bool = False
-    max_turns: int | None = None  # replies per episode; None: the environment's own bound plus the retries
-    max_turn_tokens: int = 8
-    summary_tokens: int = 64  # of one summary, under a history policy with summaries
     context_limit: int = 256  # tokens of the longest context, the reply included
-    forfeit_reward: float = -1.0
 
 
 class Episode:
@@ -93,7 +133,7 @@ class Episode:
     ) -> None:
         self.env, self.chat, self.rules, self.task = env, chat, rules, task
         self.seed, self.session, self._delay_seconds = seed, session, delay_seconds
-        self.transcript = Transcript()
+        self.token_log = TokenLog()
         self.turns: list[Turn] = []
         self.illegal = 0
         self.stop: StopReason | None = None
@@ -121,45 +161,45 @@ class Episode:
         if fault.message:
             return self.fail(fault.message)
         self._task, self._told = self.observation, Told("user", self.observation)
-        self.transcript.give(self.chat.opening(self._instructions, self.observation))
-        if len(self.transcript) >= self.rules.context_limit:
+        self.token_log.give(self.chat.opening(self._instructions, self.observation))
+        if len(self.token_log) >= self.rules.context_limit:
             self.fail(
                 f"context.limit is {self.rules.context_limit} tokens, but the first prompt of "
-                f"{self.task.env} alone takes {len(self.transcript)} and a reply needs room; "
-                f"set context.limit to at least {len(self.transcript) + self.rules.max_turn_tokens}"
+                f"{self.task.env} alone takes {len(self.token_log)} and a reply needs room; "
+                f"set context.limit to at least {len(self.token_log) + self.rules.max_turn_tokens}"
             )
         return None
 
     @property
     def reply_tokens(self) -> int:
         """Token limit of the reply to this prompt, if the context has room for it."""
-        return self.rules.summary_tokens if self.summarising else self.rules.max_turn_tokens
+        return self.rules.summary_tokens or SUMMARY_TOKENS if self.summarising else self.rules.max_turn_tokens
 
     def prompt(self) -> Prompt:
-        context = self.transcript.tokens[self._context_start :] if self._context_start else self.transcript.tokens
+        context = self.token_log.tokens[self._context_start :] if self._context_start else self.token_log.tokens
         # Keyed by the length so far: every turn draws its own noise, whatever its context.
-        seed = derive(self.seed, len(self.transcript))
+        seed = derive(self.seed, len(self.token_log))
         return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
 
     def delay(self) -> float:
         """Seconds that the driver waits before the environment answers this prompt's completion."""
         if not self._delay_seconds:
             return 0.0
-        rng = Random(derive(self.seed, "delay", len(self.transcript)))
+        rng = Random(derive(self.seed, "delay", len(self.token_log)))
         return self._delay_seconds * rng.lognormvariate(0.0, DELAY_SPREAD)
 
     def receive(self, completion: Completion) -> None:
         """Take the reply and continue to the next prompt or to the end."""
         if completion.error is not None:
             return self._end(StopReason.SAMPLER_ERROR, error=completion.error)
-        start = len(self.transcript)
+        start = len(self.token_log)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
         text = self.chat.decode(tuple(completion.tokens))
         opened = self.rules.thinking and self.chat.opens_thinking
         reply = parse(text, thinking=self.rules.thinking, opened=opened)
         cut_thinking = self.rules.thinking and not completion.finished and unclosed(text, opened)
-        self.transcript.write(
+        self.token_log.write(
             completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking)
         )
         if not completion.finished:
@@ -189,7 +229,7 @@ class Episode:
         """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
         ended = (self.stop, self.outcome, self.illegal, self.error)
-        return Trajectory(self.task, self.seed, *self.transcript.columns(), tuple(self.turns), *ended)
+        return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended)
 
     def _act(self, start: int, action: str) -> None:
         began = time.perf_counter()
@@ -218,11 +258,11 @@ class Episode:
     def _leave(self, info: Info, observation: str) -> None:
         """End where the environment stops an episode that could go on. From the last observation, if the context has
         room for it, a value head estimates the rest."""
-        closed = self.transcript.tokens[-1] == self.chat.end
+        closed = self.token_log.tokens[-1] == self.chat.end
         following = self.chat.reply(info.get("role", "user"), observation, closed)
         if len(following.tokens) > self._room():
             return self._end(StopReason.TURN_LIMIT)
-        self.transcript.give(following)
+        self.token_log.give(following)
         return self._end(StopReason.ENV_TRUNCATED)
 
     def _refuse(self, start: int, reason: StopReason, rule: str) -> None:
@@ -245,14 +285,14 @@ class Episode:
         if sum(not turn.summary for turn in self.turns) >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
         last, told = self.turns[-1], Told(info.get("role", "user"), observation)
-        closed = closed and self.transcript.tokens[-1] == self.chat.end
+        closed = closed and self.token_log.tokens[-1] == self.chat.end
         self._rounds.append(PastTurn(self._told, last.action_start, last.end, closed))
-        self._prompt_start = len(self.transcript)
+        self._prompt_start = len(self.token_log)
         if self._history.wants_summary(len(self._rounds)):
             self._after_summary = told
-            self.transcript.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
+            self.token_log.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
         elif self._history.goes_on(len(self._rounds)) and not self._forgets_thought(told.role):
-            self.transcript.give(self.chat.reply(told.role, told.text, closed))
+            self.token_log.give(self.chat.reply(told.role, told.text, closed))
         else:
             self._rounds = self._history.kept_of(self._rounds)
             # The refused reply is dropped from the context: repeat the observation that it answered.
@@ -265,12 +305,12 @@ class Episode:
 
     def _forgets_thought(self, role: str) -> bool:
         """Whether the context has a thought that the chat template leaves out of it now."""
-        thought = self.transcript.authors.find(Author.THINKING, self._context_start) >= 0
+        thought = self.token_log.authors.find(Author.THINKING, self._context_start) >= 0
         return thought and self.chat.forgets(role)
 
     def _restart(self, told: Told) -> None:
         """Begin a new context: the kept rounds, their replies as sampled, and the new message."""
-        self._context_start, forgetful = len(self.transcript), self.rules.thinking and self.chat.forgets(told.role)
+        self._context_start, forgetful = len(self.token_log), self.rules.thinking and self.chat.forgets(told.role)
         first, *others = [*(kept.told for kept in self._rounds), told]
         head = first.text if first.role == "user" else f"{self._task}\n{first.text}"
         replies = [(self._again(kept), kept.closed) for kept in self._rounds]
@@ -283,23 +323,23 @@ class Episode:
                 pieces += [reply, self.chat.reply(one.role, one.text, closed)]
             *pieces, last = pieces
         for piece in pieces:
-            self.transcript.give(piece)
-        self._prompt_start = len(self.transcript)
-        self.transcript.give(last)
+            self.token_log.give(piece)
+        self._prompt_start = len(self.token_log)
+        self.token_log.give(last)
 
     def _again(self, kept: PastTurn) -> Piece:
         again = slice(kept.start, kept.end)
-        return Piece(tuple(self.transcript.tokens[again]), bytes(self.transcript.authors[again]))
+        return Piece(tuple(self.token_log.tokens[again]), bytes(self.token_log.authors[again]))
 
     def _take_summary(self, start: int, completion: Completion) -> None:
         """Replace the earlier context by the summary, even if the summary was cut off."""
-        self.transcript.write(completion, self._policy_authors(completion.tokens, ""))
+        self.token_log.write(completion, self._policy_authors(completion.tokens, ""))
         self._turn(start, None, 0.0, 0.0, summary=True)
         if not completion.finished and self._room() <= 0:
             return self._forfeit(StopReason.CONTEXT_LIMIT)
         assert self._after_summary is not None
         told, self._after_summary, self._rounds = self._after_summary, None, []
-        self._prompt_start = len(self.transcript)
+        self._prompt_start = len(self.token_log)
         self._told = Told(told.role, f"{self.chat.decode(tuple(completion.tokens))}\n{told.text}")
         self._restart(self._told)
         return self._check_room()
@@ -309,7 +349,7 @@ class Episode:
             self._forfeit(StopReason.CONTEXT_LIMIT)
 
     def _room(self) -> int:
-        return self.rules.context_limit - (len(self.transcript) - self._context_start)
+        return self.rules.context_limit - (len(self.token_log) - self._context_start)
 
     def _policy_authors(self, tokens: list[int], thinking: str) -> bytes:
         """THINKING up to the token that closes the thinking span, ACTION from there on."""
@@ -323,7 +363,7 @@ class Episode:
         return bytes([Author.THINKING]) * length + bytes([Author.ACTION]) * (len(tokens) - length)
 
     def _turn(self, start: int, action: str | None, reward: float, seconds: float, summary: bool = False) -> None:
-        places = (self._context_start, self._prompt_start, start, len(self.transcript))
+        places = (self._context_start, self._prompt_start, start, len(self.token_log))
         self.turns.append(Turn(*places, action, reward, seconds, summary))
 
     def _forfeit(self, stop: StopReason) -> None:

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from earl.context.track import context_metrics
-from earl.group import PlayedGroups
 from earl.matches import MatchResult
-from earl.trajectory import FAULTS, StopReason, Trajectory
+from earl.trajectory import FAULTS, PlayedGroups, StopReason, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Batch, Rows, offsets_of
-from earl.group import Group, GroupOf, Played, TrajectorySummary
-from earl.trajectory import FAULTS, TrainingRecord, Trajectory, Turn
+from earl.trajectory import FAULTS, Group, GroupOf, Played, TrainingRecord, Trajectory, TrajectorySummary, Turn
 
 P = TypeVar("P", bound=Played)
 
@@ -49,13 +48,6 @@ def complete(
         reference=np.zeros(len(rows.tokens), np.float32) if reference is None else reference,
         returns=np.where(rows.value_mask, _spread(rows, returns), 0).astype(np.float32),
     )
-
-
-def turn_values(rows: Rows, values: NDArray[np.float32], num_turns: int) -> NDArray[np.float32]:
-    """Select per-token values [T] at each turn's prompt end: [K]."""
-    result = np.zeros(num_turns, np.float32)
-    result[rows.turns[rows.value_mask]] = values[rows.value_mask]
-    return result
 
 
 def num_rows(trajectory: Trajectory) -> int:
@@ -137,17 +129,17 @@ def _learnable(trajectory: Played, truncated: bool) -> bool:
     return trajectory.stop not in FAULTS and (truncated or not trajectory.truncated)
 
 
-def charged(groups: Sequence[G], penalty: float) -> Sequence[G]:
+def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:
     """The groups with `penalty` subtracted from each turn's reward per sampled token."""
     if not penalty:
         return groups
     return [
-        replace(group, trajectories=tuple(_charge(trajectory, penalty) for trajectory in group.trajectories))
+        replace(group, trajectories=tuple(_penalised(trajectory, penalty) for trajectory in group.trajectories))
         for group in groups
     ]
 
 
-def _charge(trajectory: E, penalty: float) -> E:
+def _penalised(trajectory: E, penalty: float) -> E:
     def cost(turn: Turn) -> float:
         return penalty * (turn.end - turn.action_start)
 

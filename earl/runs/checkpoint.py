@@ -18,19 +18,8 @@ from typing import Any, TypeAlias
 from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.runs import signing
-from earl.runs.storage import (
-    OddFile,
-    folder_below,
-    opened,
-    read_below,
-    remove,
-    step_name,
-    step_of,
-    storage,
-    sweep,
-    sync,
-    temporary,
-)
+from earl.runs import storage as disk
+from earl.runs.storage import OddFile, step_name, step_of, storage
 
 FORMAT = 1  # version of state.json
 
@@ -59,20 +48,20 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
     """Let `write` put files into a folder, then make it the checkpoint of `step` atomically. The caller holds the run's
     lock: leftovers of killed processes are removed. Raises EarlError when the disk refuses."""
     path = folder / step_name(step)
-    partial = temporary(path)
+    partial = disk.temporary(path)
     with storage(path):
         folder.mkdir(parents=True, exist_ok=True)
-        sweep(folder.parent, folder)
-        with folder_below(folder.parent, folder) as inside:
+        disk.sweep(folder.parent, folder)
+        with disk.folder_below(folder.parent, folder) as inside:
             try:
                 os.mkdir(partial.name, dir_fd=inside)
                 write(partial)
                 _seal(partial, step, state)
-                remove(path.name, inside)
+                disk.remove(path.name, inside)
                 os.rename(partial.name, path.name, src_dir_fd=inside, dst_dir_fd=inside)
                 os.fsync(inside)
             finally:
-                remove(partial.name, inside)
+                disk.remove(partial.name, inside)
     return path
 
 
@@ -85,7 +74,7 @@ def _seal(folder: Path, step: int, state: Mapping[str, JSON]) -> None:
     text = json.dumps({"sha256": _digest_of(document), "signature": signature, **document}, indent=1)
     (folder / STATE).write_text(text, encoding="utf-8")
     for path in (*folder.rglob("*"), folder):
-        sync(path)
+        disk.sync(path)
 
 
 def _statement(folder: Path, step: int, document: Mapping[str, JSON]) -> signing.Digests:
@@ -99,7 +88,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _fingerprint(folder: Path, name: str) -> dict[str, JSON]:
-    with opened(folder.parent.parent, folder / name) as file:
+    with disk.opened(folder.parent.parent, folder / name) as file:
         size = os.fstat(file.fileno()).st_size
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": size}
 
@@ -111,7 +100,7 @@ def _digest_of(document: Mapping[str, JSON]) -> str:
 def all_steps(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
-    with storage(folder), folder_below(folder.parent, folder) as inside, os.scandir(inside) as entries:
+    with storage(folder), disk.folder_below(folder.parent, folder) as inside, os.scandir(inside) as entries:
         named = {entry.name: step_of(Path(entry.name)) for entry in entries if entry.is_dir()}
     return sorted(step for name, step in named.items() if step is not None and step_name(step) == name)
 
@@ -148,7 +137,7 @@ def signer(path: Path) -> signing.Signer:
 
 
 def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
-    with opened(path.parent.parent, path / name) as file:
+    with disk.opened(path.parent.parent, path / name) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
             raise Damaged(path, f"{name} has {size} bytes, {expected['bytes']} were saved")
@@ -177,7 +166,7 @@ def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     whole, damaged = newest_whole(folder)
     told = []
     if whole and damaged:
-        with storage(folder), folder_below(folder.parent, folder) as inside:
+        with storage(folder), disk.folder_below(folder.parent, folder) as inside:
             for error in damaged:
                 name = f"damaged-{error.path.name}"
                 while os.path.lexists(folder / name):
@@ -191,7 +180,7 @@ def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
     """state.json, with its checksum verified, and its signer."""
     try:
-        document = parse_json_object(read_below(path.parent.parent, path / STATE))
+        document = parse_json_object(disk.read_below(path.parent.parent, path / STATE))
     except FileNotFoundError as error:
         raise Damaged(path, f"{STATE} is missing") from error
     except OddFile:
@@ -226,7 +215,7 @@ def prune(folder: Path, keep: int, also: set[int]) -> None:
         with suppress(EarlError):  # a damaged one names none
             document, _ = _document(folder / step_name(step))
             also = also | {document["state"].get("best_step")}
-    with storage(folder), folder_below(folder.parent, folder) as inside:
+    with storage(folder), disk.folder_below(folder.parent, folder) as inside:
         for step in steps[:-keep]:
             if step not in also:
-                remove(step_name(step), inside)
+                disk.remove(step_name(step), inside)

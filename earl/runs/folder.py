@@ -16,18 +16,8 @@ from typing import Any
 
 from earl.errors import EarlError
 from earl.recipe import recipe_of
-from earl.runs.storage import (
-    folder_below,
-    new_folder,
-    open_below,
-    read_below,
-    remove,
-    remove_abandoned,
-    storage,
-    sweep,
-    sync,
-    write_text,
-)
+from earl.runs import storage as disk
+from earl.runs.storage import storage
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 NAME_BYTES = 200
@@ -56,7 +46,7 @@ class RunFolder:
     def recipe(self) -> dict[str, Any]:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
         with storage(self.config):
-            return recipe_of(read_below(self.path, self.config), self.config)
+            return recipe_of(disk.read_below(self.path, self.config), self.config)
 
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:
@@ -66,26 +56,26 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
     with storage(folder.path, then="start the run again"):
         root.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # leftovers of other users stay
-            remove_abandoned(root)
-        with new_folder(folder.path) as path:
+            disk.remove_abandoned(root)
+        with disk.new_folder(folder.path) as path:
             partial = RunFolder(path)
             partial.trajectories.mkdir()
             partial.checkpoints.mkdir()
             partial.config.write_text(config, encoding="utf-8")
-            sync(partial.config)
+            disk.sync(partial.config)
             try:
                 partial.path.rename(folder.path)
             except OSError as error:
                 if os.path.lexists(folder.path):  # another process was faster
                     raise _taken(folder) from error
                 raise
-            sync(root)
+            disk.sync(root)
     return folder
 
 
 def rewrite(folder: RunFolder, config: str) -> None:
     """Replace a run's resolved recipe (TOML text) atomically; the caller holds the run's lock."""
-    write_text(folder.config, config, folder.path)
+    disk.write_text(folder.config, config, folder.path)
 
 
 def free(root: Path, name: str) -> RunFolder:
@@ -113,13 +103,13 @@ def discard(folder: RunFolder) -> bool:
     Removes only what earl and its trackers write; other files stay, and the folder with them."""
     with suppress(OSError, EarlError):  # the error that ended the run is the one to report
         for inside in (folder.trajectories, folder.checkpoints, folder.path):
-            sweep(folder.path, inside)
-        with folder_below(folder.path, folder.path) as own:
+            disk.sweep(folder.path, inside)
+        with disk.folder_below(folder.path, folder.path) as own:
             for name in ("trajectories", "checkpoints"):
                 with suppress(OSError):
                     os.rmdir(name, dir_fd=own)
             for name in _WRITTEN:
-                remove(name, own)
+                disk.remove(name, own)
         folder.path.rmdir()
     return not folder.path.exists()
 
@@ -160,7 +150,7 @@ def lock(folder: RunFolder) -> Iterator[None]:
     """Hold a run's write lock; also removes what a killed predecessor left half-written. The kernel drops the lock when
     the process ends. Raises EarlError with the holder's process id when the run is locked."""
     with storage(folder.lock):
-        descriptor = open_below(folder.path, folder.lock, os.O_RDWR | os.O_CREAT)
+        descriptor = disk.open_below(folder.path, folder.lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -176,7 +166,7 @@ def lock(folder: RunFolder) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         for inside in (folder.path, folder.trajectories, folder.checkpoints):
-            sweep(folder.path, inside)
+            disk.sweep(folder.path, inside)
         yield
     finally:
         _release(descriptor)

@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from earl.group import Group
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision
-from earl.trajectory import ContextTokens, TrainingRecord
+from earl.runs.store import RecordedDecision, Store
+from earl.trajectory import ContextTokens, Group, TrainingRecord
 
 KEPT_CHECKPOINTS = 2
 

@@ -11,8 +11,7 @@ from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint, Damaged
 from earl.runs.folder import RunFolder
 from earl.runs.storage import read_below, step_name, storage
-from earl.runs.store import Store, files_of
-from earl.runs.tables import Event, RecordedMatch
+from earl.runs.store import Event, RecordedMatch, Store, files_of
 
 FINAL = "final"
 """Phase of the matches that end a run: a run that has recorded them is finished."""

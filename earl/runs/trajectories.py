@@ -7,7 +7,7 @@ update. Also here: upgrades of older formats, column checksums, and match result
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 
 from earl.documents import parse_json_object
 from earl.errors import EarlError
-from earl.group import Group
 from earl.matches import MatchResult
 from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Author, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
+from earl.trajectory import Author, Group, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
 
 _KEY = b"earl.seal"
 
@@ -59,7 +58,7 @@ def _digest(column: Any) -> str:
     return digest.hexdigest()
 
 
-def matches_to_bytes(results: Sequence[MatchResult]) -> bytes:
+def matches_to_bytes(results: Iterable[MatchResult]) -> bytes:
     """Match results as JSON (nothing is unpickled); floats survive to the bit."""
     return json.dumps([asdict(result) for result in results]).encode()
 
@@ -242,19 +241,19 @@ def _split(column: Any) -> list[Any]:
     return [items[start:end] for start, end in pairwise(bounds.tolist())]
 
 
-def to_bytes(groups: Sequence[Group], step: int) -> bytes:
+def to_bytes(groups: Sequence[Group]) -> bytes:
     """The groups as an Arrow IPC stream, for another process, without pickle."""
-    table, sink = to_table(groups, step), pa.BufferOutputStream()
+    table, sink = to_table(groups, 0), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def from_bytes(data: bytes) -> tuple[int, list[Group]]:
+def from_bytes(data: bytes) -> list[Group]:
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all()
     table.validate(full=True)  # a stream's offsets are not validated elsewhere
-    return int(table.schema.metadata[b"earl.step"]), from_table(table)
+    return from_table(table)
 
 
 def path_of(folder: Path, step: int) -> Path:

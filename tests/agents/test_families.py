@@ -16,8 +16,7 @@ from earl.agents.parser import parse
 from earl.envs.base import CHARACTERS, Plain
 from earl.errors import EarlError
 from earl.rollout.episode import Episode, Rules
-from earl.rollout.prompt import Completion
-from earl.trajectory import Task
+from earl.trajectory import Completion, Task
 
 FAMILIES = tomllib.loads(Path(__file__).with_name("templates.toml").read_text())
 CHARACTER_WORDS = sorted({*CHARACTERS})

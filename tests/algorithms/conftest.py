@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from earl.group import Group
-from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
 
 
 def trajectory(rewards):

@@ -12,8 +12,7 @@ from earl.algorithms.ppo import turn_level_gae
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.config import AlgorithmConfig
 from earl.errors import EarlError
-from earl.group import Group
-from earl.trajectory import StopReason
+from earl.trajectory import Group, StopReason
 
 CONFIG = AlgorithmConfig()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from earl.audit import audit
-from earl.placement.backend import EmbeddedBackend
+from earl.placement.embedded import EmbeddedBackend
 from earl.placement.peers import Peers
 from earl.recipe import dump
 from earl.runs.folder import RunFolder, create, lock

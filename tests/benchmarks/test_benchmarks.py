@@ -13,7 +13,7 @@ from earl.documents import parse_toml
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.rollout.drivers import Greedy
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 SMALL = ("model.hidden=16", "model.layers=1", "model.heads=1", "warm_start.episodes=8", "warm_start.minibatches=1")
 

@@ -29,7 +29,6 @@ def checked(result, shaped):
     for row in rows:
         assert row.keys() >= KEYS and row["same"] and row["shaped"] == shaped
         assert row["ratio"] == row["centralised_s"] / row["direct_s"] > 0
-        assert row["auto_loss"] >= 0
     replicas = rows[-1]
     # tp 8 on each of two hosts: half of all rows cross, once, and would eight times.
     assert replicas["processes"] == 16
@@ -65,7 +64,6 @@ def test_the_same_through_ray(small, monkeypatch):
     rows = dispatch.run(2, "200mbit", repeats=1, ray=True)["rows"]
     assert [row["kind"] for row in rows] == ["paper", "paper", "ragged", "replicas"]
     assert all(row["same"] and row["objects"]["median"] > 0 for row in rows)
-    assert all(row["auto_loss"] == 0 for row in rows), "each way was tried once: the fastest is known"
 
 
 def test_every_process_gives_and_gets_its_payload():

@@ -27,8 +27,7 @@ from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
 from earl.parallel.selector.selector import Selector, text_of
 from earl.recipe import build, dump, load_toml
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision
+from earl.runs.store import RecordedDecision, Store
 
 SECONDS = 60
 """Longest that a command may take; a hang takes for ever."""

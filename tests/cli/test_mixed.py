@@ -11,15 +11,14 @@ from earl.agents.scripted.registry import agent
 from earl.cli.main import run as command_line
 from earl.config import Config
 from earl.engine.model import character_tokenizer
-from earl.group import Group
-from earl.placement.demonstrations import demonstrations
-from earl.placement.fragment import world_of
+from earl.engine.sampler import Sampler
+from earl.placement.fragment import RolloutFragment, demonstrations, world_of
 from earl.recipe import build, load_toml
+from earl.rollout.drivers import demonstrate
 from earl.rollout.tasks import draw, draw_tasks
-from earl.rollout.teacher import demonstrate
 from earl.runs import trajectories
 from earl.runs.store import Store
-from earl.trajectory import Outcome
+from earl.trajectory import Group, Outcome, Task
 from tests.cli.conftest import TINY
 
 OTHERS = """
@@ -165,10 +164,15 @@ def kept(tmp_path: Path) -> Path:
 def test_the_won_episodes_of_a_run_are_imitated(earl, tiny: Path, kept: Path, tmp_path: Path) -> None:
     world = world_of(config_of(tiny), character_tokenizer())
     found = demonstrations(kept, world.chat, world.rules)
-    assert len(found.episodes) == 10
-    rows, counts = found.rows([0, 3, 13])
-    assert sum(counts) == rows.num_rows == 3
-    assert rows.tokens[rows.offsets[1] : rows.offsets[2]].tolist() == rows.tokens[rows.offsets[2] :].tolist()
+    assert len(found) == 10
+    fragment = RolloutFragment(
+        config_of(tiny, warm_start={"data": str(kept), "steps": 1}), character_tokenizer(), Sampler()
+    )
+    tasks = {number: Task("tictactoe", number) for number in (0, 3, 13)}
+    rows, order = fragment.demonstrate(tasks, 7, 256)
+    assert rows.num_rows == 3 and order.tolist() == [0, 3, 13]
+    again, _ = fragment.demonstrate({13: tasks[13]}, 7, 256)
+    assert again.tokens.tolist() == rows.tokens[rows.offsets[2] :].tolist(), "an episode follows from seed and number"
     assert earl(*shown(tiny, kept, "--set", "warm_start.steps=2", "--name", "taught")).code == 0
 
 

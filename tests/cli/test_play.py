@@ -14,8 +14,8 @@ from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
 from earl.placement.embedded import EvalPolicy
 from earl.rollout.episode import Rules
-from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory
+from earl.trajectory import Completion
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
 from earl.parallel.selector.selector import Selector, text_of
 from earl.runs.folder import create
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision
+from earl.runs.store import RecordedDecision, Store
 
 SMALL, LARGE = Choice("update", Layout(4)), Choice("update", Layout(2, 2))
 

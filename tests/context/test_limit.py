@@ -1,9 +1,11 @@
 """The limit follows growth, warns of it, and is the same after a checkpoint."""
 
 import json
+from dataclasses import asdict
 from math import inf
 
 import pytest
+from pydantic import TypeAdapter
 
 from earl.context.limit import KEPT_STEPS, ContextWatch, Growth, growth_of
 
@@ -132,7 +134,7 @@ def test_history_is_bounded():
 def test_a_checkpoint_keeps_all_of_it(ceiling):
     lengths = [40 + 2 * step for step in range(30)]
     watch, _ = fed(ContextWatch(limit=100, ceiling=ceiling), lengths)
-    again = ContextWatch.restored(json.loads(json.dumps(watch.state())))
+    again = TypeAdapter(ContextWatch).validate_python(json.loads(json.dumps(asdict(watch))))
     assert again == watch
     assert again.observe(grown(30, 103)) == watch.observe(grown(30, 103))
 

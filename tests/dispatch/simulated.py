@@ -6,9 +6,9 @@ from threading import Barrier, Lock, Thread
 import numpy as np
 from hypothesis import strategies as st
 
-from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan
 from earl.dispatch.rows import COLUMNS, Shard, columns, empty, spread
+from earl.dispatch.transports.base import execute
 from earl.parallel.layout import Layout
 
 

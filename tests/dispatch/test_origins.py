@@ -3,10 +3,9 @@
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.execute import keep
 from earl.dispatch.plan import volume
 from earl.dispatch.rows import empty
-from earl.dispatch.transports.base import pack, unpack
+from earl.dispatch.transports.base import keep, pack, unpack
 from earl.dispatch.transports.objects import once, places
 from tests.dispatch.simulated import filled, transfers
 

@@ -8,7 +8,7 @@ import pytest
 from earl.engine.local import LocalSampler
 from earl.engine.samplers import Batcher
 from earl.rollout.drivers import play
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 
 class Slow:

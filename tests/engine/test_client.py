@@ -15,7 +15,7 @@ from earl.cli.main import run as command_line
 from earl.engine import served as client_module
 from earl.engine.served import KEY, BadReply, Client, ServedSampler
 from earl.errors import EarlError
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 SECRET = "secret-123"
 PROMPT = Prompt(0, [2, 20, 5, 3], seed=1, max_tokens=8)

@@ -11,8 +11,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.model import tensors_once
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.pack import pack
-from earl.rollout.prompt import Prompt
-from earl.trajectory import StopReason
+from earl.trajectory import Prompt, StopReason
 
 
 def held_bytes(sampler):

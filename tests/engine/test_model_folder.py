@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from earl.config import ModelConfig
 from earl.engine.checkpoint_tensors import Stored
 from earl.engine.export import export
-from earl.engine.model import load, make, outline, shape, tokenizer_of
+from earl.engine.model import load, make, meta_policy, shape, tokenizer_of
 from earl.engine.served import served
 from earl.engine.source import folder_of
 from earl.errors import EarlError
@@ -29,7 +29,7 @@ from earl.runs.storage import step_name
 READERS = {
     "load": load,
     "shape": lambda folder: shape(ModelConfig(path=str(folder))),
-    "outline": lambda folder: outline(ModelConfig(path=str(folder))),
+    "outline": lambda folder: meta_policy(ModelConfig(path=str(folder))),
     "tokenizer_of": lambda folder: tokenizer_of(ModelConfig(path=str(folder))),
     "served": lambda folder: served("http://127.0.0.1:1/v1", str(folder), "any"),
 }

@@ -11,9 +11,9 @@ from earl.engine.opponent import ModelOpponent
 from earl.envs import registry
 from earl.envs.check import play
 from earl.errors import EarlError
-from earl.rollout.prompt import Completion
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
+from earl.trajectory import Completion
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.engine.samplers import Router
-from earl.rollout.prompt import Completion, Prompt
+from earl.trajectory import Completion, Prompt
 
 
 class Replica:

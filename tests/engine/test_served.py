@@ -19,7 +19,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.engine.served import KEY, Client, ServedSampler, messages, served
 from earl.errors import EarlError
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 
 class Server:

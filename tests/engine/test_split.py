@@ -64,13 +64,13 @@ def played(own):
 def ours(seat, kind, tp, port, room):
     """What one process holds, and what the first one plays: with the first weights, and with others."""
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.split import Band, Meeting, SplitSampler
+    from earl.engine.local import Meeting, SplitSampler, TpGroup
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     policy, other = (POLICIES[kind](seed) for seed in (3, 4))
     sampler = SplitSampler(
-        policy, Band(Meeting(seat.process, tp, Rendezvous(seat.address, port, "secret"))), room_bytes=room
+        policy, TpGroup(Meeting(seat.process, tp, Rendezvous(seat.address, port, "secret"))), room_bytes=room
     )
     own = fragment(policy, sampler)
     first = sampler.together(lambda: played(own))

@@ -14,7 +14,7 @@ from earl.config import ModelConfig, SamplerConfig
 from earl.engine.model import Policy, character_tokenizer, make
 from earl.engine.sampler import Probe, StaleWeights, check
 from earl.errors import EarlError
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 pytest.importorskip("vllm", reason="vLLM is an extra")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from earl.engine.local import need, waves
 from earl.errors import EarlError
-from earl.rollout.prompt import Prompt
+from earl.trajectory import Prompt
 
 
 def test_a_prompt_needs_room_for_itself_and_its_reply():

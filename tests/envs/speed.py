@@ -233,8 +233,7 @@ def loop() -> None:
 def overhead(chat: Any, tokenizer: Any) -> Iterator[tuple[float, float, float, float]]:
     from earl.envs.base import Plain
     from earl.rollout.episode import Episode, Rules
-    from earl.rollout.prompt import Completion
-    from earl.trajectory import Task
+    from earl.trajectory import Completion, Task
 
     spent = {"tokenizer": 0.0, "template": 0.0}
 

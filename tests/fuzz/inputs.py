@@ -166,7 +166,7 @@ def served(random: Random, place: Place) -> None:
     from earl.engine import served
     from earl.engine.model import character_tokenizer
     from earl.engine.served import ServedSampler
-    from earl.rollout.prompt import Prompt
+    from earl.trajectory import Prompt
 
     served.FIRST_PAUSE_SECONDS = 0.0
     exact, most = random.random() < 0.5, random.choice([1, 8])
@@ -354,7 +354,7 @@ def name(random: Random, place: Place) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.envs import registry
     from earl.recipe import build
-    from earl.rollout.history import HistoryPolicy
+    from earl.rollout.episode import HistoryPolicy
     from earl.runs.folder import free, fresh_name
 
     said = text(random)

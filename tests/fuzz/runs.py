@@ -74,8 +74,7 @@ def _decided(run: Path) -> None:
     from earl.parallel.layout import Choice, Layout
     from earl.parallel.memory import Load
     from earl.parallel.selector.selector import Selector, text_of
-    from earl.runs.store import Store
-    from earl.runs.tables import RecordedDecision
+    from earl.runs.store import RecordedDecision, Store
 
     class Crossing:
         def seconds(self, choice: Choice, load: Load) -> float:

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.group import GroupOf, TrajectorySummary
 from earl.placement.async_rollout import Ahead, Ticket
-from earl.trajectory import Author, Outcome, StopReason, Task
+from earl.trajectory import Author, GroupOf, Outcome, StopReason, Task, TrajectorySummary
 
 LIMIT = 120
 WORKERS = 2

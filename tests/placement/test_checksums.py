@@ -8,10 +8,9 @@ from earl.parallel.layout import Layout
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.ray.actor_group import CallResults, Member
-from earl.placement.ray.exchange_member import LEARNED
-from earl.placement.ray.learner_actor import LearnerActor
+from earl.placement.ray.learner import LearnerActor
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.row_exchange import RowDispatcher
+from earl.placement.ray.row_exchange import LEARNED, RowDispatcher
 from tests.placement.test_dispatch import held
 
 
@@ -35,7 +34,9 @@ class Ranks:
     """One learner rank, in this process."""
 
     def __init__(self, take):
-        self.members = [Member("rank", type("Rank", (), {"take": type("Method", (), {"remote": staticmethod(take)})}))]
+        self.members = [
+            Member("rank", type("Rank", (), {"exchange": type("Method", (), {"remote": staticmethod(take)})}))
+        ]
 
     def __len__(self):
         return 1
@@ -47,7 +48,7 @@ class Ranks:
 class Notes:
     """Who hears of events."""
 
-    def turn(self, crew):
+    def turn(self, group):
         pass
 
     def __init__(self):
@@ -71,14 +72,14 @@ def sent(ray, groups, damaged, checksums=True):
     rank, notes, times = LearnerActor(), Notes(), []
     rank._budget = Budget(None)
 
-    def take(known, number, by_source, checked):
+    def take(known, number, checked, by_source):
         times.append(1)
         if len(times) <= damaged:
             ((source, reference),) = by_source.items()
             message = ray.get(reference).copy()
             message[7] ^= 1
             by_source = {source: ray.put(message)}
-        return rank.take(ray.get(known), number, by_source, checked)
+        return rank.exchange(ray.get(known), number, checked, by_source)
 
     settings = PlacementConfig(transport="objects", checksums=checksums)
     dispatcher = RowDispatcher(Worker(holdings), Ranks(take), Layout(), Work(), settings, notes)

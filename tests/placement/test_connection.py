@@ -21,7 +21,7 @@ DRIVER = """
 import sys, time
 from earl.placement.backend import _in_environment, _opening
 with _in_environment(_opening(None)):
-    from earl.placement.ray.connection import connected
+    from earl.placement.ray.coordinator import connected
     with connected(None, 2):
         import ray
 
@@ -70,7 +70,7 @@ import resource
 from earl.errors import EarlError
 from earl.placement.backend import _in_environment, _opening
 with _in_environment(_opening(None)):
-    from earl.placement.ray.connection import connected
+    from earl.placement.ray.coordinator import connected
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))  # too few for Ray's head: it ends while it starts
     try:
         with connected(None, 2):
@@ -92,7 +92,7 @@ WAITING = """
 from earl.placement.backend import _in_environment, _opening
 from earl.stopping import stopping_on_signals
 with stopping_on_signals(None), _in_environment(_opening(None)):
-    from earl.placement.ray.connection import connected
+    from earl.placement.ray.coordinator import connected
     with connected(None, 2):
         import ray
         [node] = [p.process.pid for p in ray._private.worker._global_node.all_processes["raylet"]]

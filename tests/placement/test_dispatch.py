@@ -15,20 +15,19 @@ from earl.dispatch.transports.base import unpack
 from earl.engine.learner import RowShare, minibatches, order_of
 from earl.engine.model import make
 from earl.engine.sampler import Probe
-from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement.async_rollout import Ticket
 from earl.placement.embedded import embedded
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.peers import Peers
 from earl.placement.ray.actor_group import CallResults
-from earl.placement.ray.exchange_member import LEARNED, EpisodeTable, Manifest, shares
 from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
+from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, Manifest, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import pack, trajectories_of
 from earl.rollout.tasks import draw
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Group, Outcome, StopReason, Task, Trajectory, Turn
 from tests.placement.near import Near
 
 
@@ -96,7 +95,7 @@ def test_outlines_say_of_a_step_what_its_trajectories_do(groups):
 
 
 def test_with_counts_and_manifest_outlines_of_one_turn_take_less_than_200_bytes_a_row():
-    # 16 bytes of counts, 24 of the manifest, and the outline as it is sent, with a task for every eight episodes.
+    # 16 bytes of counts, 24 of the manifest, and the summary as it is sent, with a task for every eight episodes.
     random = np.random.default_rng(0)
     step = {
         Ticket(1, number): Group(tuple(short(task, random) for _ in range(8)))
@@ -178,7 +177,7 @@ class Here:
 class Crew:
     """Actors without processes, each with a whole copy of the sampler."""
 
-    group = 1
+    members = ()
 
     def __init__(self, size):
         self.actors = [Here() for _ in range(size)]
@@ -198,7 +197,7 @@ class Crew:
     def replace(self, number):
         self.actors[number] = Here()
 
-    def turn(self, crew):
+    def turn(self, group):
         pass
 
     failed = turn
@@ -209,17 +208,17 @@ class Crew:
 
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
     config = tiny()
-    crew = Crew(2)
+    group = Crew(2)
     workers = RolloutWorkers(
-        crew, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), crew
+        group, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), group
     )
     model = make(config.model, config.run.seed).model
     workers.load((Near(model.state_dict()), Probe.of(model)), 0)
     workers.play(draw(config, 1))
     manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
-    before = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
+    before = group.actors[1].actor._episodes.shard(manifest.numbers(1), LEARNED)
     workers.replace("dispatch", {1: "has died"})
-    after = crew.actors[1].actor._holdings.shard(manifest.numbers(1), LEARNED)
+    after = group.actors[1].actor._episodes.shard(manifest.numbers(1), LEARNED)
     assert len(before.rows)
     assert before.offsets.tolist() == after.offsets.tolist()
     for name in LEARNED:

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.group import Group
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded, joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
-from earl.placement.rollout_backend import joined, rows_from_bytes, rows_to_bytes
 from earl.rollout.pack import learned, trajectories_of
-from earl.trajectory import Author, StopReason
+from earl.trajectory import Author, Group, StopReason
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -147,7 +145,7 @@ def test_the_schedules_end_with_the_run(placement):
 def test_rows_survive_the_way_between_processes(placement):
     rows = placement().demonstrations(1)
     order = np.arange(rows.num_rows)
-    again, same = rows_from_bytes(rows_to_bytes(rows, order))
+    again, same = rows_from_bytes(rows_to_bytes((rows, order)))
     assert columns(again) == columns(rows)
     assert same.tolist() == order.tolist()
     whole = joined([(rows, order), (again, order + rows.num_rows)])

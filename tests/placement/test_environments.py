@@ -14,11 +14,11 @@ from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
 from earl.placement.ray.rollout_actor import RemoteSampler
 from earl.recipe import build, dump
-from earl.rollout.prompt import Completion, Prompt
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
 from earl.trainer import train
+from earl.trajectory import Completion, Prompt
 
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0, "perfect": 1.0}},

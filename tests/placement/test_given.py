@@ -2,21 +2,22 @@
 
 import numpy as np
 import pytest
+import torch
 
 from earl.dispatch.weights import Weight
 from earl.parallel.layout import Layout
-from earl.placement.ray.weight_sync import WeightManifest, given
+from earl.placement.ray.weight_sync import WeightManifest, WeightSource
 
 # 8 x 4 numbers of 4 bytes: 128 bytes; and a norm of 4 numbers: 16 bytes.
-WEIGHTS = (Weight("a", (8, 4), 4, axis=0), Weight("norm", (4,), 4))
+WEIGHTS = (Weight("a", (8, 4), torch.float32, axis=0), Weight("norm", (4,), torch.float32))
 
 
-def described(layout):
-    return WeightManifest(WEIGHTS, ("float32", "float32"), layout, 1 << 16)
+def metrics(layout, ranks, samplers):
+    return WeightSource(WeightManifest(WEIGHTS, layout, 1 << 16), (), ranks).metrics(samplers)
 
 
 def test_on_one_host_nothing_crosses():
-    assert given(described(Layout(2)), (0, 0), (0,)) == {
+    assert metrics(Layout(2), (0, 0), (0,)) == {
         "weights/bytes": 144.0,
         "weights/bytes_across": 0.0,
         "weights/bytes_least": 0.0,
@@ -26,7 +27,7 @@ def test_on_one_host_nothing_crosses():
 
 def test_a_byte_crosses_once_for_all_samplers_of_a_host():
     # dp 2: each rank has one half, 72 bytes. The samplers' host has neither; both load 144 bytes.
-    found = given(described(Layout(2)), (0, 1), (2, 2))
+    found = metrics(Layout(2), (0, 1), (2, 2))
     assert found["weights/bytes"] == 288.0
     assert found["weights/bytes_across"] == found["weights/bytes_least"] == 144.0
 
@@ -41,7 +42,7 @@ def test_the_least_is_what_hosts_lack_number_by_number(layout, samplers):
             here = np.zeros(weight.shape, bool)
             for rank in [rank for rank in range(layout.size) if ranks[rank] == host]:
                 here[layout.box(weight.shape, weight.axis, rank).slices] = True
-            least += int((~here).sum()) * weight.number_bytes
-    found = given(described(layout), ranks, samplers)
+            least += int((~here).sum()) * weight.dtype.itemsize
+    found = metrics(layout, ranks, samplers)
     assert found["weights/bytes_least"] == least
     assert found["weights/bytes_across"] >= least

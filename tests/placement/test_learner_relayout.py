@@ -65,13 +65,13 @@ def left_alone():
 def test_losses_are_those_of_a_learner_that_keeps_its_layout(stages, left_alone):
     again = {"recompute": True, "micro_batch_tokens": 512}
     layouts = {2: recipe(1, 2), 3: recipe(1, 2, **again), 4: recipe(1, 1, 2), 5: recipe(2, 1, offload=True)}
-    processes = [member.process for member in stages.learner._crew.members]
+    processes = [member.process for member in stages.learner._group.members]
     numbers = []
     for step in range(1, 6):
         if step in layouts:
             stages.learner.relayout(layouts[step])
         numbers.append(learned(stages, step))
-    assert [member.process for member in stages.learner._crew.members] == processes
+    assert [member.process for member in stages.learner._group.members] == processes
     assert np.abs(np.array(numbers) - np.array(left_alone)).max() < 1e-4
 
 
@@ -82,11 +82,11 @@ def test_a_learner_that_has_no_memory_left_goes_on_under_another_layout(stages, 
     groups = stages.rollout(2)
     rows = stages.dispatch(groups, 2)
     batch = stages.prepare(groups, rows) if stage == "update" else None
-    starve(stages.learner._crew.members[1].actor)
+    starve(stages.learner._group.members[1].actor)
     with pytest.raises(OutOfMemory, match=f"learner rank 1 ran out of memory during {during}") as caught:
         stages.update(batch, 2) if batch else stages.prepare(groups, rows)
     assert not caught.value.stuck
-    for member in stages.learner._crew.members:
+    for member in stages.learner._group.members:
         ray.get(member.actor.__ray_call__.remote(lambda self: setattr(self._budget, "_most", 4 << 30)))
     stages.learner.relayout(recipe(1, 2), caught.value)
     numbers = [first, learned(stages, 2, groups), learned(stages, 3)]

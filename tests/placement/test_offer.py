@@ -1,4 +1,4 @@
-"""What learner ranks put into Ray's object store, and what samplers make of it."""
+"""What learner ranks serve of their weights, and what samplers make of it."""
 
 import time
 
@@ -16,7 +16,9 @@ from earl.engine.sharding.tensor_parallel import split
 from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
-from earl.placement.ray.weight_sync import WeightOffer, described, offer
+from earl.placement.ray.learner import WeightServer
+from earl.placement.ray.memory_budget import Budget
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
 
 MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
 BUCKET = 8192
@@ -39,20 +41,34 @@ def held(model, layout, rank):
     return HeldTensors(parts, {name: axes.get(name) for name in parts}, layout)
 
 
+class Rank(WeightServer):
+    """A learner rank without a learner."""
+
+    def serve(self, layout, rank):
+        own = held(make(MODEL, seed=3).model, layout, rank)
+        self._budget, manifest = Budget(None), manifest_of(own, BUCKET)
+        self._buckets, self._barrier = BucketStore(lambda: own, rank, manifest, readers=1), BucketBarrier(1)
+        return manifest
+
+
+def source(ray, layout):
+    kind = ray.remote(concurrency_groups={"health": 1})(Rank).options(num_cpus=0)
+    ranks = tuple(kind.remote() for _ in range(layout.size))
+    manifests = [ray.get(actor.serve.remote(layout, rank)) for rank, actor in enumerate(ranks)]
+    assert all(manifest == manifests[0] for manifest in manifests)
+    return WeightSource(manifests[0], ranks)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(), Layout(4), Layout(2, 2)], ids=str)
-def test_a_sampler_takes_what_the_ranks_offer(ray, layout):
+def test_a_sampler_takes_what_the_ranks_serve(ray, layout):
     policy, other = make(MODEL, seed=3), make(MODEL, seed=4)
-    ours = [held(policy.model, layout, rank) for rank in range(layout.size)]
-    offered = WeightOffer(
-        described(ours[0], BUCKET), tuple(tuple(offer(own, rank, BUCKET)) for rank, own in enumerate(ours))
-    )
+    served = source(ray, layout)
     total = sum(tensor.nbytes for tensor in tensors_once(policy.model).values())
-    given = [sum(len(message) for message in ray.get([r for r in own if r])) for own in offered.references]
+    given = served.manifest.plan.given_bytes()
     assert sum(given) == total, "every number once, whoever has it"
     assert max(given) <= total / layout.size + 2048, "norms lie on several ranks alike, and one of them gives them"
-    assert all(len(message) <= BUCKET for own in offered.references for message in ray.get([r for r in own if r]))
-    taken = offered.taken()
+    taken = WeightReader(served)
     assert [*taken] == [*tensors_once(policy.model)]
     assert all(torch.equal(taken[name], tensor) for name, tensor in tensors_once(policy.model).items())
     three = Layout(1, 3)  # over which nothing is cut where the ranks have cut it
@@ -81,31 +97,22 @@ def test_a_learner_alone_holds_all_of_its_weights_with_adapters_merged(lora_rank
     assert own.layout == Layout()
 
 
-class Rank:
-    """A learner rank that is alone."""
-
-    def offer(self):
-        own = held(make(MODEL, seed=3).model, Layout(), 0)
-        return WeightOffer(described(own, BUCKET), (tuple(offer(own, 0, BUCKET)),))
-
-
 class Sampler:
-    """Loads, and says what it was given."""
+    """Loads, and says how much it was given."""
 
-    def load(self, offered):
-        return len([*offered.taken().values()])
+    def load(self, served):
+        return len([*WeightReader(served).values()])
 
 
 @pytest.mark.slow
 def test_weights_of_a_rank_that_has_ended_are_lost_and_said_to_be(ray):
-    from ray.exceptions import ObjectLostError, RayTaskError
+    from ray.exceptions import RayActorError, RayTaskError
 
-    rank, sampler = ray.remote(Rank).options(num_cpus=0).remote(), ray.remote(Sampler).options(num_cpus=0).remote()
-    offered = ray.get(rank.offer.remote())
-    assert ray.get(sampler.load.remote(offered)) == len(offered.described.weights)
-    ray.kill(rank)
+    served, sampler = source(ray, Layout()), ray.remote(Sampler).options(num_cpus=0).remote()
+    assert ray.get(sampler.load.remote(served)) == len(served.manifest.weights)
+    ray.kill(served.ranks[0])
     with pytest.raises(RayTaskError) as lost:
         for _ in range(600):  # until Ray has noticed
-            ray.get(sampler.load.remote(offered))
+            ray.get(sampler.load.remote(served))
             time.sleep(0.1)
-    assert isinstance(lost.value.cause, ObjectLostError)  # which `Crew.ask` takes for what it is
+    assert isinstance(lost.value.cause, RayActorError)  # which `ActorGroup.ask` takes for what it is

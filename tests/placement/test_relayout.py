@@ -105,7 +105,7 @@ def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_pa
             stages.relayout(1, 3, 0)
         with pytest.raises(EarlError, match=r"1 copies of the sampler x sampler\.tp 2 are 2 processes"):
             stages.relayout(1, 2, 0)
-        os.kill(stages.players.crew.members[3].process, signal.SIGKILL)
+        os.kill(stages.players.group.members[3].process, signal.SIGKILL)
         stages.relayout(2, 2, 0)
         assert [kind for kind, _ in place.notes()] == ["recovered"]
         after = stages.players.whole(stages.rollout(4))

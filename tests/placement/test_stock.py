@@ -9,10 +9,10 @@ import torch
 from earl.config import ModelConfig
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
-from earl.placement.ray.connection import connected
-from earl.placement.ray.learner_actor import WeightServer
+from earl.placement.ray.coordinator import connected
+from earl.placement.ray.learner import WeightServer
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightOffer, described
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
 from tests.placement.test_offer import held
 
 MODEL = ModelConfig(hidden=256, layers=8, heads=4, head_dim=64, intermediate=768)
@@ -32,9 +32,9 @@ class Rank(WeightServer):
 
     def setup(self, rank):
         own = held(make(MODEL, seed=3).model, LAYOUT, rank)
-        known = described(own, BUCKET)
+        known = manifest_of(own, BUCKET)
         self._budget = Budget(None)
-        self._stock, self._lockstep = BucketStore(lambda: own, rank, known, readers=2), BucketBarrier(2)
+        self._buckets, self._barrier = BucketStore(lambda: own, rank, known, readers=2), BucketBarrier(2)
         return known
 
 
@@ -42,7 +42,7 @@ class Sampler:
     """Loads, and compares."""
 
     def load(self, drawn, pause):
-        expected, taken = tensors_once(make(MODEL, seed=3).model), drawn.taken()
+        expected, taken = tensors_once(make(MODEL, seed=3).model), WeightReader(drawn)
         same = [*taken] == [*expected]
         for name, tensor in expected.items():
             same &= torch.equal(taken[name], tensor)
@@ -79,7 +79,7 @@ def test_samplers_draw_all_weights_and_the_store_has_one_bucket_of_them(ray):
     remote = ray.remote(concurrency_groups={"health": 1, "saving": 1})
     ranks = [remote(Rank).options(num_cpus=0).remote() for _ in range(LAYOUT.size)]
     known = [rank.setup.remote(number) for number, rank in enumerate(ranks)]
-    drawn = WeightOffer(ray.get(known)[0], None, tuple(ranks))
+    drawn = WeightSource(ray.get(known)[0], tuple(ranks))
     total = sum(tensor.nbytes for tensor in tensors_once(make(MODEL, seed=3).model).values())
     samplers = [ray.remote(Sampler).options(num_cpus=0).remote() for _ in range(2)]
     with Store(ray.nodes()[0]) as store:
@@ -94,7 +94,7 @@ def test_samplers_draw_all_weights_and_the_store_has_one_bucket_of_them(ray):
 def test_a_bucket_is_packed_once_for_all_who_are_at_it(ray):
     own = held(make(MODEL, seed=3).model, LAYOUT, 0)
     packed = []
-    stock = BucketStore(lambda: packed.append(1) or own, 0, described(own, BUCKET), readers=2)
+    stock = BucketStore(lambda: packed.append(1) or own, 0, manifest_of(own, BUCKET), readers=2)
     first = stock.bucket(0)
     assert stock.bucket(0) == first and len(packed) == 1
     assert stock.bucket(0, again=True) != first and len(packed) == 2, "it came damaged"

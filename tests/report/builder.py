@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from earl.group import Group
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder, create
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision
-from earl.trajectory import Trajectory
+from earl.runs.store import RecordedDecision, Store
+from earl.trajectory import Group, Trajectory
 from tests.report.played import board_games, byte_tokenizer, episode, experience, long_games, project_tokenizer
 from tests.report.recorded import STEPS, WARM, matches, record
 

@@ -5,8 +5,7 @@ from typing import Any
 from earl import reports
 from earl.reports.data import gather
 from earl.reports.page import changes, layout_figures
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision
+from earl.runs.store import RecordedDecision, Store
 
 
 def decided(folder: Any) -> Any:

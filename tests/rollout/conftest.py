@@ -8,8 +8,7 @@ from earl.agents.chat import Chat
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.rollout.episode import Episode, Rules
-from earl.rollout.prompt import Completion
-from earl.trajectory import Task
+from earl.trajectory import Completion, Task
 
 
 @pytest.fixture(autouse=True)

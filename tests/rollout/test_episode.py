@@ -3,8 +3,7 @@
 import pytest
 
 from earl.rollout.drivers import play
-from earl.rollout.prompt import Completion
-from earl.trajectory import Author, Outcome, StopReason
+from earl.trajectory import Author, Completion, Outcome, StopReason
 
 LETTERS = {
     Author.TEMPLATE: ".",
@@ -215,6 +214,6 @@ def test_board_only_keeps_the_instructions(played, text):
 def test_a_reply_may_span_two_weight_versions(episode):
     running = episode()
     running.receive(Completion([ord("1"), ord("$")], [-0.5, -0.1], [3, 4], True))
-    own = running.transcript
+    own = running.token_log
     sampled = [(chr(token), version) for token, version in zip(own.tokens, own.versions, strict=True)]
     assert [pair for pair in sampled if pair[1] >= 0] == [("1", 3), ("$", 4)]

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from earl.group import Group
 from earl.rollout.drivers import play
-from earl.rollout.pack import charged, complete, experiences, learned, pack
-from earl.trajectory import StopReason
+from earl.rollout.pack import complete, experiences, learned, length_penalised, pack
+from earl.trajectory import Group, StopReason
 
 
 @pytest.fixture
@@ -27,12 +26,12 @@ def test_what_a_limit_cut_is_left_out_when_the_recipe_says_so(played):
 
 def test_a_length_penalty_is_charged_turn_by_turn(played):
     own = played("1", "2", "3")
-    (group,) = charged([Group((own,))], 0.1)
+    (group,) = length_penalised([Group((own,))], 0.1)
     # Every reply has 2 tokens: 0.25 - 0.2 a turn.
     assert [turn.reward for turn in group.trajectories[0].turns] == pytest.approx([0.05] * 3)
     assert own.reward == 0.75  # what is stored stays the environment's
     groups = [Group((own,))]
-    assert charged(groups, 0.0) is groups
+    assert length_penalised(groups, 0.0) is groups
 
 
 @pytest.mark.parametrize("history", ["full", "board_only", "last_turns:1"])

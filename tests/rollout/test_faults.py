@@ -10,10 +10,9 @@ import pytest
 from earl.envs import registry
 from earl.errors import Interrupted
 from earl.evaluation import Match, evaluate
-from earl.rollout.drivers import play
+from earl.rollout.drivers import demonstrate, play
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EpisodeFactory
-from earl.rollout.teacher import demonstrate
 from earl.stopping import interrupt
 from earl.trajectory import Outcome, StopReason, Task
 

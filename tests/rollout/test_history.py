@@ -6,12 +6,10 @@ from earl.agents.chat import Chat
 from earl.audit.rebuild import Slot, rebuild
 from earl.envs import registry
 from earl.rollout.drivers import play
-from earl.rollout.episode import Episode, Rules
-from earl.rollout.history import SUMMARY_REQUEST, HistoryPolicy
+from earl.rollout.episode import SUMMARY_REQUEST, Episode, HistoryPolicy, Rules
 from earl.rollout.pack import pack
-from earl.rollout.prompt import Completion
 from earl.rollout.tasks import EpisodeFactory
-from earl.trajectory import Author, Outcome, StopReason, Task
+from earl.trajectory import Author, Completion, Outcome, StopReason, Task
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 import pytest
 
-from earl.group import Group
 from earl.rollout.drivers import play
 from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
-from earl.trajectory import StopReason
+from earl.trajectory import Group, StopReason
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.group import Group
 from earl.rollout.drivers import play
-from earl.rollout.pack import complete, experiences, pack, trajectories_of, turn_values
-from earl.trajectory import Author
+from earl.rollout.pack import complete, experiences, pack, trajectories_of
+from earl.trajectory import Author, Group
 
 HISTORIES = ("full", "board_only")
 
@@ -147,7 +146,10 @@ def test_completing_spreads_turns_over_their_tokens(played):
 def test_turn_values_are_read_where_completing_writes_returns(played):
     rows = pack(played(("1", "9"), ("1", "2", "3"), history="board_only"))
     values = np.arange(5, dtype=np.float32)
-    assert turn_values(rows, complete(rows, values, values, None).returns, 5).tolist() == values.tolist()
+    returns = complete(rows, values, values, None).returns
+    assert dict(zip(rows.turns[rows.value_mask].tolist(), returns[rows.value_mask].tolist(), strict=True)) == {
+        turn: float(turn) for turn in range(5)
+    }
 
 
 REPLIES = st.lists(st.sampled_from(["1", "2", "33", "9", "9999999"]), min_size=5, max_size=5)

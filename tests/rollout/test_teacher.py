@@ -5,10 +5,10 @@ import pytest
 
 from earl.agents.scripted.registry import agent
 from earl.errors import EarlError
+from earl.rollout.drivers import demonstrate
 from earl.rollout.episode import Rules
 from earl.rollout.pack import pack
 from earl.rollout.tasks import EpisodeFactory, draw_tasks
-from earl.rollout.teacher import demonstrate
 from earl.trajectory import Author, Outcome, StopReason, Task
 
 ROOMY = Rules(max_turn_tokens=40, context_limit=512)

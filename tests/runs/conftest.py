@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from earl.group import Group
-from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
 
 SMALL_DISK_BYTES = 1 << 20
 

@@ -13,11 +13,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from earl.errors import EarlError
-from earl.group import Group
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import create, lock
 from earl.runs.storage import storage, write_text
 from earl.runs.store import Store
+from earl.trajectory import Group
 
 MakeGroups = Callable[..., list[Group]]
 

@@ -28,7 +28,7 @@ from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import RunFolder, lock
 from earl.runs.store import Store
-from earl.group import Group
+from earl.trajectory import Group
 from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
 
 def groups(step):

@@ -5,9 +5,8 @@ import pyarrow as pa
 import pytest
 
 from earl.errors import EarlError
-from earl.group import Group
 from earl.runs import trajectories
-from earl.trajectory import Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
 
 
 def group() -> Group:

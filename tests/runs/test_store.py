@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from earl.errors import EarlError
 from earl.matches import MatchResult
-from earl.runs.store import Store
-from earl.runs.tables import RecordedDecision, RecordedMatch
+from earl.runs.store import RecordedDecision, RecordedMatch, Store
 
 WON = MatchResult("tictactoe", "random", 0, False, 400, 0.9, 0.05, 0.05, 0.01, 0.0)
 LOST = MatchResult("tictactoe", "perfect", 1, True, 31, 0.0, 0.0, 1.0, 0.0, 0.0)

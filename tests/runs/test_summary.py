@@ -10,9 +10,8 @@ from earl.matches import MatchResult
 from earl.recipe import build, dump
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create
-from earl.runs.store import Store
+from earl.runs.store import RecordedMatch, Store
 from earl.runs.summary import FINAL, chosen_checkpoint, last_evaluation, summarize
-from earl.runs.tables import RecordedMatch
 
 
 @pytest.fixture

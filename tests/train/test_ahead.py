@@ -14,7 +14,6 @@ from earl.dispatch.rows import empty
 from earl.dispatch.transports.base import pack, unpack
 from earl.engine.model import load
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
-from earl.group import Group
 from earl.parallel.layout import Layout
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ticket
@@ -22,13 +21,14 @@ from earl.placement.embedded import embedded
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import CallResults
-from earl.placement.ray.exchange_member import Manifest
 from earl.placement.ray.rollout_actor import ContinuousActor
 from earl.placement.ray.rollout_workers import AheadWorkers
+from earl.placement.ray.row_exchange import Manifest
 from earl.runs import checkpoint, trajectories
 from earl.runs.folder import lock
 from earl.stopping import StopRequest
 from earl.trainer import train
+from earl.trajectory import Group
 from tests.placement.near import Near
 
 pytestmark = pytest.mark.slow
@@ -50,6 +50,8 @@ class RemoteActor:
 
 class Crew:
     """Actors without processes. Each call loses some worker with a probability."""
+
+    members = ()
 
     def __init__(self, recipe, size, losing=0.0):
         self.recipe, self.losing, self.rng, self.losses = recipe, losing, random.Random(1), 0
@@ -100,7 +102,7 @@ class Place:
     """A learner of this process, and workers that play ahead of it."""
 
     def __init__(self, config, losing=0.0, lost_at=None):
-        self.config, self.crew, self.lost_at = config, Crew(config.model_dump(), 2, losing), lost_at
+        self.config, self.group, self.lost_at = config, Crew(config.model_dump(), 2, losing), lost_at
 
     def open(self, saved):
         here = embedded(self.config, Peers(), load(saved) if saved else None)
@@ -112,18 +114,18 @@ class Place:
         )
         here.learner.update = lambda batch, algorithm, settings: self.update(update, batch, algorithm, settings)
         here.learner.take = self.take
-        setup = lambda actor, _, meeting: actor.setup.remote(self.crew.recipe, source, (), meeting)  # noqa: E731
-        self.players = AheadWorkers(self.crew, setup, self, self.config)
+        setup = lambda actor, _, meeting: actor.setup.remote(self.group.recipe, source, (), meeting)  # noqa: E731
+        self.players = AheadWorkers(self.group, setup, self, self.config)
         return StepPipeline(self.config, here.world, here.shape, here.learner, self.players)
 
     def take(self, table, seed, minibatches):
         """All rows come here, from wherever they were played."""
-        hosts = np.zeros(1 + len(self.crew), np.int32)
+        hosts = np.zeros(1 + len(self.group), np.int32)
         manifest = Manifest(table, np.zeros(len(table.lengths), np.int32), Layout(), hosts)
         plan = manifest.plan()
         target = empty(plan.target, 0, plan.lengths, plan.columns)
-        for worker, actor in enumerate(self.crew.actors):
-            shard = actor.actor._holdings.shard(manifest.numbers(worker), table.columns)
+        for worker, actor in enumerate(self.group.actors):
+            shard = actor.actor._episodes.shard(manifest.numbers(worker), table.columns)
             pieces = plan.pieces.where(plan.pieces.source == 1 + worker)
             unpack(pack(pieces, plan.columns, shard), pieces, plan.columns, target)
         return manifest.taken(target)[0]
@@ -138,7 +140,7 @@ class Place:
     def mend(self, lost):
         pass
 
-    def turn(self, crew):
+    def turn(self, group):
         pass
 
     def failed(self, message):
@@ -170,7 +172,7 @@ def test_lost_workers_cost_no_episode(ahead_recipe, new_run, assert_sound):
     config = ahead_recipe(2)
     folder, place = new_run(config), Place(config, losing=0.05)
     assert carry_on(folder, place).finished
-    assert place.crew.losses
+    assert place.group.losses
     assert_sound(folder, config)
 
 
@@ -184,12 +186,12 @@ def test_groups_of_one_that_is_lost_again_while_it_is_replaced_are_begun_once_mo
 
     monkeypatch.setattr(ContinuousActor, "start", counted)
     place = Place(config)
-    place.crew = Struck(config.model_dump(), 2, [("rollout", 0), ("start", 0)])
+    place.group = Struck(config.model_dump(), 2, [("rollout", 0), ("start", 0)])
     stages = place.open(None)
     stages.limit(config.context.first_limit)
     stages.sync(3)
     assert len(stages.rollout(4)) == config.rollout.prompts
-    assert not place.crew.blows
+    assert not place.group.blows
     # Dealt in turn: worker 0 has every other group of steps 4 and 5.
     every = [Ticket(step, number) for step in (4, 5) for number in range(config.rollout.prompts)]
     assert begun == Counter(every) + Counter(every[::2])

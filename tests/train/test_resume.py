@@ -7,7 +7,7 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from earl.placement.backend import EmbeddedBackend
+from earl.placement.embedded import EmbeddedBackend
 from earl.placement.peers import Peers, WorkerLost
 from earl.runs import checkpoint
 from earl.runs.folder import lock

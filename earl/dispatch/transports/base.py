@@ -1,22 +1,25 @@
-"""The `Transport` protocol, its errors, and messages as bytes."""
+"""The `Transport` protocol, messages as bytes, and `execute`, which carries out a plan over any transport.
+
+For each hop: pack what each destination lacks, exchange, unpack. Hop 0 goes across hosts, hop 1 inside them. With
+checksums, nothing is applied before all messages of a hop have arrived intact.
+"""
 
 import zlib
-from collections import deque
 from collections.abc import Mapping
-from statistics import median
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.dispatch.plan import Pieces
-from earl.dispatch.rows import Columns, Numbers, Shard, ranges, token_bytes
+from earl.dispatch.plan import Pieces, TransferPlan
+from earl.dispatch.rows import Columns, Numbers, Shard, empty, ranges, token_bytes
 from earl.errors import EarlError
 
 # A message holds numbers end to end, column by column, piece by piece; no names, since both sides know the plan.
 
 Bytes = NDArray[np.uint8]
 CHECKSUM_BYTES = 4
+TRIES = 3  # how often a damaged message is sent at most
 SHORT = 64
 """Mean tokens per piece below which gathering by index is cheaper than copying piece by piece."""
 
@@ -99,39 +102,59 @@ class Late(EarlError):
     """A process is alive but did not do its part in time."""
 
 
-TRIALS = 3
-"""Transfers by each transport before one is chosen: the first makes connections and touches new memory."""
-KEPT = 31
-"""Measurements kept per transport."""
-LOWER = 0.95
-"""Another transport is chosen when its median is below this fraction of the chosen one's: fewer changes by noise."""
-AGAIN = 25
-"""Every this many picks another transport is tried again: transfers grow, and links change."""
+def execute(plan: TransferPlan, process: int, held: Shard, transport: Transport, checksums: bool = False) -> Shard:
+    """Send what the plan takes from this process; return its rows of the target.
+
+    Args:
+        held: the rows of the source that the process holds.
+        checksums: verify every message; all processes repeat an exchange in which one was damaged.
+
+    Raises:
+        Corrupted: on every process, when messages arrive damaged `TRIES` times.
+        ProcessLost, Late: on every process, when another one fails.
+    """
+    target = empty(plan.target, process, plan.lengths, plan.columns)
+    keep(plan, process, held, target)
+    for hop in plan.hops:
+        pieces = plan.of(process, hop)
+        going = _by(pieces, pieces.destination, process)
+        outgoing = {other: pack(own, plan.columns, target if hop else held) for other, own in going.items()}
+        if checksums:
+            came = _checked(plan, process, transport, outgoing, plan.sizes[hop])
+        else:
+            came = transport.exchange(outgoing, plan.sizes[hop])
+            transport.most(0)
+        for other, own in _by(pieces, pieces.source, process).items():
+            unpack(came[other], own, plan.columns, target)
+    return target
 
 
-class Pace:
-    def __init__(self, *ways: str) -> None:
-        self._took: dict[str, deque[float]] = {way: deque(maxlen=KEPT) for way in ways}
-        self._picks = 0
-        self.chosen = ""  # until every transport was tried
+def keep(plan: TransferPlan, process: int, held: Shard, target: Shard) -> None:
+    """Copy the rows that stay on this process into its target."""
+    pieces = plan.pieces
+    kept = pieces.where((pieces.source == process) & (pieces.destination == process))
+    unpack(pack(kept, plan.columns, held), kept, plan.columns, target)
 
-    def pick(self) -> str:
-        """The transport to use now."""
-        self._picks += 1
-        if self.chosen and self._picks % AGAIN:
-            return self.chosen
-        others = [way for way in self._took if way != self.chosen]
-        return min(others, key=lambda way: len(self._took[way]))
 
-    def took(self, way: str, seconds: float) -> None:
-        self._took[way].append(seconds)
-        if all(len(own) >= TRIALS for own in self._took.values()):
-            medians = self.medians
-            least = min(medians, key=lambda way: medians[way])
-            if not self.chosen or medians[least] < LOWER * medians[self.chosen]:
-                self.chosen = least
+def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> dict[int, Pieces]:
+    elsewhere = np.unique(others[others != process]).tolist()
+    return {other: pieces.where(others == other) for other in elsewhere}
 
-    @property
-    def medians(self) -> dict[str, float]:
-        """Seconds of each transport that was used."""
-        return {way: median(own) for way, own in self._took.items() if own}
+
+def _checked(
+    plan: TransferPlan, process: int, transport: Transport, outgoing: Mapping[int, Bytes], sizes: Numbers
+) -> Mapping[int, Bytes]:
+    """Exchange until no process has received damaged messages, at most `TRIES` times."""
+    sealed = {other: seal(message) for other, message in outgoing.items()}
+    for _ in range(TRIES):
+        came = transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0))
+        damaged = [source for source, message in came.items() if not intact(message)]
+        # Encode sender and receiver as one number, so that all processes agree on one pair.
+        worst = transport.most(1 + damaged[0] * len(plan.hosts) + process if damaged else 0)
+        if not worst:
+            return {source: message[:-CHECKSUM_BYTES] for source, message in came.items()}
+    source, to = divmod(worst - 1, len(plan.hosts))
+    raise Corrupted(
+        f"what process {source} (host {plan.hosts[source]}) sent to process {to} (host {plan.hosts[to]}) arrived "
+        f"damaged {TRIES} times: its checksum differs; look at the network and the memory of both hosts"
+    )

@@ -10,10 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from earl.dispatch.execute import execute
 from earl.dispatch.plan import TransferPlan, plan
 from earl.dispatch.rows import Shard, empty, ranges, spread
-from earl.dispatch.transports.base import Transport
+from earl.dispatch.transports.base import Transport, execute
 from earl.parallel.layout import Layout
 
 CONTROLLER = 0

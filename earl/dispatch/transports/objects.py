@@ -12,20 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import offsets_of
-from earl.dispatch.execute import keep
 from earl.dispatch.plan import Pieces, TransferPlan
 from earl.dispatch.rows import Numbers, Shard, empty
-from earl.dispatch.transports.base import (
-    CHECKSUM_BYTES,
-    Bytes,
-    Corrupted,
-    Late,
-    ProcessLost,
-    intact,
-    pack,
-    seal,
-    unpack,
-)
+from earl.dispatch.transports import base
+from earl.dispatch.transports.base import Bytes, Corrupted, Late, ProcessLost
 
 
 def places(plan: TransferPlan, pieces: Pieces) -> Numbers:
@@ -53,8 +43,8 @@ def offer(plan: TransferPlan, process: int, held: Shard, checksums: bool = False
     hosts = plan.hosts[own.destination]
     made = {}
     for host in np.unique(hosts).tolist():
-        message = pack(once(plan, own.where(hosts == host)), plan.columns, held)
-        made[host] = ray.put(seal(message) if checksums else message)
+        message = base.pack(once(plan, own.where(hosts == host)), plan.columns, held)
+        made[host] = ray.put(base.seal(message) if checksums else message)
     return made
 
 
@@ -77,19 +67,19 @@ def take(
     """A process's rows of the plan's target, as `execute` gives them. Local rows do not go through the store. Raises
     ProcessLost, Late or Corrupted, naming the producer and its host."""
     target, pieces = empty(plan.target, process, plan.lengths, plan.columns), plan.pieces
-    keep(plan, process, held, target)
+    base.keep(plan, process, held, target)
     here = (plan.hosts[pieces.destination] == plan.hosts[process]) & (pieces.origin != pieces.destination)
     near = pieces.where(here)
     sources = np.unique(near.origin[near.destination == process]).tolist()
     for source, message in _got(plan, process, {source: references[source] for source in sources}, seconds).items():
-        if checksums and not intact(message):
+        if checksums and not base.intact(message):
             raise Corrupted(
                 f"what {_name(plan, source)} offered to {_name(plan, process)} arrived damaged: its checksum differs"
             )
         there = near.where(near.origin == source)
         offered, own = once(plan, there), there.where(there.destination == process)
         wanted = np.isin(places(plan, offered), places(plan, own))
-        unpack(message[: len(message) - CHECKSUM_BYTES * checksums], offered, plan.columns, target, wanted)
+        base.unpack(message[: len(message) - base.CHECKSUM_BYTES * checksums], offered, plan.columns, target, wanted)
     return target
 
 

@@ -1,7 +1,7 @@
 """Transport over torch.distributed: gloo, over one persistent process group; rows lie in host memory on both sides.
 
 Messages between hosts go in steps (`schedule.py`), so that no host receives from several at once: with many senders to
-one receiver the link drops packets, and all wait for retransmission. `Roll` finds the process at fault.
+one receiver the link drops packets, and all wait for retransmission. `Liveness` finds the process at fault.
 """
 
 import json
@@ -34,7 +34,7 @@ _KINDS: dict[str, type[EarlError]] = {kind.__name__: kind for kind in (ProcessLo
 _LINE_BYTES = 4096
 
 
-class Roll:
+class Liveness:
     """One process's view of the others: answers whom it waits for, and finds the process at fault."""
 
     def __init__(self, register: Store, process: int, hosts: Numbers, address: str, seconds: float) -> None:
@@ -137,10 +137,10 @@ _BRANCHES = 8  # fan-out of the agreement tree
 
 
 class PeerTransport:
-    def __init__(self, group: Any, roll: Roll, process: int, hosts: Numbers, seconds: float) -> None:
+    def __init__(self, group: Any, liveness: Liveness, process: int, hosts: Numbers, seconds: float) -> None:
         """See `join`. torch does not declare types for its process groups."""
         self.process, self.hosts = process, hosts
-        self._group, self._roll = group, roll
+        self._group, self._liveness = group, liveness
         self._patience = timedelta(seconds=seconds)
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
@@ -177,7 +177,7 @@ class PeerTransport:
         return int(agreed)
 
     def close(self) -> None:
-        self._roll.close()
+        self._liveness.close()
         self._group.shutdown()
 
     def _post(
@@ -194,17 +194,17 @@ class PeerTransport:
 
     def _finish(self, pending: list[tuple[int, Work]]) -> None:
         for other, work in pending:
-            self._roll.waits_for = other
+            self._liveness.waits_for = other
             with self._blaming(other):
                 work.wait(self._patience)
-        self._roll.waits_for = NOBODY
+        self._liveness.waits_for = NOBODY
 
     @contextmanager
     def _blaming(self, other: int) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            raise self._roll.blame(other, self._patience.total_seconds()) from error
+            raise self._liveness.blame(other, self._patience.total_seconds()) from error
 
 
 def join(store: Store, process: int, hosts: Numbers, address: str, seconds: float = PATIENCE_SECONDS) -> PeerTransport:
@@ -223,12 +223,12 @@ def join(store: Store, process: int, hosts: Numbers, address: str, seconds: floa
     patience = seconds - 2 * answer
     wait = timedelta(seconds=patience)
     store.set_timeout(wait)
-    roll = Roll(store, process, hosts, address, answer)
+    liveness = Liveness(store, process, hosts, address, answer)
     try:
         group = _gloo(store, process, len(hosts), address, wait)
     except RuntimeError as error:  # a process failed or is missing during set-up
-        raise roll.blame(process, patience) from error
-    return PeerTransport(group, roll, process, hosts, patience)
+        raise liveness.blame(process, patience) from error
+    return PeerTransport(group, liveness, process, hosts, patience)
 
 
 def _gloo(store: Store, process: int, size: int, address: str, wait: timedelta) -> Any:

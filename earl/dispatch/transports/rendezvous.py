@@ -21,13 +21,8 @@ PATIENCE_SECONDS = 1800.0
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
     address: str  # at which the first process listens
-    port: int
-    secret: str = field(repr=False)
-
-
-def fresh(address: str, port: int = 0) -> Rendezvous:
-    """A new rendezvous with a new secret; port 0: any free one, known once it is opened."""
-    return Rendezvous(address, port, secrets.token_hex(32))
+    port: int = 0  # 0: any free one, known once it is opened
+    secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
 
 class Sealed(Store):

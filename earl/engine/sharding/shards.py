@@ -10,19 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import TensorSource
 from earl.engine.lora import adapt, drawn, is_factor, plain
-from earl.engine.model import Policy, bare, layers, make_buffers, recompute, shape_of
+from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.mesh import Mesh
@@ -108,7 +102,7 @@ class Shards(Ranks):
         config, learner = self._made
         tp, group = self.layout.tp, self.mesh.tp_group
         with torch.device("meta"):
-            model = bare(config)
+            model = meta_model(config)
             adapt(model, learner)
             scorer = Scorer(model, values)
         named = scorer.named_parameters(remove_duplicate=False)

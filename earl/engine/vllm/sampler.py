@@ -19,8 +19,8 @@ from earl.engine.model import Policy
 from earl.engine.sampler import Probe, Sampler, check
 from earl.engine.vllm.device import Cpu, Gpu, device, require_vllm
 from earl.errors import EarlError, boundary
-from earl.rollout.prompt import Completion, Prompt
 from earl.seeds import derive
+from earl.trajectory import Completion, Prompt
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from earl.config import Config
 from earl.errors import OutOfMemory
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.memory_budget import of_memory
-from earl.placement.ray.reshard import Given
 
 # Heartbeats.
 
@@ -41,7 +40,7 @@ class Member:
     process: int = 0
     node: str = ""
     devices: Sequence[str] = ()  # the GPUs that Ray assigned
-    pulse: Heartbeat = field(default_factory=Heartbeat)  # for `watch`; every call has its own heartbeats
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)  # for `watch`; every call has its own heartbeats
 
 
 LEFT = "has lost its connection to another"
@@ -107,7 +106,7 @@ class ActorGroup:
     Args:
         patience: seconds without a heartbeat after which a process is considered dead.
         longest: seconds that a call may take.
-        group: group size: consecutive members work on a call together; if one fails, the group's call fails. May be
+        group_size: consecutive members work on a call together; if one fails, the group's call fails. May be
             changed between two calls.
         asked: called after every call was made, with stage and members.
 
@@ -122,11 +121,11 @@ class ActorGroup:
         make: Callable[[int], Any],
         patience: float,
         longest: float,
-        group: int = 1,
+        group_size: int = 1,
         asked: Asked | None = None,
     ) -> None:
         self._name, self._make, self._patience = name, make, patience
-        self.group, self._asked, self._longest = group, asked, longest
+        self.group_size, self._asked, self._longest = group_size, asked, longest
         self.meanwhile: Callable[[], None] = lambda: None
         self.members = [self._start(number) for number in range(size)]
 
@@ -188,54 +187,54 @@ class ActorGroup:
         answers = CallResults()
         lost = answers.lost
         ends = time.monotonic() + self._longest
-        pulses = {number: Heartbeat() for number in waiting.values()}
+        heartbeats = {number: Heartbeat() for number in waiting.values()}
         if self._asked and waiting:
             called = [self.members[number] for number in waiting.values()]
             for _, alike in groupby(called, lambda member: member.name.rpartition(" ")[0]):
                 self._asked(stage, [*alike])
         while waiting and not lost:
-            self._wait(waiting, pulses, answers)
+            self._wait(waiting, heartbeats, answers)
             if waiting and time.monotonic() > ends:
                 late = min(waiting.values())
                 lost.setdefault(late, f"has not finished {stage} within {self._longest:.0f} s")
         if lost:
-            stuck = self._collect(waiting, pulses, answers)
+            stuck = self._collect(waiting, heartbeats, answers)
             if short := answers.short:
                 raise OutOfMemory(stage, *short[0], stuck)
         if set(lost.values()) > {LEFT}:  # members that only lost a connection to another are not the cause
             lost = {number: why for number, why in lost.items() if why != LEFT}
         return CallResults(answers.results, self._named(lost))
 
-    def _wait(self, waiting: dict[Any, int], pulses: Mapping[int, Heartbeat], answers: CallResults) -> None:
+    def _wait(self, waiting: dict[Any, int], heartbeats: Mapping[int, Heartbeat], answers: CallResults) -> None:
         """Take what has come, and note who is silent."""
         done, _ = ray.wait([*waiting], num_returns=len(waiting), timeout=POLL_SECONDS)
         for reference in done:
             number = waiting.pop(reference)
             answers.take(reference, number, self.members[number].name)
-        left = {number: pulses[number] for number in waiting.values() if number not in answers.lost}
+        left = {number: heartbeats[number] for number in waiting.values() if number not in answers.lost}
         answers.lost |= self._silent(left)
         self.meanwhile()
 
     def mates(self, number: int) -> range:
         """The group of a member, itself included."""
-        first = number - number % self.group
-        return range(first, first + self.group)
+        first = number - number % self.group_size
+        return range(first, first + self.group_size)
 
     def joined(self, others: Sequence[Member]) -> "ActorGroup":
         """These members and others, as one group that works together, for the next call."""
         both = copy(self)
         both.members = [*self.members, *others]
-        both.group = len(both)
+        both.group_size = len(both)
         return both
 
     def watch(self) -> Mapping[int, str]:
         """Members that are dead or silent, and why; only pings."""
-        return self._named(self._silent({number: member.pulse for number, member in enumerate(self.members)}))
+        return self._named(self._silent({number: member.heartbeat for number, member in enumerate(self.members)}))
 
     def _named(self, lost: Mapping[int, str]) -> dict[int, str]:
         return {number: f"{self.members[number].name} {why}" for number, why in lost.items()}
 
-    def _collect(self, waiting: Mapping[Any, int], pulses: Mapping[int, Heartbeat], answers: CallResults) -> bool:
+    def _collect(self, waiting: Mapping[Any, int], heartbeats: Mapping[int, Heartbeat], answers: CallResults) -> bool:
         """Let members finish that can, so that only lost work is repeated. Returns whether others still wait. Members
         that wait for a lost one get a moment to report it, which shows which one failed first."""
         lost = answers.lost
@@ -244,35 +243,35 @@ class ActorGroup:
         bounds = (POLL_SECONDS * 4, self._patience, self._longest)
         soon, patient, ends = (time.monotonic() + seconds for seconds in bounds)
         while rest and time.monotonic() < ends:
-            self._wait(rest, pulses, answers)
+            self._wait(rest, heartbeats, answers)
             late = time.monotonic() > (patient if answers.short else soon)
             struck = {mate for number in lost for mate in self.mates(number)} if late else lost
             stuck |= bool({*rest.values()} & {*struck} - lost.keys())
             rest = {reference: number for reference, number in rest.items() if number not in struck}
         return stuck or bool(rest)
 
-    def _silent(self, pulses: Mapping[int, Heartbeat]) -> dict[int, str]:
+    def _silent(self, heartbeats: Mapping[int, Heartbeat]) -> dict[int, str]:
         """Ping members; returns those that are dead or silent for too long, and why."""
         now, silent = time.monotonic(), {}
-        for number, pulse in pulses.items():
-            if pulse.ping is not None and ray.wait([pulse.ping], timeout=0)[0]:
+        for number, heartbeat in heartbeats.items():
+            if heartbeat.ping is not None and ray.wait([heartbeat.ping], timeout=0)[0]:
                 try:
-                    ray.get(pulse.ping)
-                    pulse.heard = now
+                    ray.get(heartbeat.ping)
+                    heartbeat.heard = now
                 except (RayActorError, GetTimeoutError):
                     silent[number] = "has died"
-                pulse.ping = None
-            if pulse.ping is None and number not in silent:
-                pulse.ping, pulse.heard = self.members[number].actor.ping.remote(), now
-            if now - pulse.heard > self._patience:
+                heartbeat.ping = None
+            if heartbeat.ping is None and number not in silent:
+                heartbeat.ping, heartbeat.heard = self.members[number].actor.ping.remote(), now
+            if now - heartbeat.heard > self._patience:
                 silent[number] = f"has given no sign of life for {self._patience:.0f} s"
         return silent
 
 
-def ask_all(crew: ActorGroup, stage: str, call: Call, members: Sequence[int] | None = None) -> list[Any]:
+def ask_all(group: ActorGroup, stage: str, call: Call, members: Sequence[int] | None = None) -> list[Any]:
     """The result of every member, or of some. Raises WorkerLost when one gives none."""
-    numbers = range(len(crew)) if members is None else members
-    answers = crew.ask(stage, call, numbers)
+    numbers = range(len(group)) if members is None else members
+    answers = group.ask(stage, call, numbers)
     if answers.lost:
         raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
     return [answers.results[number] for number in numbers]
@@ -281,14 +280,15 @@ def ask_all(crew: ActorGroup, stage: str, call: Call, members: Sequence[int] | N
 class ActorOwner(Protocol):
     """The owner of a run's actor groups, as these see it."""
 
-    def turn(self, crew: ActorGroup) -> None:
+    def turn(self, group: ActorGroup) -> None:
         """An actor group is about to be called: if it shares devices, free them for it."""
 
     def keep(self, config: Config) -> None:
         """Actors that are started later follow this recipe."""
 
-    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Ranks that have left each other join under another layout. Raises WorkerLost when one is gone."""
+    def join_ranks(self, given: Sequence[Any]) -> None:
+        """Ranks that have left each other join under the kept layout, with the state that each gave. Raises WorkerLost
+        when one is gone."""
 
     def failed(self, message: str) -> None:
         """A process was lost. Raises EarlError when there were too many losses."""

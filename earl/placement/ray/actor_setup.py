@@ -18,14 +18,14 @@ from torch import distributed
 from earl.algorithms.registry import algorithm
 from earl.config import Config, ModelConfig
 from earl.dispatch.transports.base import Late, ProcessLost
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, fresh, opened
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
-from earl.engine.model import make, outline
+from earl.engine.local import Meeting, SplitSampler, TpGroup
+from earl.engine.model import make, meta_policy
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
-from earl.engine.split import Band, Meeting, SplitSampler
 from earl.parallel.layout import Layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
@@ -42,11 +42,11 @@ def sharded_learner(
         torch.set_num_threads(1)  # processes share the cores
     described = model_of(config, model)
     if carried is not None:
-        policy, ranks = outline(described), Shards(mesh, carried)
+        policy, ranks = meta_policy(described), Shards(mesh, carried)
     elif described.path is None:
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
-        policy, ranks = outline(described), Shards(mesh, Stored(folder_of(described.path)))
+        policy, ranks = meta_policy(described), Shards(mesh, Stored(folder_of(described.path)))
     values = algorithm(config.algorithm.name).needs_values
     learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)
     if carried is not None:
@@ -85,10 +85,10 @@ def begun(config: Config, who: str = "") -> Budget:
     return Budget(config.placement.memory_bytes, who)
 
 
-def joined_band(config: Config, meeting: Meeting, store: Sealed | None) -> Band:
+def joined_tp_group(config: Config, meeting: Meeting, store: Sealed | None) -> TpGroup:
     torch.set_num_threads(1)  # processes share the cores
     _between_hosts()
-    return Band(meeting, store, config.placement.stage_seconds)
+    return TpGroup(meeting, store, config.placement.stage_seconds)
 
 
 def model_of(config: Config, source: str | Path | None) -> ModelConfig:
@@ -119,7 +119,7 @@ BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"
 
 class Alive:
     _budget: Budget | None = None
-    _lines: "Lines | None" = None  # connections to the processes that it computes with
+    _connections: "Connections | None" = None  # connections to the processes that it computes with
     _meets: Sealed | None = None  # their rendezvous store, on the first one
     _split: SplitSampler | None = None
     """Its part of the sampler, where a copy is split over several actors."""
@@ -135,7 +135,7 @@ class Alive:
 
     def address(self) -> Rendezvous:
         """Open the rendezvous of the processes it computes with: this node's address, a free port, and a secret."""
-        self._meets = opened(fresh(ray.util.get_node_ip_address()))
+        self._meets = opened(Rendezvous(ray.util.get_node_ip_address()))
         return self._meets.place
 
     def peaks(self) -> dict[str, int]:
@@ -145,8 +145,8 @@ class Alive:
         """Break the connections to the processes it computes with: it does not take part in their next exchange."""
         if torch.cuda.is_available() and distributed.is_initialized():
             distributed.distributed_c10d._abort_process_group()
-        elif self._lines:
-            self._lines.cut()
+        elif self._connections:
+            self._connections.cut()
 
 
 def losing_others(method: Method) -> Method:
@@ -190,10 +190,10 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
     return decorate
 
 
-class Lines:
+class Connections:
     """The connections that are opened within a context: gloo cannot notify other processes except by closing them."""
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "Connections":
         self._known = _sockets()
         return self
 

@@ -1,35 +1,95 @@
-"""A run on a Ray cluster: reserves its devices, starts its actors, and handles their failures."""
+"""A run on a Ray cluster: connects to it, reserves devices, starts actors, and handles their failures."""
 
+import logging
+import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
+from ray._private import worker as ray_worker
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from earl.config import Config
 from earl.dispatch.rows import work_of
+from earl.engine.local import Meeting
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
-from earl.engine.split import Meeting
-from earl.errors import EarlError
+from earl.errors import LONGEST_MESSAGE, EarlError
 from earl.placement.fragment import world_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
 from earl.placement.ray.actor_setup import model_of
-from earl.placement.ray.connection import connected
-from earl.placement.ray.learner_actor import LearnerActor
-from earl.placement.ray.learner_group import LearnerGroup, rows_of
-from earl.placement.ray.placement_spec import policy_of, slots_of
-from earl.placement.ray.reshard import Given
+from earl.placement.ray.learner import Given, LearnerActor, LearnerGroup, rows_of
+from earl.placement.ray.placement_spec import slots_of, spec_of
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
-from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, Team
+from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, SamplerGroup
 from earl.placement.ray.row_exchange import RowDispatcher
+from earl.rehearsal.owner import session_folder
 from earl.runs import checkpoint
+
+PROMPT = {"free_objects_batch_size": 1}
+"""Ray frees unreferenced objects at once, not once a second: weights pass through its store (`weight_sync.py`)."""
+PERIOD_SECONDS = 2.0  # interval of the check that Ray's own processes are alive
+
+
+@contextmanager
+def connected(address: str | None, cpus: int) -> Iterator[None]:
+    """Be a driver of the Ray cluster at `address`, or of a new one that ends with this process. Raises EarlError when
+    Ray does not start, or does not accept this process."""
+    # Ray prints failures of its processes on standard output, which is for results; the actor group reports them.
+    ray_worker.print_to_stdstream = lambda *_, **__: None
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    # Told that there are no other machines, Ray listens on loopback only. The flag's name comes from macOS.
+    ray_constants.ENABLE_RAY_CLUSTER = address is not None
+    ours = signal.getsignal(signal.SIGTERM)  # Ray's own handler would end this process in the middle of a step
+    with ExitStack() as ended:
+        if address is None:
+            folder = ended.enter_context(session_folder("earl-ray-"))
+            # As many slots as wanted: on one machine the user decides how many processes share the cores.
+            slots = max(cpus, os.cpu_count() or 1)
+            quiet |= {"include_dashboard": False, "_system_config": PROMPT, "_temp_dir": str(folder / "ray")}
+            _join("Ray did not start on this machine", num_cpus=slots, **quiet)
+        else:
+            _join(f"Ray at {address} did not let this process in", address=address, **quiet)
+        ended.callback(ray.shutdown)
+        if address is None:
+            over = threading.Event()
+            ended.callback(over.set)
+            threading.Thread(target=_end_with_node, args=(over,), daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
+        yield
+
+
+def _end_with_node(over: threading.Event) -> None:
+    """End this process when its own Ray's raylet or GCS dies, which Ray would wait for forever; see stopping.py."""
+    vital = {ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER}
+    while not over.wait(PERIOD_SECONDS):
+        if dead := vital & {kind for kind, _ in ray_worker._global_node.dead_processes()}:
+            print(f"error: Ray's {min(dead)} has died, and the run with it; continue with --resume", file=sys.stderr)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                over.wait(PERIOD_SECONDS)
+            return
+
+
+def _join(failure: str, **arguments: Any) -> None:
+    try:
+        ray.init(**arguments)
+    except Exception as error:  # Ray raises many kinds, Exception itself among them
+        reason = " ".join(str(error).split())[:LONGEST_MESSAGE]
+        raise EarlError(f"{failure} ({reason}): free processors and memory there, then start again") from error
+
 
 START_SECONDS = 120  # the longest that reserving devices may take
 
@@ -60,38 +120,36 @@ class Coordinator:
         self._notes: list[tuple[str, str]] = []
         self._failures = 0
         self._config, self._group, self._gpus = config, group, gpus
-        self._policy = policy = policy_of(config)
-        self._slots = slots_of(policy)
+        self._spec = spec = spec_of(config)
+        self._slots = slots_of(spec)
         self._saved: Path | None = None
         self._lives = 0
         self._awake: ActorGroup | None = None
-        self._team: RolloutWorkers | None = None
+        self._rollout: RolloutWorkers | None = None
         kind = ContinuousActor if config.placement.max_staleness else RolloutActor
-        self._kind = SamplerActor if policy.environments else kind
+        self._kind = SamplerActor if spec.environments else kind
         self._split = processes_of(config)  # initial processes of one sampler copy
-        self._engine_tp = policy.rollout.devices // self._split  # devices of one process, now
+        self._engine_tp = spec.rollout.devices // self._split  # devices of one process, now
         bounds = (config.placement.heartbeat_seconds, config.placement.stage_seconds)
-        ranks, workers = policy.learner.actors, policy.rollout.actors * self._split
+        ranks, workers = spec.learner.actors, spec.rollout.actors * self._split
         self._ranks = ActorGroup("learner rank", ranks, self._new_rank, *bounds, ranks, asked)
-        name = "sampler" if policy.environments else "rollout worker"
+        name = "sampler" if spec.environments else "rollout worker"
         self._workers = ActorGroup(name, workers, self._new_worker, *bounds, asked=asked)
         self._workers.meanwhile = self._see_to_ranks
-        self._environments = ActorGroup("environment", policy.processors, self._new_environment, *bounds, asked=asked)
+        on_cpu = partial(_actor, EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
+        self._environments = ActorGroup("environment", spec.processors, lambda _: on_cpu(), *bounds, asked=asked)
 
     def _new_rank(self, number: int) -> Any:
         return self._start(LearnerActor, self._slots.ranks[number], 1)
 
     def _new_worker(self, number: int) -> Any:
         """A process of a sampler, with a rollout fragment unless environments are separate."""
-        devices = 0 if self._policy.turns else min(self._engine_tp, self._policy.rollout.devices)
+        devices = 0 if self._spec.turns else min(self._engine_tp, self._spec.rollout.devices)
         return self._start(self._kind, self._bundle(number)[0], devices)
-
-    def _new_environment(self, _: int) -> Any:
-        return _actor(EnvironmentActor, num_cpus=1)  # Ray prefers nodes without GPUs by itself
 
     def _bundle(self, worker: int) -> tuple[int, int]:
         """The bundle of a rollout worker, and the index of its first device there."""
-        copy, first = divmod(worker * self._engine_tp, self._policy.rollout.devices)
+        copy, first = divmod(worker * self._engine_tp, self._spec.rollout.devices)
         return self._slots.workers[copy], first
 
     def _start(self, kind: type, bundle: int, devices: int) -> Any:
@@ -119,18 +177,18 @@ class Coordinator:
         self._saved = saved.resolve() if saved else None
         model = model_of(self._config, self._source)
         self._start_ranks()
-        workers, policy = self._players(), shape(model)
-        self._team = workers
+        workers, model_shape = self._players(), shape(model)
+        self._rollout = workers
         world = world_of(self._config, tokenizer_of(model))
         settings = self._config.placement
-        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(policy), settings, self)
-        return StepPipeline(self._config, world, policy, LearnerGroup(self._ranks, self, dispatcher), workers)
+        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(model_shape), settings, self)
+        return StepPipeline(self._config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
 
     def _players(self) -> RolloutWorkers:
         if self._config.placement.max_staleness:
             return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
-        if self._policy.environments:
-            samplers = Team(self._workers, self._set_up_worker, self)
+        if self._spec.environments:
+            samplers = SamplerGroup(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
         if engine_of(self._config) == "vllm":
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines)
@@ -139,7 +197,7 @@ class Coordinator:
     def _change_engines(self, copies: int, tp: int) -> None:
         """Start engines over `tp` devices from now on; see `EngineWorkers`. Raises EarlError unless they use all
         devices of the run."""
-        rollout = self._policy.rollout
+        rollout = self._spec.rollout
         if copies * tp != rollout.actors * rollout.devices or (self._gpus and tp > rollout.devices):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp}: the run began with {rollout.actors} x "
@@ -158,8 +216,8 @@ class Coordinator:
         were too many failures."""
         began = time.perf_counter()
         self.failed(str(lost))
-        if self._team:
-            self._team.forget()
+        if self._rollout:
+            self._rollout.forget()
         self._ranks.replace_all()
         self._start_ranks()
         self.note("recovered", f"{lost}: all ranks replaced in {time.perf_counter() - began:.1f} s")
@@ -169,56 +227,46 @@ class Coordinator:
         self._workers.end_all()
         self._ranks.end_all()
 
-    def rejoin(self, config: Config, given: Sequence[Given]) -> None:
-        """Join the ranks, which have left each other, under another layout, with the state that they gave. Raises
-        WorkerLost when a rank is gone, and its state with it."""
-        self.keep(config)
-        if lost := self._join(given):
-            raise WorkerLost(lost)
-
     def keep(self, config: Config) -> None:
         self._config = config
 
     def _start_ranks(self) -> None:
-        while lost := self._join():
-            self.failed(lost)
-            self._ranks.replace_all()
+        while True:
+            try:
+                return self.join_ranks()
+            except WorkerLost as lost:
+                self.failed(str(lost))
+                self._ranks.replace_all()
 
-    def _join(self, given: Sequence[Given] | None = None) -> str:
-        """Connect the ranks and make, or continue, their learner. Returns the error, or an empty string."""
+    def join_ranks(self, given: Sequence[Given] | None = None) -> None:
+        """Connect the ranks and make their learner, or continue it with the state that they gave. Raises WorkerLost
+        when a rank is gone, and its state with it."""
         if lost := self._ranks.introduce():
-            return "; ".join(lost.values())
+            raise WorkerLost("; ".join(lost.values()))
         recipe = self._config.model_dump()
-        try:
-            [meeting] = ask_all(self._ranks, "start", method("address"), [0])
-            ask_all(
-                self._ranks,
-                "start",
-                lambda actor, rank: actor.setup.remote(recipe, self._source, rank, meeting, given),
-            )
-        except WorkerLost as error:
-            return str(error)
-        return ""
+        [meeting] = ask_all(self._ranks, "start", method("address"), [0])
+        settings = (recipe, self._source)
+        ask_all(self._ranks, "start", lambda actor, rank: actor.setup.remote(*settings, rank, meeting, given))
 
     def _see_to_ranks(self) -> None:
         """A sampler that draws weights from a hanging rank would wait forever."""
         if lost := self._ranks.watch():
             raise WorkerLost(f"{'; '.join(lost.values())} while others worked")
 
-    def turn(self, crew: ActorGroup) -> None:
+    def turn(self, group: ActorGroup) -> None:
         """Free shared devices for an actor group: the other group offloads first. Environments need their samplers'."""
-        crew = self._workers if crew is self._environments else crew
-        if not self._policy.turns or self._awake is crew:
+        group = self._workers if group is self._environments else group
+        if not self._spec.turns or self._awake is group:
             return
         if self._awake is not None:
             self._awake.ask("rest", method("rest"), range(len(self._awake)))
-            crew.ask("wake", method("wake"), range(len(crew)))
-        self._awake = crew
+            group.ask("wake", method("wake"), range(len(group)))
+        self._awake = group
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
         """Its devices are the GPUs that it shares with learner ranks; none if they do not take turns."""
         bundle, first = self._bundle(number)
-        neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._policy.turns else ()
+        neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._spec.turns else ()
         shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]
         devices = shared[first : first + self._engine_tp]
         return actor.setup.remote(self._config.model_dump(), self._source, devices, meeting)
@@ -233,9 +281,9 @@ class Coordinator:
 def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]:
     """Hold the devices that a recipe's placement asks for; end everything that was started on them. asked: called after
     every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
-    policy = policy_of(config)
-    bundles = slots_of(policy).bundles
-    with connected(config.placement.address, sum(bundles) + policy.processors):
+    spec = spec_of(config)
+    bundles = slots_of(spec).bundles
+    with connected(config.placement.address, sum(bundles) + spec.processors):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(bundles)
         group = reserved(bundles, gpus)
         held = Coordinator(config, group, gpus, asked)

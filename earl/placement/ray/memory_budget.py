@@ -82,12 +82,12 @@ class Budget:
         finally:
             ended.set()
             following.join()
-            _BOUND.set(resource.RLIM_INFINITY)
+            _LIMIT.change(resource.RLIM_INFINITY)
 
     def _bind(self) -> None:
         assert self._most is not None
         used = _status("RssAnon") - self._resident
-        _BOUND.set(max(0, _status("VmData") + self._most - SPARE_BYTES - used))
+        _LIMIT.change(max(0, _status("VmData") + self._most - SPARE_BYTES - used))
 
     def peaks(self) -> dict[str, int]:
         """Peak bytes above the start by stage, since this was last asked."""
@@ -105,41 +105,33 @@ class Budget:
         return _status("RssShmem") + _status("RssFile")
 
 
-class _Bound:
-    """The kernel's limit for this process; suspended while any thread is in `aside`."""
+class _Limit:
+    """The kernel's limit for this process, in bytes; suspended while any thread is in `aside`."""
 
     def __init__(self) -> None:
         self._lock, self._aside, self._most = threading.Lock(), 0, resource.RLIM_INFINITY
 
-    def set(self, most: int) -> None:
-        """Set the limit in bytes; RLIM_INFINITY for none."""
-        with self._lock:
-            self._most = most
-            self._apply()
-
-    def step(self, aside: int) -> None:
-        """Count one more user of `aside`, or one less."""
+    def change(self, most: int | None = None, aside: int = 0) -> None:
+        """Set it (RLIM_INFINITY: none), or count one more user of `aside`, or one less."""
         with self._lock:
             self._aside += aside
-            self._apply()
-
-    def _apply(self) -> None:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        most = hard if self._aside or self._most == resource.RLIM_INFINITY else self._most
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+            self._most = self._most if most is None else most
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            soft = hard if self._aside or self._most == resource.RLIM_INFINITY else self._most
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-_BOUND = _Bound()
+_LIMIT = _Limit()
 
 
 @contextmanager
 def aside() -> Iterator[None]:
     """Suspend the limit while Ray copies into shared memory: it must be able to start threads."""
-    _BOUND.step(1)
+    _LIMIT.change(aside=1)
     try:
         yield
     finally:
-        _BOUND.step(-1)
+        _LIMIT.change(aside=-1)
 
 
 def of_memory(error: BaseException | None) -> bool:

@@ -6,8 +6,6 @@ from typing import Literal
 
 from earl.config import Config
 
-Join = Literal["collectives", "objects"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
@@ -17,7 +15,7 @@ class Fragment:
     actors: int
     devices: int  # per actor: GPUs, or CPU cores where there are none
     pool: str  # fragments with the same pool share its devices and take turns
-    join: Join
+    join: Literal["collectives", "objects"]
     """How its actors exchange data: tensors by collectives, or results by Ray objects."""
     processors: bool = False
     """Whether it computes on CPU cores even where there are GPUs."""
@@ -47,7 +45,7 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The devices that a policy asks for.
+    """The devices that a placement asks for.
 
     Example:
         4 ranks and 2 samplers of 2 devices, colocated -> bundles (2, 2), ranks (0, 0, 1, 1), workers (0, 1)
@@ -59,7 +57,7 @@ class Slots:
     workers: tuple[int, ...]  # the bundle of each rollout worker
 
 
-def policy_of(config: Config) -> PlacementSpec:
+def spec_of(config: Config) -> PlacementSpec:
     placement = config.placement
     colocated = placement.kind == "colocated"
     ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
@@ -71,9 +69,9 @@ def policy_of(config: Config) -> PlacementSpec:
     )
 
 
-def slots_of(policy: PlacementSpec) -> Slots:
-    ranks, workers, width = policy.learner.actors, policy.rollout.actors, policy.rollout.devices
-    if policy.turns:
+def slots_of(spec: PlacementSpec) -> Slots:
+    ranks, workers, width = spec.learner.actors, spec.rollout.actors, spec.rollout.devices
+    if spec.turns:
         bundles = max(-(-ranks // width), workers)
         return Slots((width,) * bundles, tuple(rank // width for rank in range(ranks)), tuple(range(workers)))
     return Slots((1,) * ranks + (width,) * workers, tuple(range(ranks)), tuple(range(ranks, ranks + workers)))

@@ -14,35 +14,25 @@ from earl.agents.parser import parser
 from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
-from earl.engine.model import Policy, outline, tokenizer_of
+from earl.engine.local import Meeting
+from earl.engine.model import Policy, meta_policy, tokenizer_of
 from earl.engine.sampler import Probe
 from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
-from earl.engine.split import Meeting
 from earl.envs import registry
 from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import GroupOf, TrajectorySummary
+from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
-from earl.placement.ray.actor_setup import (
-    Alive,
-    Lines,
-    begun,
-    joined_band,
-    losing_others,
-    model_of,
-    stage,
-)
-from earl.placement.ray.exchange_member import CallResult, ExchangeMember, Manifest
+from earl.placement.ray.actor_setup import Alive, Connections, begun, joined_tp_group, losing_others, model_of, stage
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.weight_sync import WeightOffer
+from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
+from earl.placement.ray.weight_sync import WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
-from earl.rollout.invented import Invention, rows_of, sample
-from earl.rollout.prompt import Completion, Prompt
-from earl.runs.trajectories import from_bytes, matches_to_bytes, to_bytes
-from earl.trajectory import Task
+from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
+from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
 
 
 def _told(recipe: Mapping[str, Any]) -> Config:
@@ -63,7 +53,7 @@ class EpisodePlayer(ExchangeMember, Alive):
     """An actor with a rollout fragment, and the episode store of its groups until they are learned from."""
 
     _fragment: RolloutFragment
-    _holdings: EpisodeStore
+    _episodes: EpisodeStore
 
     def limit(self, tokens: int) -> None:
         self._fragment.limit(tokens)
@@ -73,26 +63,26 @@ class EpisodePlayer(ExchangeMember, Alive):
         self, tasks: Mapping[int, Task], step: int, seed: int
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
         """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
-        self._holdings.clear()
+        self._episodes.clear()
         played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
-        kept = self._holdings.keep({Ticket(step, number): group for number, group in played})
+        kept = self._episodes.keep({Ticket(step, number): group for number, group in played})
         return kept, self._fragment.costs
 
     @stage("demonstrations")
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> RowTable:
-        return self._holdings.pack(*self._fragment.demonstrate(tasks, seed, limit))
+        return self._episodes.pack(*self._fragment.demonstrate(tasks, seed, limit))
 
     @stage("rollout")
-    def sample(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> None:
-        sample(invention, self._fragment.sampler, [*numbers], self._fragment.config.rollout.group_size, seed)
+    def sample(self, numbers: Mapping[int, int], shape: SyntheticEpisodes, seed: int) -> None:
+        sample(shape, self._fragment.sampler, [*numbers], self._fragment.config.rollout.group_size, seed)
 
     @stage("rows")
-    def invent(self, numbers: Mapping[int, int], invention: Invention, seed: int) -> RowTable:
-        return self._holdings.pack(rows_of(invention, [*numbers], seed), [*numbers])
+    def invent(self, numbers: Mapping[int, int], shape: SyntheticEpisodes, seed: int) -> RowTable:
+        return self._episodes.pack(rows_of(shape, [*numbers], seed), [*numbers])
 
     @stage("rows")
     def table(self, step: int) -> RowTable:
-        return self._holdings.table(step)
+        return self._episodes.table(step)
 
     @stage("dispatch")
     def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
@@ -106,17 +96,16 @@ class EpisodePlayer(ExchangeMember, Alive):
         return CallResult(self.exchanged(manifest.plan(), process, shards, checksums).fault)
 
     def _shards(self, manifest: Manifest, worker: int) -> Shard:
-        return self._holdings.shard(manifest.numbers(worker), manifest.table.columns)
+        return self._episodes.shard(manifest.numbers(worker), manifest.table.columns)
 
     @stage("recording")
-    def whole(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], bytes]:
-        """Which of these groups are here, and their tokens; see `earl.runs.trajectories.to_bytes`."""
-        found = self._holdings.whole(tickets)
-        return [*found], to_bytes([*found.values()], 0)
+    def whole(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
+        """Those of these groups that are here."""
+        return self._episodes.whole(tickets)
 
     @stage("evaluation")
-    def evaluate(self, matches: Mapping[int, Match]) -> bytes:
-        return matches_to_bytes(self._fragment.evaluate([*matches.values()]))
+    def evaluate(self, matches: Mapping[int, Match]) -> list[MatchResult]:
+        return self._fragment.evaluate([*matches.values()])
 
 
 class RolloutActor(EpisodePlayer):
@@ -134,27 +123,27 @@ class RolloutActor(EpisodePlayer):
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = _told(recipe)
-        policy = self._policy = self._policy or outline(model_of(config, source))
+        policy = self._policy = self._policy or meta_policy(model_of(config, source))
         self._split = None
         if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
             self._fragment.sampler.close()
             del self._fragment
         self._budget = self._budget or begun(config)
-        with Lines() as self._lines:
-            band = joined_band(config, meeting, self._meets) if meeting else None
-        sampler = make_sampler(config, policy, band)
+        with Connections() as self._connections:
+            tp_group = joined_tp_group(config, meeting, self._meets) if meeting else None
+        sampler = make_sampler(config, policy, tp_group)
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)
-        self._holdings = EpisodeStore(config.context.learn_truncated)
+        self._episodes = EpisodeStore(config.context.learn_truncated)
 
     @stage("weights", alone=True)
-    def load(self, weights: WeightOffer, probe: Probe, version: int) -> list[str]:
+    def load(self, weights: WeightSource, probe: Probe, version: int) -> list[str]:
         """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
         sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
-        taken = weights.taken()
-        self._fragment.sampler.load(taken, version, probe)
-        self._holdings.drop(version)
-        return taken.damaged
+        reader = weights.reader()
+        self._fragment.sampler.load(reader, version, probe)
+        self._episodes.drop(version)
+        return reader.damaged
 
     def rest(self) -> None:
         self._fragment.sampler.sleep()
@@ -176,15 +165,15 @@ class ContinuousActor(RolloutActor):
 
     def ended(self, step: int, seconds: float) -> dict[Ticket, GroupOf[TrajectorySummary]]:
         """Summaries of the groups that have ended, which are kept; see `ContinuousFragment.ended`."""
-        return self._holdings.keep(self._fragment.ended(step, seconds))
+        return self._episodes.keep(self._fragment.ended(step, seconds))
 
-    def hold(self, tickets: Sequence[Ticket], groups: bytes) -> dict[Ticket, GroupOf[TrajectorySummary]]:
-        """Keep groups that were played before; see `whole`."""
-        return self._holdings.keep(dict(zip(tickets, from_bytes(groups)[1], strict=True)))
+    def hold(self, groups: Mapping[Ticket, Group]) -> dict[Ticket, GroupOf[TrajectorySummary]]:
+        """Keep groups that were played before."""
+        return self._episodes.keep(groups)
 
     def abandon(self) -> None:
         self._fragment.abandon()
-        self._holdings.clear()
+        self._episodes.clear()
 
 
 # Separate environments: an EnvironmentActor's Router calls all SamplerActors through RemoteSamplers, by Ray. Token ids
@@ -261,7 +250,7 @@ class EnvironmentActor(EpisodePlayer):
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
         self._fragment = RolloutFragment(config, tokenizer_of(model_of(config, source)), router)
-        self._holdings = EpisodeStore(config.context.learn_truncated)
+        self._episodes = EpisodeStore(config.context.learn_truncated)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def meet(self, actors: Sequence[Any]) -> None:
@@ -270,4 +259,4 @@ class EnvironmentActor(EpisodePlayer):
 
     def load(self, version: int) -> None:
         self._fragment.sampler.load({}, version)
-        self._holdings.drop(version)
+        self._episodes.drop(version)

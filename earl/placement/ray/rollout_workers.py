@@ -4,51 +4,52 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
-from earl.engine.split import Meeting
+from earl.engine.local import Meeting
+from earl.engine.sampler import Probe, StaleWeights
 from earl.errors import EarlError
 from earl.evaluation import Match
-from earl.group import Group, GroupOf, PlayedGroups, TrajectorySummary
 from earl.matches import MatchResult
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
+from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
-from earl.placement.ray.exchange_member import LEARNED, TAUGHT, EpisodeTable
-from earl.placement.rollout_backend import Players, in_order, most, share
-from earl.rollout.invented import Invention
+from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable
+from earl.placement.ray.weight_sync import WeightSource
+from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw
-from earl.runs.trajectories import from_bytes, matches_from_bytes, to_bytes
-from earl.trajectory import Task
+from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrajectorySummary
 
 Setup = Callable[[Any, int, Meeting | None], Any]
 
 
-class Team:
+class SamplerGroup:
     """Actors that all use the same weights. A copy of the model may be split over `tp` actors: the first plays, the
     others follow. setup: makes an actor ready, given its number and the meeting of its copy."""
 
-    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, tp: int = 1) -> None:
-        self.crew, self._setup, self._keeper = crew, setup, keeper
-        self.loading: Team = self  # the actors that load weights, each its own part
+    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, tp: int = 1) -> None:
+        self.group, self._setup, self._owner = group, setup, owner
+        self.loading: SamplerGroup = self  # the actors that load weights, each its own part
         self._told: dict[str, Call] = {}
         self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
-        self.crew.group = tp
-        self._ready(range(len(crew)))
+        self.group.group_size = tp
+        self._ready(range(len(group)))
 
     @property
     def tp(self) -> int:
-        return self.crew.group
+        return self.group.group_size
 
     @property
     def copies(self) -> int:
-        return len(self.crew) // self.tp
+        return len(self.group) // self.tp
 
     @property
     def actors(self) -> list[Any]:
@@ -57,36 +58,37 @@ class Team:
     @property
     def members(self) -> Sequence[Member]:
         """The first member of each copy; changes when actors are replaced."""
-        return self.crew.members[:: self.tp]
+        return self.group.members[:: self.tp]
 
-    def load(self, weights: Any, version: int) -> None:
-        """Load the weights that a handle stands for; the groups played so far have been learned from."""
+    def load(self, weights: tuple[WeightSource, Probe], version: int) -> Mapping[str, float]:
+        """Load weights; the groups played so far have been learned from."""
         self._learned()
-        offered, probe = weights
-        call = method("load", offered, probe, version)
+        source, probe = weights
+        call = method("load", source, probe, version)
         self._told["weights"] = call
         for damaged in self._each("weights", call).values():
             for said in damaged or ():
-                self._keeper.note("dispatch", f"{said}: sent again")
+                self._owner.note("dispatch", f"{said}: sent again")
+        return source.metrics(tuple(member.node for member in self.members))
 
     def relayout(self, copies: int, tp: int) -> None:
         """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Raises
         EarlError when `copies` × `tp` are not all processes, or a copy spans hosts."""
-        if copies * tp != len(self.crew):
+        if copies * tp != len(self.group):
             raise EarlError(
                 f"{copies} copies of the sampler x sampler.tp {tp} are {copies * tp} processes, and there are "
-                f"{len(self.crew)}; choose a split of these"
+                f"{len(self.group)}; choose a split of these"
             )
-        for first in range(0, len(self.crew), tp):
-            if len({member.node for member in self.crew.members[first : first + tp]}) > 1:
+        for first in range(0, len(self.group), tp):
+            if len({member.node for member in self.group.members[first : first + tp]}) > 1:
                 raise EarlError(
                     f"sampler.tp {tp}: a copy of the sampler lies on one host, and processes {first} to "
                     f"{first + tp - 1} lie on several; choose a smaller one"
                 )
         self.forget()
-        self._keeper.turn(self.crew)
-        self.crew.group = tp
-        self._ready(range(len(self.crew)))
+        self._owner.turn(self.group)
+        self.group.group_size = tp
+        self._ready(range(len(self.group)))
 
     def forget(self) -> None:
         """Do not give the present weights to replacements any more, until the next `load`; the step is played again."""
@@ -111,12 +113,12 @@ class Team:
     def _each(self, stage: str, call: Call, turn: bool = True) -> Mapping[int, Any]:
         """Every process's result, by number; arguments as in `_all`."""
         if turn:
-            self._keeper.turn(self.crew)
+            self._owner.turn(self.group)
         if self._unready:
             self._ready(sorted(self._unready))
         results: dict[int, Any] = {}
-        while missing := [number for number in range(len(self.crew)) if number not in results]:
-            answers = self.crew.ask(stage, self._by_copy(call), missing)
+        while missing := [number for number in range(len(self.group)) if number not in results]:
+            answers = self.group.ask(stage, self._by_copy(call), missing)
             replaced = self.replace(stage, answers.lost)
             results |= {number: own for number, own in answers.results.items() if number not in replaced}
         return results
@@ -130,37 +132,40 @@ class Team:
             return set()
         began = time.perf_counter()
         first = {number - number % self.tp: why for number, why in reversed([*lost.items()])}  # of each copy
-        numbers = {mate for number in first for mate in self.crew.mates(number)}
+        numbers = {mate for number in first for mate in self.group.mates(number)}
         for why in first.values():
-            self._keeper.failed(f"{why} during {stage}")
+            self._owner.failed(f"{why} during {stage}")
         for number in sorted(numbers):
-            self.crew.replace(number)
+            self.group.replace(number)
         self._ready(sorted(numbers))
         for why in first.values():
-            self._keeper.note("recovered", f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
+            self._owner.note("recovered", f"{why} during {stage}: replaced in {time.perf_counter() - began:.1f} s")
         return numbers
 
     def _ready(self, numbers: Sequence[int]) -> None:
         """Bring members, all of some copies, to the state of the others. If this is interrupted, since it depends on
         other processes, it is repeated before their next call."""
         self._unready |= {*numbers}
-        left = {*numbers} - self.replace("start", self.crew.introduce())
+        left = {*numbers} - self.replace("start", self.group.introduce())
         if self.tp > 1:
-            answers = self.crew.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
+            answers = self.group.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
             self._meetings |= answers.results
             left -= self.replace("start", answers.lost)
         for step in (self._set_up, *map(self._by_copy, self._told.values())):
-            left -= self.replace("start", self.crew.ask("start", step, sorted(left)).lost)
+            try:
+                left -= self.replace("start", self.group.ask("start", step, sorted(left)).lost)
+            except StaleWeights as error:  # the learner has begun to update them
+                raise WorkerLost(f"the weights of a lost process are gone: {error}") from error
         self._unready -= {*numbers}
 
     def _set_up(self, actor: Any, number: int) -> Any:
         if self.tp == 1:
             return self._setup(actor, number, None)
-        first = self.crew.mates(number).start
+        first = self.group.mates(number).start
         return self._setup(actor, number, Meeting(number - first, self.tp, self._meetings[first]))
 
 
-class RolloutWorkers(Team, Players):
+class RolloutWorkers(SamplerGroup, Players):
     """Rollout fragments in separate processes. An episode's draws follow from its seed, not from the worker."""
 
     costs: Mapping[str, float] = MappingProxyType({})
@@ -193,19 +198,19 @@ class RolloutWorkers(Team, Players):
         """Groups from the workers that hold them. Those of a worker that is replaced meanwhile may be missing."""
         own = {worker: [t for t in holders if holders[t] == worker] for worker in range(self.copies)}
         parts = self._all("recording", lambda actor, worker: actor.whole.remote(own[worker]), turn=False)
-        return {t: group for known, data in parts for t, group in zip(known, from_bytes(data)[1], strict=True)}
+        return {ticket: group for found in parts for ticket, group in found.items()}
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> EpisodeTable:
         tables = self._hold("demonstrations", self._dealt("demonstrate", tasks, seed, limit))
         return EpisodeTable.joined(tables, TAUGHT)
 
-    def sample(self, invention: Invention, count: int, seed: int) -> None:
+    def sample(self, shape: SyntheticEpisodes, count: int, seed: int) -> None:
         """Sample replies of `count` synthetic episodes, to measure the cost."""
-        self._all("rollout", self._dealt("sample", range(count), invention, seed))
+        self._all("rollout", self._dealt("sample", range(count), shape, seed))
 
-    def invent(self, invention: Invention, count: int, seed: int) -> EpisodeTable:
+    def invent(self, shape: SyntheticEpisodes, count: int, seed: int) -> EpisodeTable:
         """Rows of `count` synthetic episodes, which stay with the workers in place of the step's."""
-        tables = self._hold("rows", self._dealt("invent", range(count), invention, seed))
+        tables = self._hold("rows", self._dealt("invent", range(count), shape, seed))
         return EpisodeTable.joined(tables, LEARNED)
 
     def _dealt(self, name: str, items: Sequence[Any], *arguments: Any) -> Call:
@@ -222,29 +227,30 @@ class RolloutWorkers(Team, Players):
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         parts = self._all("evaluation", self._dealt("evaluate", matches))
-        return in_order(result for part in parts for result in matches_from_bytes(part))
+        return in_order(chain.from_iterable(parts))
 
     def limit(self, tokens: int) -> None:
         self._tell("limit", method("limit", tokens))
 
     def peaks(self) -> dict[str, float]:
-        return most(self.crew.ask("peaks", method("peaks"), range(len(self.crew))).results.values())
+        return most(self.group.ask("peaks", method("peaks"), range(len(self.group))).results.values())
 
 
 class Environments(RolloutWorkers):
     """Rollout fragments without samplers: they call those of another team, which has the weights. A sampler that is
     lost during rollout is replaced, and unanswered prompts are sent again."""
 
-    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, samplers: Team) -> None:
-        super().__init__(crew, setup, keeper)
+    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, samplers: SamplerGroup) -> None:
+        super().__init__(group, setup, owner)
         self.loading = samplers
-        crew.meanwhile = self._see_to_samplers
+        group.meanwhile = self._see_to_samplers
 
-    def load(self, weights: Any, version: int) -> None:
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
         self._learned()
-        self.loading.load(weights, version)
+        metrics = self.loading.load(weights, version)
         self._introduce()
         self._tell("weights", method("load", version))
+        return metrics
 
     def forget(self) -> None:
         self.loading.forget()
@@ -253,7 +259,7 @@ class Environments(RolloutWorkers):
     def _see_to_samplers(self) -> None:
         known = self.loading.actors
         try:
-            self.loading.replace("rollout", self.loading.crew.watch())
+            self.loading.replace("rollout", self.loading.group.watch())
         finally:  # waiting for a lost sampler would never end
             if self.loading.actors != known:
                 self._introduce()
@@ -272,17 +278,17 @@ class EngineWorkers(RolloutWorkers):
     """Rollout fragments, each with an engine that holds a copy of the model. change: called with copies and devices per
     copy before their actors start. Raises EarlError where impossible."""
 
-    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, change: Callable[[int, int], None]) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, change: Callable[[int, int], None]) -> None:
         self._change = change
-        super().__init__(crew, setup, keeper)
+        super().__init__(group, setup, owner)
 
     def relayout(self, copies: int, tp: int) -> None:
-        """Change to `copies` engines, each over `tp` devices; see `Team.relayout`."""
+        """Change to `copies` engines, each over `tp` devices; see `SamplerGroup.relayout`."""
         self._change(copies, tp)
         self.forget()
-        self._keeper.turn(self.crew)
-        if copies != len(self.crew):
-            self.crew.replace_all(copies)
+        self._owner.turn(self.group)
+        if copies != len(self.group):
+            self.group.replace_all(copies)
             self._ready(range(copies))
 
 
@@ -296,12 +302,12 @@ ASK_SECONDS = 1.0
 class AheadWorkers(RolloutWorkers):
     """Rollout workers whose episodes go on while the learner learns; `Ahead` decides when they start."""
 
-    def __init__(self, crew: ActorGroup, setup: Setup, keeper: ActorOwner, config: Config) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, config: Config) -> None:
         self._config = config
         first, rollout, staleness = config.warm_start.steps + 1, config.rollout, config.placement.max_staleness
         self._ahead = Ahead(first, config.total_steps, rollout.prompts, staleness)
         self._limit: int | None = None
-        super().__init__(crew, setup, keeper)
+        super().__init__(group, setup, owner)
 
     def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
         ends = time.monotonic() + self._config.placement.stage_seconds
@@ -321,17 +327,18 @@ class AheadWorkers(RolloutWorkers):
         self._limit = tokens
         super().limit(tokens)
 
-    def load(self, weights: Any, version: int) -> None:
+    def load(self, weights: Any, version: int) -> Mapping[str, float]:
         """Load these weights, and start the groups that may be played with them."""
-        super().load(weights, version)
+        metrics = super().load(weights, version)
         assert self._limit is not None, "the limit is set before the first weights"
         starting = self._ahead.advance(version, self._limit)
         busy = Counter(self._ahead.playing.values())
         dealt: dict[Ticket, int] = {}
         for ticket in starting:
-            dealt[ticket] = number = min(range(len(self.crew)), key=lambda worker: busy[worker])
+            dealt[ticket] = number = min(range(len(self.group)), key=lambda worker: busy[worker])
             busy[number] += 1
         self._start(dealt)
+        return metrics
 
     def snapshot(self) -> Callable[[Path], None]:
         """Save the groups that wait for the learner; those still playing start again from their seeds."""
@@ -345,17 +352,16 @@ class AheadWorkers(RolloutWorkers):
         self._ahead.restore(limits)
         self._all("abandon", method("abandon"))
         ended = {t: saved[t] for t in self._ahead.playing if t in saved and self._ahead.recent(t, saved[t])}
-        own = [sorted(ended)[number :: len(self.crew)] for number in range(len(self.crew))]
-        held = self._all(
-            "start", lambda actor, n: actor.hold.remote(own[n], to_bytes([ended[ticket] for ticket in own[n]], 0))
-        )
+        size = len(self.group)
+        own = [{ticket: ended[ticket] for ticket in sorted(ended)[number::size]} for number in range(size)]
+        held = self._all("start", lambda actor, number: actor.hold.remote(own[number]))
         for number, groups in enumerate(held):
             for ticket, group in groups.items():
                 self._ahead.begin(ticket, number)
                 self._ahead.end(ticket, number, group)
 
     def _collect(self, step: int, seconds: float) -> None:
-        answers = self.crew.ask("rollout", method("ended", step, seconds), range(len(self.crew)))
+        answers = self.group.ask("rollout", method("ended", step, seconds), range(len(self.group)))
         for number, groups in answers.results.items():
             for ticket, group in groups.items():
                 self._ahead.end(ticket, number, group)
@@ -380,5 +386,5 @@ class AheadWorkers(RolloutWorkers):
             task = {ticket.number: own.tasks[ticket.number]}
             orders.setdefault(number, []).append((ticket.step, task, own.seed, limit))
         if orders:
-            answers = self.crew.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
+            answers = self.group.ask("start", lambda actor, number: actor.start.remote(orders[number]), [*orders])
             self.replace("start", answers.lost)

@@ -1,29 +1,165 @@
-"""The Data Dispatcher of a cluster, on the driver: it sees counts and references, never a token.
+"""The Data Dispatcher of a cluster: rows go from the workers that played them to the learner ranks.
 
-Workers count their rows; the driver balances them and makes a manifest. Rows then go through Ray's object store
-(workers offer, ranks take) or by peers: workers and ranks exchange directly in one group.
+Workers count their rows; the driver balances them and makes a manifest, from which every process makes the same plan.
+Rows then go by peers, from process to process in one group, or through Ray's object store (workers offer, ranks take).
+The driver sees counts and references, never a token.
 """
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 
+from earl.batch import Rows, offsets_of
 from earl.config import PlacementConfig
-from earl.dispatch.rows import Work
-from earl.dispatch.transports.base import Corrupted, Pace
+from earl.dispatch.plan import TransferPlan, plan, volume
+from earl.dispatch.rows import Shard, Work, balance, columns, spread
+from earl.dispatch.transports.base import Corrupted, Transport, execute
 from earl.dispatch.transports.objects import references_for
+from earl.dispatch.transports.rendezvous import Rendezvous, reached
+from earl.engine.learner import RowShare, minibatches, order_of
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
-from earl.placement.episode_store import Counts
+from earl.placement.episode_store import Counts, RowTable, shifted
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, ask_all, method
-from earl.placement.ray.exchange_member import CallResult, EpisodeTable, Manifest, shares
-from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.weight_sync import WeightManifest, given
+from earl.placement.ray.memory_budget import of_memory
+
+if TYPE_CHECKING:
+    from earl.placement.ray.rollout_workers import RolloutWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One process's result of a collective call."""
+
+    fault: str = ""  # why it failed; empty on success
+    result: Any = None
+
+
+class ExchangeMember:
+    """An actor that is one process of an exchange group."""
+
+    _transport: Transport | None = None
+    _close_group: Callable[[], None] | None = None
+
+    def depart(self) -> None:
+        if self._close_group:
+            self._close_group()
+        self._transport = self._close_group = None
+
+    def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> CallResult:
+        """Join the others."""
+        from earl.dispatch.transports.peers import join
+        from earl.dispatch.transports.shared import Shared
+
+        self.depart()
+        try:
+            address = ray.util.get_node_ip_address()
+            self._store = reached(where)
+            peers = join(self._store, process, hosts.astype(np.int64), address, seconds)
+            self._close_group = peers.close
+            near = len(np.unique(hosts)) < len(hosts)
+            self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
+            return CallResult()
+        except (EarlError, RuntimeError) as error:
+            return CallResult(_line(error))
+
+    def exchanged(self, through: TransferPlan, process: int, held: Shard, checksums: bool) -> CallResult:
+        """Carry out a plan with the others; the result is this process's rows."""
+        assert self._transport is not None, "all have met"
+        try:
+            return CallResult(result=execute(through, process, held, self._transport, checksums))
+        except (EarlError, RuntimeError, MemoryError) as error:
+            if not of_memory(error):
+                return CallResult(_line(error))
+            self.depart()  # the others need not wait for this process
+            raise
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
+"""Columns of sampled rows; their targets are the sampled tokens."""
+TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
+"""Columns of a teacher's rows, which have no sampled log-probs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTable(RowTable):
+    """The rows of all workers, in the order of their episodes."""
+
+    worker: Counts  # [N], the worker that holds each row
+    columns: tuple[str, ...]
+
+    @classmethod
+    def joined(cls, tables: Sequence[RowTable], names: tuple[str, ...]) -> Self:
+        kinds = ("lengths", "learned", "turns", "order")
+        whole = {kind: np.concatenate([getattr(table, kind) for table in tables]) for kind in kinds}
+        sorting = np.argsort(whole["order"], kind="stable")
+        worker = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table.order) for table in tables])
+        return cls(**{kind: whole[kind][sorting] for kind in kinds}, worker=worker[sorting], columns=names)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A table, the process layout, and the destination of each row: 24 bytes per row, and a few per process. Processes:
+    first the learner ranks, then the workers."""
+
+    table: EpisodeTable
+    part: Counts  # [N], the learner's data-parallel part that each row goes to
+    layout: Layout  # of the learner
+    hosts: Counts  # [P], the host of each process
+
+    def plan(self) -> TransferPlan:
+        """The same on every process."""
+        workers = len(self.hosts) - self.layout.size
+        source = spread(Layout(workers), range(self.layout.size, len(self.hosts)), self.table.worker.astype(np.int64))
+        target = spread(self.layout, range(self.layout.size), self.part.astype(np.int64))
+        lengths, hosts = self.table.lengths.astype(np.int64), self.hosts.astype(np.int64)
+        return plan(lengths, columns(self.table.columns), source, target, hosts)
+
+    def numbers(self, worker: int) -> NDArray[np.int64]:
+        return np.flatnonzero(self.table.worker == worker)
+
+    def taken(self, shard: Shard) -> tuple[Rows, RowShare]:
+        given: dict[str, Any] = dict(shard.columns)
+        lengths = np.diff(shard.offsets)
+        given["turns"] = shifted(given["turns"], lengths, self.table.first_turns[shard.rows])
+        given.setdefault("targets", given["tokens"])
+        given.setdefault("logprobs", np.zeros(len(given["tokens"]), np.float32))
+        rows = Rows(offsets=offsets_of(lengths), **given)
+        counts = (self.table.learned.astype(np.int64), self.table.turns.astype(np.int64))
+        return rows, RowShare(shard.rows, *counts, alone=True)
+
+
+def traffic(plan: TransferPlan) -> dict[str, float]:
+    """Costs of a dispatch by metric name: the bytes that consumers lacked, those of them between hosts, the lower bound
+    of these, and the ratio."""
+    moved = volume(plan)
+    least = int(moved.least.sum())
+    return {
+        "dispatch/bytes": float(moved.across + int(moved.inside.sum())),
+        "dispatch/bytes_across": float(moved.across),
+        "dispatch/bytes_least": float(least),
+        "dispatch/ratio": moved.across / least if least else 1.0,
+    }
+
+
+def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Counts:
+    """The part of each row, so that all parts have equal work in every minibatch of the first epoch. seed, count: order
+    and number of minibatches of the update."""
+    part = np.zeros(len(table.lengths), np.int32)
+    costs = work.of(table.lengths.astype(np.int64))
+    for rows in minibatches(order_of(seed), len(part), count):
+        part[rows] = balance(costs[rows], parts)
+    return part
+
 
 STAGE = "dispatch"
 TRIES = 3
@@ -45,14 +181,13 @@ class RowDispatcher:
     member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
     """
 
-    workers: RolloutWorkers
+    workers: "RolloutWorkers"
     ranks: ActorGroup
     layout: Layout  # current one of the ranks for rows; see `rows_of`
     work: Work  # cost model of a row
     settings: PlacementConfig
-    keeper: ActorOwner
+    owner: ActorOwner
     _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
-    _pace: Pace = field(default_factory=lambda: Pace("objects", "peers"))
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
         """Send all rows of a step; returns the costs by metric name. seed, minibatches: of the update. Raises
@@ -63,60 +198,40 @@ class RowDispatcher:
                 hosts = hosts_of([*self.ranks.members, *self.workers.members])
                 return self._sent(Manifest(table, part, self.layout, hosts), attempt)
             except (ExchangeFailed, Corrupted) as error:
-                self.keeper.note("dispatch", f"{error}: sent again")
+                self.owner.note("dispatch", f"{error}: sent again")
                 fault = error
         raise WorkerLost(f"{fault}; this was tried {TRIES} times")
 
-    def given(self, described: WeightManifest) -> Mapping[str, float]:
-        """Costs of the weight sync to all samplers; see `weight_sync.given`."""
-        hosts = hosts_of([*self.ranks.members, *self.workers.loading.members]).tolist()
-        return given(described, tuple(hosts[: len(self.ranks)]), tuple(hosts[len(self.ranks) :]))
-
     def _sent(self, manifest: Manifest, attempt: int) -> Mapping[str, float]:
-        way: str = self.settings.transport
-        if auto := way == "auto":
-            way = "objects" if attempt else self._pace.pick()
-        if way == "peers":
+        """By peers unless the recipe says otherwise; `auto` falls back to objects."""
+        kind = self.settings.transport
+        by_peers = kind == "peers" or (kind == "auto" and not attempt)
+        if by_peers:
             self._join(manifest.hosts)
-        known = ray.put(manifest)
-        began = time.perf_counter()
-        costs = self._by_peers(known) if way == "peers" else self._by_objects(manifest, known)
-        if auto and not attempt:
-            self._took(way, time.perf_counter() - began)
-        return {**costs, "dispatch/peers": float(way == "peers")}
+        known, checksums = ray.put(manifest), self.settings.checksums
+        if by_peers:
+            costs = self._together(lambda actor, process: actor.exchange.remote(known, process, checksums))
+        else:
+            costs = self._by_objects(manifest.hosts, known)
+        return {**costs, "dispatch/peers": float(by_peers)}
 
-    def _took(self, way: str, seconds: float) -> None:
-        before = self._pace.chosen
-        self._pace.took(way, seconds)
-        if self._pace.chosen != before:
-            told = ", ".join(f"by {way} {took * 1e3:.1f} ms" for way, took in self._pace.medians.items())
-            self.keeper.note("dispatch", f"rows go by {self._pace.chosen}: {told} in the median")
-
-    def _by_objects(self, manifest: Manifest, known: Any) -> Mapping[str, float]:
+    def _by_objects(self, hosts: Counts, known: Any) -> Mapping[str, float]:
         checksums, first = self.settings.checksums, self.layout.size
         offered = self.workers.offer(known, checksums)
         by_source = {first + worker: references for worker, references in enumerate(offered)}
-        own = [references_for(manifest.hosts, rank, by_source) for rank in range(first)]
-        self.keeper.turn(self.ranks)
-        costs: Mapping[str, float] = ask_all(
-            self.ranks, STAGE, lambda actor, rank: actor.take.remote(known, rank, own[rank], checksums)
-        )[0]
-        return costs
-
-    def _by_peers(self, known: Any) -> Mapping[str, float]:
-        """Let every rank take its rows from the workers that hold them."""
-        checksums = self.settings.checksums
-        costs: Mapping[str, float] = self._together(
-            lambda actor, process: actor.exchange.remote(known, process, checksums)
+        own = [references_for(hosts, rank, by_source) for rank in range(first)]
+        self.owner.turn(self.ranks)
+        told: list[CallResult] = ask_all(
+            self.ranks, STAGE, lambda actor, rank: actor.exchange.remote(known, rank, checksums, own[rank])
         )
-        return costs
+        return told[0].result or {}
 
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""
         present = [(member.node, member.process) for member in (*self.ranks.members, *self.workers.members)]
         if self._met == present:
             return
-        [where] = ask_all(self.ranks, STAGE, method("invite"), [0])
+        [where] = ask_all(self.ranks, STAGE, method("address"), [0])
         seconds = MESSAGE_HEARTBEATS * self.settings.heartbeat_seconds
         self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds))
         self._met = present

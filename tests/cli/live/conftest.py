@@ -7,8 +7,7 @@ import pytest
 from earl.cli.live.now import RunNow
 from earl.matches import MatchResult
 from earl.recipe import build
-from earl.runs.store import Numbers
-from earl.runs.tables import Event, RecordedMatch, Series
+from earl.runs.store import Event, Numbers, RecordedMatch, Series
 
 NOW = 1_760_000_000.0
 

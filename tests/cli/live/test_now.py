@@ -22,7 +22,7 @@ from earl.cli.live.now import (
     truncation,
 )
 from earl.matches import MatchResult
-from earl.runs.tables import Event, RecordedMatch
+from earl.runs.store import Event, RecordedMatch
 
 Make = Callable[..., RunNow]
 

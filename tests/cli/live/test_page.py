@@ -11,7 +11,7 @@ from rich.console import Console
 from earl.cli.live.now import RunNow
 from earl.cli.live.page import PANELS, arrange, draw
 from earl.matches import MatchResult
-from earl.runs.tables import Event, RecordedMatch
+from earl.runs.store import Event, RecordedMatch
 
 Make = Callable[..., RunNow]
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m[bold red]\u202e漢字\n\r\tend"

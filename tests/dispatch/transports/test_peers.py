@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from earl.benchmarks.processes import run, started
-from earl.dispatch.execute import execute
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
+from earl.dispatch.transports.base import execute
 from earl.dispatch.transports.controller import gather_and_scatter
 from earl.dispatch.transports.shared import Shared
 from earl.errors import EarlError

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from earl.dispatch.transports.rendezvous import fresh, opened, reached
+from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
 
 
 @pytest.fixture
 def store():
-    return opened(fresh("127.0.0.1"), seconds=20)
+    return opened(Rendezvous("127.0.0.1"), seconds=20)
 
 
 def outsider(store):
@@ -34,7 +34,7 @@ def test_who_knows_the_secret_reads_and_writes(store):
 
 def test_it_listens_at_its_own_address_alone(listening):
     before = listening(os.getpid())
-    stores = [opened(fresh(address)) for address in ("127.0.0.1", "127.0.0.2")]
+    stores = [opened(Rendezvous(address)) for address in ("127.0.0.1", "127.0.0.2")]
     places = {(own.place.address, own.place.port) for own in stores}
     assert listening(os.getpid()) - before == places  # not 0.0.0.0, not ::
 
@@ -61,13 +61,13 @@ def test_an_entry_copied_to_another_key_is_refused(store):
 
 
 def test_another_secret_is_none(store):
-    stranger = reached(replace(store.place, secret=fresh("127.0.0.1").secret), seconds=20)
+    stranger = reached(replace(store.place, secret=Rendezvous("127.0.0.1").secret), seconds=20)
     stranger.set("door-0", "10.0.0.7")
     with pytest.raises(RuntimeError, match="without the run's secret"):
         store.get("door-0")
 
 
 def test_the_secret_is_not_shown_and_each_meeting_has_its_own():
-    first, second = fresh("127.0.0.1"), fresh("127.0.0.1")
+    first, second = Rendezvous("127.0.0.1"), Rendezvous("127.0.0.1")
     assert first.secret != second.secret and len(bytes.fromhex(first.secret)) == 32
     assert first.secret not in repr(first)

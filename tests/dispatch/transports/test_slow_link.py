@@ -5,8 +5,8 @@ import pytest
 
 from earl.benchmarks.dispatch import LOGPROBS, TransferCase
 from earl.benchmarks.processes import run, shaped
-from earl.dispatch.execute import execute
 from earl.dispatch.rows import empty
+from earl.dispatch.transports.base import execute
 from earl.errors import EarlError
 from earl.rehearsal.plan import check_network
 

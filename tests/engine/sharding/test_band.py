@@ -24,16 +24,16 @@ def met(seat, port, folder):
     from torch import distributed
 
     from earl.dispatch.transports.rendezvous import Rendezvous
-    from earl.engine.split import Band, Meeting
+    from earl.engine.local import Meeting, TpGroup
 
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     meeting = Meeting(seat.process, 2, Rendezvous(seat.address, port, "secret"))
-    band = Band(meeting, timeout_seconds=10)
+    tp_group = TpGroup(meeting, timeout_seconds=10)
     with suppress(RuntimeError):
-        if not band.rank:
+        if not tp_group.rank:
             distributed.broadcast_object_list([Evil(folder)])
         else:
-            band.told(b"")
+            tp_group.told(b"")
     return True
 
 

@@ -14,7 +14,7 @@ from earl.benchmarks.layouts import _alone, _learner, free_port
 from earl.benchmarks.processes import run
 from earl.engine.attention import spans
 from earl.engine.learner import Update
-from earl.engine.sharding.context_parallel import _bounds, _piece
+from earl.engine.score import _bounds, _piece
 from earl.parallel.layout import Layout
 
 CPU = torch.device("cpu")

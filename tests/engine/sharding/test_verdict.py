@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from earl.config import Config, LearnerConfig
 from earl.engine.attention import spans
-from earl.engine.model import bare, shape_of
+from earl.engine.model import meta_model, shape_of
 from earl.engine.sharding import mesh as meshes
 from earl.engine.sharding.shards import Shards
 from earl.errors import EarlError
@@ -83,7 +83,7 @@ def built(config, layout: Layout) -> bool:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_verdict_is_what_building_shows(family: str) -> None:
     config = described(family)
-    shape = shape_of(bare(config))
+    shape = shape_of(meta_model(config))
     said = {layout: not refused(shape, layout) for layout in LAYOUTS}
     assert len(LAYOUTS) == 38
     assert said == {layout: built(config, layout) for layout in LAYOUTS}
@@ -92,7 +92,7 @@ def test_the_verdict_is_what_building_shows(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma", "olmo"])
 def test_what_is_refused_for_its_heads_could_not_compute(family: str) -> None:
     config = described(family)
-    shape = shape_of(bare(config))
+    shape = shape_of(meta_model(config))
     layouts = [Layout(1, tp) for tp in range(2, 9) if refused(shape, Layout(1, tp))]
     assert layouts
     for layout in layouts:
@@ -102,5 +102,5 @@ def test_what_is_refused_for_its_heads_could_not_compute(family: str) -> None:
 
 def test_the_catalogue_says_of_its_families_what_the_engine_says() -> None:
     for model in catalogue().values():
-        shape = shape_of(bare(described(model.type)))
+        shape = shape_of(meta_model(described(model.type)))
         assert bool(model.shape.indivisible) == bool(shape.indivisible), model.name

@@ -3,10 +3,10 @@
 import numpy as np
 
 from earl.batch import distinct
-from earl.rollout.invented import Invention, rows_of, sample
-from earl.rollout.prompt import Completion
+from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
+from earl.trajectory import Completion
 
-TWO = Invention(tokens=20, turns=2, sampled=0.3, vocab=50)
+TWO = SyntheticEpisodes(tokens=20, turns=2, sampled=0.3, vocab=50)
 
 
 class Brief:
@@ -26,7 +26,7 @@ class Brief:
 
 def test_turns_share_the_tokens():
     assert TWO.ends() == [(7, 10), (17, 20)]  # 10 tokens each, 0.3 of them sampled
-    assert Invention(5, 9, 0.9, 50).ends() == [(1, 2), (3, 5)]  # 2 turns: one token of each is read
+    assert SyntheticEpisodes(5, 9, 0.9, 50).ends() == [(1, 2), (3, 5)]  # 2 turns: one token of each is read
 
 
 def test_rows_learn_their_replies():

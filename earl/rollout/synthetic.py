@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
-from earl.group import Played
 from earl.rollout.drivers import Completes
-from earl.rollout.prompt import Prompt
 from earl.seeds import derive
+from earl.trajectory import Played, Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Invention:
+class SyntheticEpisodes:
     """Shape of a synthetic episode: 100 tokens in 4 turns, 0.2 sampled, are 4 times 20 given and 5 sampled tokens."""
 
     tokens: int
@@ -31,20 +30,20 @@ class Invention:
         return [(end - reply, end) for end, reply in zip(bounds[1:], replies, strict=True)]
 
 
-def invention_of(episodes: Sequence[Played], tokens: int, vocab: int) -> Invention:
+def synthetic_like(episodes: Sequence[Played], tokens: int, vocab: int) -> SyntheticEpisodes:
     """Shape of an episode of `tokens` tokens with the mean turns and sampled share of `episodes`."""
     turns = round(sum(len(one.turns) for one in episodes) / len(episodes))
     sampled = sum(one.num_sampled for one in episodes) / sum(one.num_tokens for one in episodes)
-    return Invention(tokens, max(1, turns), sampled, vocab)
+    return SyntheticEpisodes(tokens, max(1, turns), sampled, vocab)
 
 
-def rows_of(invention: Invention, numbers: Sequence[int], seed: int) -> Rows:
+def rows_of(shape: SyntheticEpisodes, numbers: Sequence[int], seed: int) -> Rows:
     """One row per number, all different; the replies are in the loss."""
-    ends, length, count = invention.ends(), invention.tokens, len(numbers)
+    ends, length, count = shape.ends(), shape.tokens, len(numbers)
     mask, value_mask, turns = np.zeros(length, bool), np.zeros(length, bool), np.full(length, -1, np.int32)
     for turn, (start, end) in enumerate(ends):
         mask[start:end], value_mask[start - 1], turns[start - 1 : end] = True, True, turn
-    tokens = np.concatenate([_tokens(invention, seed, number) for number in numbers] or [np.zeros(0, np.int32)])
+    tokens = np.concatenate([_tokens(shape, seed, number) for number in numbers] or [np.zeros(0, np.int32)])
     numbered = np.repeat(np.arange(count, dtype=np.int32) * len(ends), length)
     every = np.tile(turns, count)
     return Rows(
@@ -52,18 +51,18 @@ def rows_of(invention: Invention, numbers: Sequence[int], seed: int) -> Rows:
         tokens=tokens,
         mask=np.tile(mask, count),
         targets=tokens,
-        logprobs=np.full(count * length, -np.log(invention.vocab), np.float32),
+        logprobs=np.full(count * length, -np.log(shape.vocab), np.float32),
         turns=np.where(every >= 0, every + numbered, -1).astype(np.int32),
         value_mask=np.tile(value_mask, count),
     )
 
 
-def sample(invention: Invention, sampler: Completes, numbers: Sequence[int], group_size: int, seed: int) -> None:
+def sample(shape: SyntheticEpisodes, sampler: Completes, numbers: Sequence[int], group_size: int, seed: int) -> None:
     """Sample the replies of one episode per number, turn by turn; members of a group have the same given tokens.
     A reply that ends early is continued to its full length."""
     held = {number: list[int]() for number in numbers}
-    read = {number: _tokens(invention, seed, number // group_size).tolist() for number in numbers}
-    for turn, (start, end) in enumerate(invention.ends()):
+    read = {number: _tokens(shape, seed, number // group_size).tolist() for number in numbers}
+    for turn, (start, end) in enumerate(shape.ends()):
         for number, tokens in held.items():
             tokens.extend(read[number][len(tokens) : start])
         while waiting := [number for number, tokens in held.items() if len(tokens) < end]:
@@ -76,6 +75,6 @@ def sample(invention: Invention, sampler: Completes, numbers: Sequence[int], gro
     sampler.release(list(numbers))
 
 
-def _tokens(invention: Invention, seed: int, number: int) -> NDArray[np.int32]:
+def _tokens(shape: SyntheticEpisodes, seed: int, number: int) -> NDArray[np.int32]:
     random = np.random.default_rng(derive(seed, "tokens", number))
-    return random.integers(0, invention.vocab, invention.tokens).astype(np.int32)
+    return random.integers(0, shape.vocab, shape.tokens).astype(np.int32)

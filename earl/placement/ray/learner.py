@@ -1,0 +1,306 @@
+"""The learner of a cluster: an actor for each rank, and their group as the stages see it.
+
+State moves to another layout through Ray's object store: every rank puts its parts into the store of its host, the
+driver passes references, and ranks of the new layout fetch the objects that their boxes overlap with. On one host the
+store is shared memory: data is copied only into it and out of it.
+"""
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, distributed
+
+from earl.algorithms.base import Algorithm
+from earl.batch import Batch
+from earl.config import Config
+from earl.dispatch.rows import empty
+from earl.dispatch.transports import objects
+from earl.dispatch.transports.rendezvous import Rendezvous
+from earl.engine.checkpoint_tensors import TensorPart, bundles
+from earl.engine.learner import Learner, Update
+from earl.engine.sampler import Probe, probe_rows, probe_tokens
+from earl.errors import EarlError, OutOfMemory
+from earl.parallel.layout import Box, Layout
+from earl.placement.peers import WorkerLost
+from earl.placement.pipeline import most
+from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
+from earl.placement.ray.actor_setup import Alive, Connections, begun, joined, losing_others, sharded_learner, stage
+from earl.placement.ray.row_exchange import CallResult, EpisodeTable, ExchangeMember, Manifest, RowDispatcher, traffic
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, WeightSource, manifest_of
+from earl.recipe import build
+
+OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
+Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
+Piece = tuple[str, Box, tuple[int, ...]]
+"""A tensor's name, the box of the part, and the shape of the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The state that one rank gave."""
+
+    pieces: tuple[tuple[Piece, ...], ...]  # by object, in its order
+    references: tuple[Reference, ...]
+    steps: int  # optimizer steps since its rows were prepared
+
+
+def give(parts: Iterator[tuple[str, TensorPart]], steps: int) -> Given:
+    """Put a rank's parts into Ray's object store, which needs no memory of the process itself."""
+    pieces: list[tuple[Piece, ...]] = []
+    references = []
+    for several in bundles(parts, lambda own: own[1].numbers.nbytes, OBJECT_BYTES):
+        pieces.append(tuple((name, part.box, part.shape) for name, part in several))
+        references.append(ray.put([part.numbers.cpu().numpy() for _, part in several]))
+    return Given(tuple(pieces), tuple(references), steps)
+
+
+class Carried:
+    """The state of all ranks, from which any part of any tensor can be read. It keeps the objects alive."""
+
+    def __init__(self, given: Sequence[Given]) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._places: dict[str, list[tuple[Reference, int, Box]]] = defaultdict(list)
+        self._arrays: dict[Reference, list[Any]] = {}
+        for own in given:
+            for pieces, reference in zip(own.pieces, own.references, strict=True):
+                for place, (name, box, shape) in enumerate(pieces):
+                    self._places[name].append((reference, place, box))
+                    self.shapes[name] = shape
+
+    def read(self, name: str, wanted: Box) -> Tensor:
+        """A part of a tensor. Raises EarlError when no rank gave it, and Ray's errors when its rank is gone."""
+        result, found = torch.empty(wanted.shape), 0
+        for reference, place, box in self._places[name]:
+            if (common := box.common(wanted)) is not None:
+                array = self._got(reference)[place][common.inside(box)]
+                result[common.inside(wanted)] = torch.from_numpy(np.array(array))  # Ray's arrays are read-only
+                found += common.numbers
+        if found != wanted.numbers:
+            raise EarlError(f"no rank gave {name!r}, or a part of it, to the next layout; continue with --resume")
+        return result
+
+    def _got(self, reference: Reference) -> list[Any]:
+        if reference not in self._arrays:
+            self._arrays[reference] = ray.get(reference)
+        return self._arrays[reference]
+
+
+class WeightServer(Alive):
+    """An actor that holds a part of the learner's weights, and serves it to samplers while the learner waits."""
+
+    _learner: Learner
+    _rank: int
+    _coarse: bool  # whether it computes in bfloat16
+
+    @stage("weights")
+    def weights(self, readers: int, checksums: bool) -> tuple[WeightManifest, Probe]:
+        """Serve the present weights to `readers` processes; returns their manifest, and a probe. checksums: whether
+        readers verify what they load."""
+        state, held = self._learner.state, self._learner.state.held()
+        tokens = probe_tokens(self._learner.vocab)
+        logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
+        manifest = manifest_of(held)
+        # Adapters are merged by all ranks together, so only now; other tensors may move to host memory meanwhile.
+        source = (lambda: held) if state.adapted else state.held
+        self._buckets = BucketStore(source, self._rank, manifest, readers, checksums)
+        self._barrier = BucketBarrier(readers)
+        return manifest, Probe(tokens, logprobs[1:].tolist(), self._coarse)
+
+    def come(self, reader: str, bucket: int) -> bool:
+        """Whether a reader may have a bucket now; called on the first rank."""
+        return self._barrier.come(reader, bucket)
+
+    @stage("weights")
+    def bucket(self, number: int, again: bool = False) -> list[Any]:
+        """A reference to a bucket of the present weights, packed anew if `again`; None where this rank gives
+        nothing."""
+        return [self._buckets.bucket(number, again)]
+
+    def leave_barrier(self, reader: str) -> None:
+        self._barrier.leave(reader)
+        self._buckets.leave()
+
+
+class LearnerActor(ExchangeMember, WeightServer):
+    @losing_others
+    def setup(
+        self,
+        recipe: Mapping[str, Any],
+        source: str | None,
+        rank: int,
+        meeting: Rendezvous,
+        carried: Sequence[Given] | None = None,
+    ) -> None:
+        """Join the other ranks and make the learner. carried: all ranks' state to continue from; see `leave`."""
+        config = build(recipe)
+        self._coarse = config.learner.dtype == "bfloat16"
+        self._rank = rank
+        with Connections() as self._connections:
+            mesh = joined(config, rank, meeting, self._meets)
+        self._budget = self._budget or begun(config, f"learner rank {rank}")
+        with self._budget.stage("start"):
+            self._learner = sharded_learner(config, mesh, source, Carried(carried) if carried is not None else None)
+            self._sound = 0
+
+    def leave(self) -> Given:
+        """Leave the other ranks, and give this rank's part of the learner's state; needs no other rank."""
+        given = give(self._learner.state.carried(), self._learner.state.steps - self._sound)
+        for held in ("_learner", "_buckets", "_barrier", "_rows", "_part", "_batch"):
+            self.__dict__.pop(held, None)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        gc.collect()  # modules and hooks form reference cycles
+        return given
+
+    @stage("dispatch")
+    def exchange(
+        self, manifest: Manifest, process: int, checksums: bool, references: Mapping[int, Any] | None = None
+    ) -> CallResult:
+        """Take this rank's rows of a step from its peers, or from the object store by references. The result is the
+        costs, on the first rank alone."""
+        plan = manifest.plan()
+        nothing = empty(plan.source, process, plan.lengths, plan.columns)  # it only receives
+        if references is None:
+            told = self.exchanged(plan, process, nothing, checksums)
+        else:
+            told = CallResult(result=objects.take(plan, process, references, nothing, checksums))
+        if not told.fault:
+            self._rows, self._part = manifest.taken(told.result)
+            told = CallResult(result=traffic(plan) if process == 0 else {})
+        return told
+
+    @stage("values")
+    def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return self._learner.turn_values(self._rows, self._part)
+
+    @stage("preparation")
+    def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
+        """Make the batch of its rows, with advantages and returns of all turns [K]."""
+        self._sound = self._learner.state.steps
+        self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
+
+    @stage("update")
+    def update(self, algorithm: Algorithm, update: Update) -> dict[str, float]:
+        return self._learner.update(self._batch, algorithm, update, self._part)
+
+    @stage("recording")
+    def collected(self) -> tuple[NDArray[np.int64], Batch, NDArray[np.float32]]:
+        """The numbers of its rows, its batch, and the current log-probs [T], to be recorded."""
+        logprobs = self._learner.logprobs(self._batch, part=self._part)
+        return self._part.numbers, self._batch, logprobs
+
+    @stage("snapshot")
+    def snapshot(self) -> None:
+        self._write: Callable[[Path], None] | None = self._learner.snapshot()
+
+    @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
+    def save(self, folder: str) -> None:
+        """Write the snapshot, while the actor computes."""
+        assert self._write is not None, "a snapshot is written once"
+        self._write(Path(folder))
+        self._write = None
+
+    @stage("restoring")
+    def restore(self, folder: str) -> None:
+        self._learner.restore(Path(folder))
+
+    def rest(self) -> None:
+        self._learner.state.move(hosted=True)
+
+    def wake(self) -> None:
+        self._learner.state.move(hosted=False)
+
+
+class LearnerGroup:
+    """The ranks of a learner, each with its dispatched rows; ranks of a tp or cp group have the same rows. Every method
+    raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it."""
+
+    def __init__(self, group: ActorGroup, owner: ActorOwner, dispatcher: RowDispatcher) -> None:
+        self._group, self._owner, self._dispatcher = group, owner, dispatcher
+        self.costs: Mapping[str, float] = {}
+
+    def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
+        """Change to a recipe's layout in place: processes stay and exchange the learner's state; dispatched rows are
+        dropped. Raises WorkerLost when this is impossible, as when memory ran out (`after`) in the middle of an update;
+        `mend` then continues from the last checkpoint, with the new layout."""
+        self._dispatcher.layout = rows_of(config)
+        self._owner.keep(config)
+        if after and after.stuck:
+            raise WorkerLost(f"{after}, and others wait for it")
+        self._owner.turn(self._group)
+        given: list[Given] = ask_all(self._group, "leaving", method("leave"))
+        steps = {own.steps for own in given}
+        if len(steps) > 1 or (after and after.stage == "update" and steps != {0}):
+            raise WorkerLost(f"{after}, in the middle of what it had begun to learn")
+        self._owner.join_ranks(given)
+
+    def peaks(self) -> dict[str, float]:
+        return most(ask_all(self._group, "peaks", method("peaks")))
+
+    def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> EpisodeTable:
+        """The table stands for the rows, and then for the batch, which the ranks hold."""
+        self.costs = self._dispatcher.send(rows, seed, minibatches)
+        return rows
+
+    def turn_values(self, rows: EpisodeTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
+        parts = self._parts("values", "turn_values")
+        return np.concatenate([turns for turns, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def complete(
+        self, rows: EpisodeTable, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
+    ) -> EpisodeTable:
+        """Make the batch: advantages and returns [K] are scalars by turn, and spread over tokens by the ranks."""
+        self._parts("preparation", "complete", ray.put(advantages), ray.put(returns), reference)
+        return rows
+
+    def update(self, batch: EpisodeTable, algorithm: Algorithm, update: Update) -> dict[str, float]:  # noqa: ARG002
+        stats: dict[str, float] = self._parts("update", "update", algorithm, update)[0]
+        return stats
+
+    def collected(self, batch: EpisodeTable) -> tuple[Batch, NDArray[np.float32]]:  # noqa: ARG002
+        parts = self._parts("recording", "collected")
+        whole = Batch.joined([part for _, part, _ in parts])
+        ranked = replace(whole, reference=np.concatenate([logprobs for _, _, logprobs in parts]))
+        order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]))
+        return whole.select(order), ranked.select(order).reference
+
+    def weights(self) -> tuple[WeightSource, Probe]:
+        """Handles of the weights, which stay with the ranks, and a probe of them."""
+        readers, checksums = len(self._dispatcher.workers.loading.group), self._dispatcher.settings.checksums
+        manifest, probe = self._all("weights", "weights", readers, checksums)[0]
+        members = self._group.members
+        ranks, nodes = tuple(member.actor for member in members), tuple(member.node for member in members)
+        return WeightSource(manifest, ranks, nodes, checksums), probe
+
+    def snapshot(self) -> Callable[[Path], None]:
+        """Let every rank copy its part; the result lets every rank write it, while they go on."""
+        self._parts("snapshot", "snapshot")
+        return self._save
+
+    def _save(self, folder: Path) -> None:
+        name = str(folder.resolve())
+        ask_all(self._group, "saving", method("save", name))
+
+    def restore(self, folder: Path) -> None:
+        self._parts("restoring", "restore", str(folder.resolve()))
+
+    def _parts(self, stage: str, name: str, *arguments: Any) -> list[Any]:
+        """The results of all ranks, one per group with the same rows."""
+        return self._all(stage, name, *arguments)[:: self._dispatcher.layout.tp]
+
+    def _all(self, stage: str, name: str, *arguments: Any) -> list[Any]:
+        self._owner.turn(self._group)
+        return ask_all(self._group, stage, method(name, *arguments))
+
+
+def rows_of(config: Config) -> Layout:
+    """Rows are dispatched whole to all ranks of a tp and a cp group, which share the work on them."""
+    return Layout(config.placement.dp, config.placement.tp * config.placement.cp)
