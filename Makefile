@@ -13,7 +13,8 @@ READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
 # A file's tests share what they made, so a file stays in one of the processes; threads of torch would be in their way.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile
+# Files in the order of tests/conftest.py, which puts the slow ones first.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile --no-loadscope-reorder
 
 EXTRAS := lora mlflow notebook openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ WARM = Path(tempfile.mkdtemp(prefix="earl-tests-"))
 os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = warm.setting(WARM)
 
 PYTHON = warm.executable(WARM)
+
+
+def pytest_collection_modifyitems(items):
+    """Put the files with the most slow tests first, and those without one last. Processes of `make test` take files in
+    this order, so that short files fill the end, and no process works there at a long one alone."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="module", autouse=True)
