@@ -22,17 +22,11 @@ CASES = [(fault, plant) for fault, plants in PLANTS.items() for plant in plants]
 
 
 @pytest.mark.parametrize(("fault", "plant"), CASES)
-def test_a_planted_fault_is_named_alone(planted, fault, plant):
+def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault, plant):
     run = planted()
-    run.change(STEP, plant)
-    assert run.names() == {fault}
-
-
-@pytest.mark.parametrize(("fault", "plant"), CASES)
-def test_a_fault_is_named_where_no_weights_are_kept(planted, fault, plant):
-    run = planted()
-    run.change(UNWEIGHED, plant)
-    assert run.names() == {fault}
+    for step in (STEP, UNWEIGHED):
+        run.change(step, plant)
+    assert {(str(finding.fault), finding.step) for finding in run.found()} == {(fault, STEP), (fault, UNWEIGHED)}
 
 
 @pytest.mark.parametrize("moved", [True, False])
