@@ -45,10 +45,10 @@ print(json.dumps(said))
 def watched(tiny: Path, tmp_path: Path):
     """The exit code and the contacts of each command line, and what was said on standard error."""
 
-    def call(*lines: list[object], config: Path = tiny):
+    def call(*lines: list[object], config: Path = tiny, **more: str):
         begin = ["train", "tictactoe", "--config", str(config), "--runs", str(tmp_path / "runs")]
         written = json.dumps([[*(begin if line[:1] != ["train"] else []), *map(str, line)] for line in lines])
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_CACHE": str(tmp_path / "hub")}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
         command = [sys.executable, "-c", WATCHED, written]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
@@ -75,7 +75,7 @@ def test_a_dry_run_contacts_nobody(watched, tiny: Path, tmp_path: Path) -> None:
         ["--model", tmp_path / "model"],
         ["--set", 'track.to=["tensorboard"]'],
     ]
-    said, text = watched(*([*line, "--dry-run"] for line in lines))
+    said, text = watched(*([*line, "--dry-run"] for line in lines), HF_HUB_CACHE=str(tmp_path / "hub"))
     assert [contacts for _, contacts in said] == [[]] * len(lines)
     assert [code for code, _ in said] == [0, 0, 0, 0, 2, 0, 0, 0], text
     assert f"the Ray cluster at {ELSEWHERE}, which was not asked what it has" in text
