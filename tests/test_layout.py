@@ -104,6 +104,7 @@ def test_a_mistake_in_a_recipe_is_told_before_torch_is_loaded() -> None:
     assert not {"torch", "transformers", "pyarrow"} & loaded
 
 
+@pytest.mark.slow
 def test_a_training_imports_ray_only_once_its_placement_needs_it() -> None:
     # Importing Ray fixes how a process identifies itself to a cluster; the placement sets that first.
     names = ("earl.trainer", "earl.preflight", "earl.cli.training", "earl.cli.contestants", "earl.profiling.campaign")

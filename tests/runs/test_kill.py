@@ -93,6 +93,7 @@ def assert_whole_steps(store: Store) -> int:
     return last
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_is_whole(tmp_path: Path) -> None:
     folder, moments = create(tmp_path, "a"), random.Random(20251009)
     saved = -1
