@@ -685,12 +685,12 @@ def test_a_mutated_run(name: str, sound: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_a_mutated_run_and_two_other_commands_in_turns(name: str, sound: Path, tmp_path: Path) -> None:
+def test_a_mutated_run_and_the_other_commands_in_turns(name: str, sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "runs")
     ALL[name](tmp_path / "runs" / "victim")
     others = tuple(command for command in COMMANDS if command not in FIRST[name.partition(":")[0]])
     turn = list(ALL).index(name) % len(others)
-    found = list(faults(tmp_path / "runs", tmp_path / "said.txt", (others * 2)[turn : turn + 2]))
+    found = list(faults(tmp_path / "runs", tmp_path / "said.txt", others[turn : turn + 1]))
     assert not found, "\n".join(found)
 
 
