@@ -130,12 +130,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.path
 
 
-def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Run a command line as a process of its own, with its output in pipes."""
+def start(*arguments: object, python: str = "", **options: Any) -> subprocess.Popen[str]:
+    """Run a command line as a process of its own, with its output in pipes. python: in place of the usual one."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     if options.get("start_new_session"):
         del environment["RAY_JOB_CONFIG_JSON_ENV_VAR"]  # a warm worker would be in no group that a signal is sent to
-    command = [sys.executable, "-m", "earl.cli.main", *map(str, arguments)]
+    command = [python or sys.executable, "-m", "earl.cli.main", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(command, text=True, env=environment, **{**pipes, **options})
 

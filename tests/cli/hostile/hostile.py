@@ -27,7 +27,7 @@ def hang_with_the_interpreter_held():
 
 
 HANGS = {"python": hang_in_python, "regex": hang_in_regex, "held": hang_with_the_interpreter_held}
-"""They hang while the file exists that the variable HOSTILE names."""
+"""They hang while the file exists that the variable HOSTILE names; one that ends in .hung says that they do."""
 REWARDS = {"nan": float("nan"), "inf": float("inf"), "huge": 1e30, "complex": 1j}
 MIXED = [*REWARDS, "exit", "keyboard", "large", "none"]
 
@@ -54,6 +54,7 @@ class Hostile(TextEnv):
     def step(self, action):
         mode = self.mode
         if mode in HANGS and self.here and Path(os.environ["HOSTILE"]).exists():
+            Path(f"{os.environ['HOSTILE']}.hung").touch()
             HANGS[mode]()
         if mode == "exit":
             sys.exit(7)
