@@ -352,6 +352,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=0, help="so many cases, evenly spread; 0: all")
     parser.add_argument("--each", type=int, default=0, help="so many cases of each call to a kind of file; 0: all")
+    parser.add_argument("--weights", type=int, default=0, help="so many more, of weights whose disk fails once")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--sequences", nargs="+", choices=SEQUENCES, default=list(SEQUENCES), help="calls of which")
@@ -364,10 +365,11 @@ def main() -> int:
     writes = campaign.points(reads=False)
     campaign.kill_half_done(writes)
     points = [*writes, *campaign.points(reads=True)]
+    weights = each([(point, "eio") for point in points if ".safetensors" in point.path], 1)
     points = [point for point in points if SEQUENCES[point.sequence] in options.sequences]
     points = [point for point in points if options.only in f"{point.call} {point.path}"]
     cases = [(point, mode) for point in points for mode in point.modes() if mode in options.modes]
-    cases = spread(each(cases, options.each), options.sample)
+    cases = spread(each(cases, options.each), options.sample) + spread(weights, options.weights)[: options.weights]
     results = in_parallel(campaign, cases, options.jobs, options.log)
     print(f"{summary(points, results)}\n{time.perf_counter() - began:.0f} s")
     bad = any(case.outcome.startswith("BAD") for case in results)
