@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.summary import summarize
 
-pytestmark = [pytest.mark.cold, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 MANY = ["--set", "run.processes=2", "--set", "evaluate.every=10"]
+OWN_GROUP = {"start_new_session": True, "python": sys.executable}
+"""All processes of the run in one group, as in a terminal: none is a fork of a process that is elsewhere."""
 
 
 def until(process: subprocess.Popen[str], words: str) -> list[str]:
@@ -31,15 +34,15 @@ def until(process: subprocess.Popen[str], words: str) -> list[str]:
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     earl, start: Callable, tiny: Path, tmp_path: Path, weights_and_numbers: Callable
 ) -> None:
-    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *MANY, "--steps", 200]
-    with start(*line, "--name", "stopped", start_new_session=True) as process:
-        until(process, "step 10/201")
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *MANY, "--steps", 100]
+    with start(*line, "--name", "stopped", **OWN_GROUP) as process:
+        until(process, "step 10/101")
         os.killpg(process.pid, signal.SIGINT)
         rest, out = process.stderr.read(), process.stdout.read()
     assert process.returncode == 130
     assert "Traceback" not in rest
     assert "stopping after this step; Ctrl-C again stops at once" in rest
-    stopped = int(re.search(r"stopped after step (\d+) of 201", rest)[1])
+    stopped = int(re.search(r"stopped after step (\d+) of 101", rest)[1])
     assert f"continue with: earl train --resume stopped --runs {tmp_path}" in rest
     folder = RunFolder(tmp_path / "stopped")
     assert out.splitlines()[-1] == str(folder.report)
@@ -57,7 +60,7 @@ def test_the_second_signal_ends_at_once(start: Callable, tiny: Path, tmp_path: P
     # A step of 20,000 episodes takes long enough for two signals.
     sizes = ["--set", "rollout.episodes=20000", "--set", "evaluate.every=1000"]
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *sizes, "--steps", 400]
-    with start(*line, "--set", "run.processes=2", start_new_session=True) as process:
+    with start(*line, "--set", "run.processes=2", **OWN_GROUP) as process:
         until(process, "step 1/401")
         os.killpg(process.pid, number)
         until(process, "stopping after this step")
@@ -71,7 +74,7 @@ def test_the_second_signal_ends_at_once(start: Callable, tiny: Path, tmp_path: P
 
 def test_a_run_has_one_writer_and_a_lost_process_is_named(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *MANY, "--steps", 100000]
-    with start(*line, start_new_session=True) as process:
+    with start(*line, **OWN_GROUP) as process:
         until(process, "step 10/")
         said = earl("train", "--resume", "a", "--runs", tmp_path)
         assert (said.code, said.out) == (2, "")
