@@ -73,6 +73,8 @@ def test_a_parser_that_raises_ends_its_episodes_and_not_the_run(
     monkeypatch.chdir(tmp_path)
     line = ["train", "digits_parsed:Digit", "--runs", tmp_path, "--name", "a", "--steps", "2"]
     own = ["agent.parser='digits_parsed:digit'", "run.keep_trajectories_every=1", "run.processes=1"]
+    own += ["rollout.episodes=48", "rollout.group_size=4"]  # of 40 replies in a row one raises
+    own += ["evaluate.episodes=2", "evaluate.final_episodes=2"]
     said = earl(*line, *(part for each in own for part in ("--set", each)))
     assert said.code == 0, said.err
     folder = RunFolder(tmp_path / "a")
@@ -91,7 +93,8 @@ def test_a_new_model_learns_from_the_format_alone_how_an_action_looks(
     (tmp_path / "digits_here.py").write_text(DIGIT)
     monkeypatch.chdir(tmp_path)
     line = ["train", "digits_here:Digit", "--runs", tmp_path, "--steps", "2", "--set", "run.processes=1"]
-    said = earl(*line, "--set", "warm_start.steps=10", "--json")
+    few = ["rollout.episodes=8", "rollout.group_size=4", "evaluate.episodes=100"]
+    said = earl(*line, *(part for each in few for part in ("--set", each)), "--set", "warm_start.steps=10", "--json")
     assert said.code == 0, said.err
     assert Path(said.json["path"]).name == "digits_here-Digit-1"
     assert "illegal 0.0%" in said.err
@@ -119,7 +122,7 @@ def test_the_run_of_somebody_else_imports_nothing(
     "where",
     [
         ["run.processes=2"],
-        ["placement.kind='disaggregated'", "placement.samplers=2"],
+        ["placement.kind='disaggregated'"],
         ["run.processes=1", "sampler.engine='vllm'", "sampler.kv_cache_gib=0.1"],
     ],
     ids=["two processes", "on Ray", "with vLLM"],
