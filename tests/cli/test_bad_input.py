@@ -188,8 +188,8 @@ def test_all_processes_of_a_run_go_on_from_the_same_whole_checkpoint(
     said = earl("train", "--resume", "damaged", "--runs", tmp_path, *more)
     assert said.code == 0, said.err
     assert "the run goes on from step 1" in said.err
-    assert earl("train", "--resume", "expected", "--runs", tmp_path, *more).code == 0
     if not more:
+        assert earl("train", "--resume", "expected", "--runs", tmp_path).code == 0
         assert weights_and_numbers(run) == weights_and_numbers(RunFolder(tmp_path / "expected"))
 
 
