@@ -4,6 +4,8 @@ import pytest
 
 from earl.benchmarks.placements import run
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 
 @pytest.mark.slow
 def test_every_placement_and_layout_learns_the_same(tmp_path):
