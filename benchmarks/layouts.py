@@ -1,6 +1,6 @@
 """One seed under every layout: the losses of a distributed learner against those of a single process.
 
-The processes of a layout are started anew for each variant, and for each part of one run through many layouts.
+The processes of a layout are started once for all variants, and for each part of one run through many layouts.
 """
 
 import os
@@ -51,12 +51,12 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
 def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
     """Train a small model with PPO under every layout. For the result see `earl bench layouts --help`."""
     torch.set_num_threads(1)
+    alone = [trained(_alone(VARIANTS[variant]), range(updates)) for variant in variants]
     losses = []
-    for variant in variants:
-        alone = trained(_alone(VARIANTS[variant]), range(updates))
-        for layout in (Layout(*shape) for shape in LAYOUTS):
-            away = _away(_distributed(layout, variant, range(updates)), alone)
-            losses.append({"variant": variant, **asdict(layout), "difference": away})
+    for layout in (Layout(*shape) for shape in LAYOUTS):
+        found = _distributed(layout, variants, range(updates))
+        for variant, ours, theirs in zip(variants, found, alone, strict=True):
+            losses.append({"variant": variant, **asdict(layout), "difference": _away(ours, theirs)})
     with tempfile.TemporaryDirectory() as folder:
         return {"updates": updates, "losses": losses, "resumed": [*_resumed(Path(folder))]}
 
@@ -69,7 +69,7 @@ def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
         updates = range(stage * STAGE, (stage + 1) * STAGE)
         if shape:
             name = "dp {}, tp {}, cp {}".format(*shape)
-            own = _distributed(Layout(*shape), "untied", updates, folder)
+            [own] = _distributed(Layout(*shape), ["untied"], updates, folder)
         else:
             name = "one process"
             last.restore(folder / str(updates.start))
@@ -80,24 +80,28 @@ def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
         before = name
 
 
-def _distributed(layout: Layout, *arguments: Any) -> NDArray[np.float64]:
-    return np.array(processes.run(None, (0,) * layout.size, _rank, layout, free_port(), *arguments)[0])
+def _distributed(layout: Layout, *arguments: Any) -> list[NDArray[np.float64]]:
+    told, *_ = processes.run(None, (0,) * layout.size, _rank, layout, free_port(), *arguments)
+    return list(told)
 
 
 def _rank(
-    seat: processes.Seat, layout: Layout, port: int, variant: str, updates: range, folder: Path | None = None
-) -> NDArray[np.float64]:
-    """One process of a layout; it resumes the checkpoint of its first update in `folder`, and leaves the next one."""
+    seat: processes.Seat, layout: Layout, port: int, variants: Sequence[str], updates: range, folder: Path | None = None
+) -> list[NDArray[np.float64]]:
+    """One process of a layout: the statistics of each variant. It resumes the checkpoint of its first update in
+    `folder`, and leaves the next one."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     with joined_mesh(seat.process, layout, seat.address, port) as mesh:
-        learner = _learner(VARIANTS[variant], Shards(mesh))
-        if folder and updates.start:
-            learner.restore(folder / str(updates.start))
-        losses = trained(learner, updates)
-        if folder:
-            learner.snapshot()(folder / str(updates.stop))
-            mesh.wait()
+        losses = []
+        for variant in variants:
+            learner = _learner(VARIANTS[variant], Shards(mesh))
+            if folder and updates.start:
+                learner.restore(folder / str(updates.start))
+            losses.append(trained(learner, updates))
+            if folder:
+                learner.snapshot()(folder / str(updates.stop))
+                mesh.wait()
     return losses
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import warm
+from tests.shared_ray import ray, ray_cluster, shared_ray  # noqa: F401
 
 # Machines are shared: how long an example takes says nothing.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

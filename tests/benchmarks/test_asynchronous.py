@@ -18,6 +18,7 @@ def test_differences_are_paired_by_seed():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
 def test_what_the_asynchronous_benchmark_tells(tmp_path, monkeypatch):
     monkeypatch.setattr(arms, "GAMES", 10)
     result = arms.asynchronous(tmp_path, seeds=1, steps=7, assignments=SMALL)

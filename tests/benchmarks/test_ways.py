@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 
+from earl.benchmarks import transport_paths
 from earl.benchmarks.transport_paths import ROW_TOKENS, run
+from tests.shared_ray import borrowed
 
 
 @pytest.mark.slow
-def test_every_way_moves_what_the_ranks_lack():
+@pytest.mark.usefixtures("shared_ray")
+def test_every_way_moves_what_the_ranks_lack(monkeypatch):
+    monkeypatch.setattr(transport_paths, "connected", borrowed)
     result = run(workers=2, ranks=1, repeats=1, tokens=(1000,))
     assert (result["workers"], result["ranks"]) == (2, 1)
     (row,) = result["rows"]

@@ -8,14 +8,6 @@ from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import CallResults
 
 
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
 class Member:
     def ask(self, other):
         import ray

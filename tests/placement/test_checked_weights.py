@@ -6,7 +6,6 @@ import torch
 from earl.dispatch.transports.base import Corrupted
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
-from earl.placement.ray.coordinator import connected
 from earl.placement.ray.learner import WeightServer
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
@@ -39,13 +38,6 @@ class Rank(WeightServer):
         message = ray.get(reference).copy()
         message[7] ^= 1
         return ray.put(message)
-
-
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    with connected(None, 1):
-        yield ray
 
 
 def taken(ray, damaged, checksums=True):

@@ -58,14 +58,6 @@ class Notes:
         self.told.append((kind, message))
 
 
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
 def sent(ray, groups, damaged, checksums=True):
     """Send rows of which a bit flips on the way the first so many times: what the rank has, and what was told."""
     (holdings,), table = held(groups, 1)

@@ -13,9 +13,11 @@ from earl.placement.ray.inventory import installed
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.cold,
     pytest.mark.skipif(not installed("ray"), reason="Ray is not installed"),
 ]
+
+COLD = Path(sys.prefix, "bin", "python")
+"""Not a fork of the tests' own, so that what is killed is the driver."""
 
 DRIVER = """
 import sys, time
@@ -46,7 +48,7 @@ def ended(process: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_of_a_local_ray_outlives_its_driver(number: signal.Signals, processes_of) -> None:
     before = {*Path("/dev/shm").iterdir()}
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([COLD, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
         address, session = process.stdout.readline().split()
         members = processes_of(process.pid)
         folder = Path(*Path(session).parts[:3])
@@ -81,8 +83,9 @@ with _in_environment(_opening(None)):
 
 
 def test_a_ray_that_does_not_start_is_an_error_with_a_cure() -> None:
-    """Ray gives up after 30 seconds."""
-    done = subprocess.run([sys.executable, "-c", UNABLE], capture_output=True, text=True, timeout=300, check=True)
+    environment = {**os.environ, "RAY_gcs_server_port_wait_time_s": "3"}  # Ray gives up after 30 seconds
+    command = [sys.executable, "-c", UNABLE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
     told = done.stdout.strip()
     assert told.startswith("Ray did not start on this machine (") and len(told.splitlines()) == 1
     assert told.endswith("free processors and memory there, then start again")
@@ -109,7 +112,7 @@ with stopping_on_signals(None), _in_environment(_opening(None)):
 
 
 def test_a_run_ends_when_its_rays_own_node_dies() -> None:
-    environment = {**os.environ, "EARL_GRACE_SECONDS": "9"}
+    environment = {**os.environ, "EARL_GRACE_SECONDS": "3"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     with subprocess.Popen([sys.executable, "-c", WAITING], **pipes) as process:
         os.kill(int(process.stdout.readline()), signal.SIGKILL)

@@ -75,6 +75,7 @@ def expected(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
 def test_environments_apart_learn_the_same(kind, expected, tmp_path):
     apart = differences(expected, numbers(trained(tmp_path, kind, placed(kind))))
@@ -99,6 +100,7 @@ class FaultInjector:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
 def test_lost_samplers_and_environments_cost_no_episode(expected, tmp_path):
     blows = {
         ("rollout", 1): ("sampler 0", signal.SIGKILL),

@@ -17,13 +17,15 @@ from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
 from earl.trainer import train
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 ROOT = Path(__file__).parents[2]
 LOSING_HOSTS = """
 import json, sys
 from pathlib import Path
 from earl.benchmarks import faults
 faults.HOST_FAULTS = {"host lost": "kill"}
-print(json.dumps(faults.hosts(Path(sys.argv[1]), number=3)))
+print(json.dumps(faults.hosts(Path(sys.argv[1]), number=3, settings=["run.steps=4"])))
 """
 BLOWS = [
     PlannedFault("rollout worker", "rollout", "kill", member=0, call=1, delay=0.05),

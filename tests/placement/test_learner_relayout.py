@@ -6,8 +6,12 @@ import ray
 
 from earl.errors import OutOfMemory
 from earl.placement.backend import on_cluster
+from earl.placement.embedded import embedded
+from earl.placement.peers import Peers
 from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, _status
 from earl.recipe import build
+
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 BASE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
@@ -55,10 +59,10 @@ def stages():
 
 @pytest.fixture(scope="module")
 def left_alone():
-    with on_cluster(recipe()) as place:
-        opened = place.open(None)
-        opened.sync(0)
-        return [learned(opened, step) for step in range(1, 6)]
+    """The numbers of one process."""
+    opened = embedded(recipe().changed(placement={"kind": "embedded"}), Peers())
+    opened.sync(0)
+    return [learned(opened, step) for step in range(1, 6)]
 
 
 @pytest.mark.slow

@@ -9,8 +9,6 @@ import pytest
 
 from earl.recipe import dump
 
-pytestmark = pytest.mark.cold
-
 ROOT = Path(__file__).parents[2]
 
 # Resident memory in MiB after each 40 steps of rollout, update and handing the weights over.

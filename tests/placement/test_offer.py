@@ -24,14 +24,6 @@ MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
 BUCKET = 8192
 
 
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
 def held(model, layout, rank):
     """What a rank holds, from the definition of a layout."""
     axes = split(make(MODEL, seed=1).model, 2, 0, None).axes if layout.tp > 1 else {}

@@ -16,6 +16,8 @@ from earl.runs.folder import create, lock
 from earl.stopping import StopRequest
 from earl.trainer import evaluate_matches, train
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 SHORT = ["run.steps=4", "warm_start.steps=3", "rollout.episodes=32"]
 FOUR = [*SHORT, "placement.kind=disaggregated", "placement.samplers=4", "placement.heartbeat_seconds=5"]
 SPLITS = {5: (2, 2), 6: (1, 4), 7: (4, 1)}

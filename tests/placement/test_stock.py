@@ -9,7 +9,6 @@ import torch
 from earl.config import ModelConfig
 from earl.engine.model import make, tensors_once
 from earl.parallel.layout import Layout
-from earl.placement.ray.coordinator import connected
 from earl.placement.ray.learner import WeightServer
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
@@ -18,13 +17,6 @@ from tests.placement.test_offer import held
 MODEL = ModelConfig(hidden=256, layers=8, heads=4, head_dim=64, intermediate=768)
 BUCKET = 1 << 18
 LAYOUT = Layout(2, 2)
-
-
-@pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    with connected(None, 1):
-        yield ray
 
 
 class Rank(WeightServer):

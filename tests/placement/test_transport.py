@@ -6,6 +6,8 @@ from earl.benchmarks.faults import RECIPE, FaultInjector, PlannedFault, _signal,
 from earl.recipe import build, override
 from earl.runs.store import Store
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 BLOWS = [
     # Of a worker's calls in the stage, the first one joins the group, and each step has one more.
     PlannedFault("rollout worker", "dispatch", "kill", member=1, call=3, delay=0.0),

@@ -5,6 +5,8 @@ import pytest
 from earl import audit
 from earl.benchmarks.training import trained
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["colocated", "disaggregated"])

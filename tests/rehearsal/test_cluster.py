@@ -87,8 +87,9 @@ def fresh_name() -> str:
     return f"t{secrets.token_hex(3)}"
 
 
-@pytest.fixture
-def cluster() -> Iterator[RehearsedCluster]:
+@pytest.fixture(scope="module")
+def cluster(home: Path) -> Iterator[RehearsedCluster]:
+    """For the last tests, so that it is there alone."""
     name = fresh_name()
     yield rehearsal.up(name, HOSTS, RATE, cpus=2, memory_mib=128, say=print)
     rehearsal.down(name)
@@ -109,8 +110,9 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def look(cluster: RehearsedCluster, host: int) -> rehearsal.HostState:
-    return rehearsal.status(cluster)[host - 1]
+def states(cluster: RehearsedCluster) -> list[tuple[str, str]]:
+    """Of each host: its processes, its link."""
+    return [(host.processes, host.link) for host in rehearsal.status(cluster)]
 
 
 def command_lines() -> str:
@@ -135,41 +137,6 @@ def assert_nothing_left(name: str) -> None:
     assert not plan.folder(name).exists()
     assert f"/tmp/{name}-" not in command_lines()
     assert f"/tmp/{name}-" not in Path("/proc/self/mountinfo").read_text()
-
-
-def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: RehearsedCluster) -> None:
-    report = drive("rate", *cluster.workers)
-    assert report["hosts"] == {
-        str(host): [cluster.ip(host), cluster.interface, cluster.ip(host)] for host in cluster.workers
-    }
-    # Wide bounds: what is watched is that the link is shaped, not how busy this machine is.
-    assert 0.3 < report["bytes_per_second"] * 8 / bits_per_second(RATE) < 1.1
-    token = (plan.folder(cluster.name) / "token").read_text()
-    assert token not in command_lines()
-    logs = [path for path in Path(cluster.folder).rglob("*") if path.suffix in (".log", ".out", ".err", ".txt")]
-    assert logs
-    assert not [path for path in logs if token.encode() in path.read_bytes()]
-    with pytest.raises(EarlError, match="is up already; take it down with"):
-        rehearsal.up(cluster.name, 1, RATE, cpus=1, memory_mib=128, say=print)
-
-
-def test_faults_befall_one_host_and_are_healed(cluster: RehearsedCluster) -> None:
-    rehearsal.fail(cluster, 2, "kill")
-    assert rehearsal.inside(rehearsal.namespace_path(cluster, 2)) == []
-    until(lambda: not look(cluster, 2).in_ray)
-    assert [host.processes for host in rehearsal.status(cluster)] == ["running", "none", "running"]
-    rehearsal.fail(cluster, 1, "freeze")
-    assert look(cluster, 1).processes == "frozen"
-    rehearsal.fail(cluster, 1, "thaw")
-    assert look(cluster, 1).processes == "running"
-    rehearsal.fail(cluster, 3, "link-down")
-    assert look(cluster, 3).link == "down"
-    rehearsal.fail(cluster, 3, "link-up")
-    assert look(cluster, 3).link == "up"
-    rehearsal.heal(cluster, 2)
-    assert set(drive("look", *cluster.workers)["hosts"]) == {"1", "2", "3"}
-    with pytest.raises(EarlError, match="has no host 4; its hosts are 1 to 3"):
-        rehearsal.fail(cluster, 4, "kill")
 
 
 @pytest.mark.parametrize("stage", ["network", "Ray: head", "Ray: 2 hosts"])
@@ -216,3 +183,35 @@ def test_names_that_others_hold_are_left_alone() -> None:
         assert f"{name}0" in call(("ip", "-br", "link"))
     finally:
         call(("ip", "link", "delete", f"{name}0"))
+
+
+def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: RehearsedCluster) -> None:
+    report = drive("rate", *cluster.workers)
+    assert report["hosts"] == {
+        str(host): [cluster.ip(host), cluster.interface, cluster.ip(host)] for host in cluster.workers
+    }
+    # Wide bounds: what is watched is that the link is shaped, not how busy this machine is.
+    assert 0.3 < report["bytes_per_second"] * 8 / bits_per_second(RATE) < 1.1
+    token = (plan.folder(cluster.name) / "token").read_text()
+    assert token not in command_lines()
+    logs = [path for path in Path(cluster.folder).rglob("*") if path.suffix in (".log", ".out", ".err", ".txt")]
+    assert logs
+    assert not [path for path in logs if token.encode() in path.read_bytes()]
+    with pytest.raises(EarlError, match="is up already; take it down with"):
+        rehearsal.up(cluster.name, 1, RATE, cpus=1, memory_mib=128, say=print)
+
+
+def test_faults_befall_one_host_and_are_healed(cluster: RehearsedCluster) -> None:
+    rehearsal.fail(cluster, 2, "kill")
+    assert rehearsal.inside(rehearsal.namespace_path(cluster, 2)) == []
+    until(lambda: not rehearsal.status(cluster)[1].in_ray)
+    rehearsal.fail(cluster, 1, "freeze")
+    rehearsal.fail(cluster, 3, "link-down")
+    assert states(cluster) == [("frozen", "up"), ("none", "up"), ("running", "down")]
+    rehearsal.fail(cluster, 1, "thaw")
+    rehearsal.fail(cluster, 3, "link-up")
+    assert states(cluster) == [("running", "up"), ("none", "up"), ("running", "up")]
+    rehearsal.heal(cluster, 2)
+    assert set(drive("look", *cluster.workers)["hosts"]) == {"1", "2", "3"}
+    with pytest.raises(EarlError, match="has no host 4; its hosts are 1 to 3"):
+        rehearsal.fail(cluster, 4, "kill")

@@ -101,7 +101,7 @@ def whole(new_run):
     return make
 
 
-@pytest.fixture(name="remains")
+@pytest.fixture(name="remains", scope="session")
 def remains_fixture():
     return remains
 

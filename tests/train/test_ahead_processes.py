@@ -17,7 +17,7 @@ from earl.runs.store import Store
 from earl.stopping import StopRequest
 from earl.trainer import train
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_ray")]
 
 BLOWS = [
     PlannedFault("rollout worker", "rollout", "kill", member=0, call=2, delay=0.05),

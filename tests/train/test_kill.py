@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from earl.recipe import dump
+from earl.runs.folder import create
 from earl.runs.store import Store
 
 pytestmark = pytest.mark.slow
@@ -75,10 +77,18 @@ def processes_of(folder):
     return sorted(found)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def recipe(tiny):
     """The recipe of a run of two processes."""
     return tiny(run={"processes": 2, "steps": 4, "checkpoint_every": 1})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recipe, remains, tmp_path_factory):
+    """What a run leaves behind that nothing disturbs."""
+    folder = create(tmp_path_factory.mktemp("runs"), "undisturbed", dump(recipe))
+    finish(folder)
+    return remains(folder)
 
 
 def finish(folder):
@@ -88,9 +98,7 @@ def finish(folder):
     return said
 
 
-def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, new_run, remains):
-    undisturbed = new_run(recipe, "undisturbed")
-    finish(undisturbed)
+def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, new_run, remains, undisturbed):
     rng = random.Random(3)
     folder = new_run(recipe, "killed")
     for target in (-1, 0, 2, 3, 5):
@@ -101,12 +109,10 @@ def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, ne
         process.communicate(timeout=60)
         wait_until(lambda: not processes_of(folder))  # the second process ends by itself
     finish(folder)
-    assert remains(folder) == remains(undisturbed)
+    assert remains(folder) == undisturbed
 
 
-def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, new_run, remains):
-    undisturbed = new_run(recipe, "undisturbed")
-    finish(undisturbed)
+def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, new_run, remains, undisturbed):
     folder, rng = new_run(recipe, "killed"), random.Random(11)
     for target in (-1, 1, 4):
         process = start(folder)
@@ -120,13 +126,11 @@ def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, ne
         assert said.startswith("error: a process of this run was lost")
         assert said.count("\n") == 1
     finish(folder)
-    assert remains(folder) == remains(undisturbed)
+    assert remains(folder) == undisturbed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, new_run, remains, number):
-    undisturbed = new_run(recipe, "undisturbed")
-    finish(undisturbed)
+def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, new_run, remains, undisturbed, number):
     folder = new_run(recipe, "stopped")
     process = start(folder)
     wait_until(lambda: last_step(folder) >= 2, process)
@@ -137,4 +141,4 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, ne
     assert 2 <= stopped < 7
     assert not processes_of(folder)
     finish(folder)
-    assert remains(folder) == remains(undisturbed)
+    assert remains(folder) == undisturbed

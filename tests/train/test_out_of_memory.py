@@ -5,6 +5,7 @@ The kernel refuses what the process asks for: its budget is lowered to what it h
 
 import pytest
 
+from earl.benchmarks.training import trained
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
 from earl.placement.ray.memory_budget import SPARE_BYTES, _status, _trim
@@ -13,6 +14,8 @@ from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
 from earl.trainer import train
+
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 RECIPE = {
     "env": {"name": "tictactoe", "opponents": {"random": 1.0}},
@@ -87,9 +90,16 @@ def assert_alike(metrics, left_alone):
         assert numbers == pytest.approx([number for _, number in left_alone[name]], abs=1e-4), name
 
 
+def in_one_process(root, **sections):
+    """The numbers of a run that needs no other process, and that nothing befalls."""
+    folder = trained(root, "alone", build({**RECIPE, "selector": {"kind": "off"}, **sections}))
+    with Store(folder.database, read_only=True) as store:
+        return store.metrics()
+
+
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory):
-    return finished(tmp_path_factory.mktemp("runs"), "alone", selector={"kind": "off"})[0]
+    return in_one_process(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.slow
@@ -123,7 +133,7 @@ def test_a_run_whose_learner_runs_out_of_memory_goes_on(tmp_path, left_alone, st
 
 @pytest.fixture(scope="module")
 def wide_left_alone(tmp_path_factory):
-    return finished(tmp_path_factory.mktemp("runs"), "wide", selector={"kind": "off"}, **WIDE)[0]
+    return in_one_process(tmp_path_factory.mktemp("runs"), **WIDE)
 
 
 @pytest.mark.slow

@@ -30,14 +30,6 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def ray():
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=8, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
 def transfer():
     """dp 2 on processes 0 and 1 of host 0, to dp 1, tp 2, cp 2 on processes 2 to 5 of host 1."""
     lengths = np.array([5, 900, 0, 33])
