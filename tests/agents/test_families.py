@@ -97,7 +97,7 @@ def test_the_prompts_of_an_episode_are_the_templates_own_renderings(family, thin
         tokens = chat(family).written(reply)
         episode.receive(Completion(tokens, [-1.0] * len(tokens), [0] * len(tokens), True))
         sampled += tokens
-    made = episode.transcript
+    made = episode.token_log
     assert [token for token, version in zip(made.tokens, made.versions, strict=True) if version == 0] == sampled
     assert bool(episode._context_start) == (forgets and thought)
 
