@@ -302,7 +302,7 @@ def _gloo(store: Store, process: int, size: int, address: str, wait: timedelta) 
 
 
 def _nccl(store: Store, process: int, size: int, address: str, wait: timedelta) -> Any:  # noqa: ARG001
-    nccl: Any = backends.ProcessGroupNCCL  # type: ignore[attr-defined]  # absent from builds for CPUs
+    nccl: Any = backends.ProcessGroupNCCL  # absent from builds for CPUs
     options = nccl.Options()
     options._timeout = 2 * wait  # its watchdog ends the process; `DeviceTransport` gives up before
     return nccl(store.plain if isinstance(store, Sealed) else store, process, size, options)
