@@ -31,7 +31,7 @@ from earl.engine.vllm.device import device as vllm_device
 from earl.engine.vllm.device import require_vllm
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, device_of
-from earl.parallel.layout import Box, Layout
+from earl.parallel.layout import Box, Layout, whole
 from earl.parallel.memory import ModelShape, known
 from earl.trajectory import Prompt
 
@@ -111,7 +111,8 @@ def engine_row(name: str) -> dict[str, Any]:
     made = Policy(meta_model(model_config(model_of(name))), character_tokenizer())
     settings = SamplerConfig(engine="vllm", compiled=True, memory_share=SHARE)
     sampler = VllmSampler(made, settings, 1.0, PROMPT + NEW_TOKENS)
-    weights = {key: _random(tensor.shape) for key, tensor in tensors_once(made.model).items()}
+    drawn = RandomWeights(made.model, torch.device("cuda:0"))
+    weights = {key: drawn.read(key, whole(shape)).bfloat16() for key, shape in drawn.shapes.items()}
     # Not `load`: its probe would need the model a second time.
     hand_over = seconds_of(lambda: sampler._exclusively(lambda engine: vllm_device().hand_over(engine, weights)))
     weights.clear()
@@ -134,13 +135,6 @@ def rollout_rate(sampler: Sampler, contexts: int, prompt: int, new_tokens: int) 
     return sum(len(reply.tokens) for reply in replies) / seconds
 
 
-def _random(shape: Sequence[int]) -> Tensor:
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * STD
-
-
-# Updates, and the memory of a learner.
-
-
 class RandomWeights:
     """The weights of a model that is nowhere: each part is drawn where it is wanted."""
 
@@ -150,6 +144,9 @@ class RandomWeights:
 
     def read(self, name: str, wanted: Box) -> Tensor:  # noqa: ARG002
         return torch.randn(wanted.shape, device=self._device) * STD
+
+
+# Updates, and the memory of a learner.
 
 
 def learner_row(name: str) -> dict[str, Any]:
