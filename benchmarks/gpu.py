@@ -20,7 +20,7 @@ from torch import Tensor
 
 from earl.algorithms.registry import algorithm
 from earl.benchmarks.footprint import MemoryCase, predicted, shape_made
-from earl.benchmarks.layouts import batch, free_ports, model_config
+from earl.benchmarks.layouts import batch, free_port, model_config
 from earl.config import AlgorithmConfig, LearnerConfig, SamplerConfig
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, character_tokenizer, meta_model, tensors_once
@@ -171,7 +171,7 @@ def update_row(case: MemoryCase, device: torch.device, peak_flops: float | None)
     model = meta_model(model_config(case.model))
     lengths = [case.tokens // case.rows] * case.rows * case.micro_batches
     rows, update = batch(lengths, 1), Update(1e-5, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
-    with joined_mesh(0, Layout(), "127.0.0.1", free_ports(1)[0], str(device)) as mesh:
+    with joined_mesh(0, Layout(), "127.0.0.1", free_port(), str(device)) as mesh:
         settings = LearnerConfig(micro_batch_tokens=case.tokens, **case.learner)
         ranks = Shards(mesh, RandomWeights(model, device))
         learner = Learner(Policy(model, character_tokenizer()), AlgorithmConfig(), settings, 1.0, ranks, False)

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from earl.benchmarks.layouts import batch, free_ports
+from earl.benchmarks.layouts import batch, free_port
 from earl.engine.ranks import Replicas
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
@@ -23,7 +23,7 @@ def device(request):
 def mesh(device, monkeypatch):
     """A grid of this process alone, on the device."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    with joined_mesh(0, Layout(), "127.0.0.1", free_ports(1)[0], str(device)) as joined:
+    with joined_mesh(0, Layout(), "127.0.0.1", free_port(), str(device)) as joined:
         yield joined
 
 

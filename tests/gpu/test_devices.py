@@ -45,10 +45,10 @@ def test_processes_on_gpus_join_with_both_backends(monkeypatch):
 
 @gpu
 def test_a_group_of_one_sums_on_the_device_and_in_host_memory(monkeypatch):
-    from earl.benchmarks.layouts import free_ports
+    from earl.benchmarks.layouts import free_port
     from earl.parallel.layout import Layout
 
-    with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_ports(1)[0], "cuda:0"):
+    with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_port(), "cuda:0"):
         for place in ("cuda:0", "cpu"):
             number = torch.ones(3, device=place)
             distributed.all_reduce(number)
@@ -89,8 +89,12 @@ def test_a_gpu_that_nvidia_smi_lists_is_known(monkeypatch, tmp_path):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=79 * 1024 * MIB)
+    )
     found = inventory.here(1 << 34)
     assert (found.gpus, found.gpus_per_host, found.device.kind) == (2, 2, "H100")
+    assert found.device.memory_bytes == 79 * 1024 * MIB
 
 
 @gpu
@@ -144,11 +148,11 @@ def test_a_rank_on_a_gpu_breaks_its_connections_by_ending_the_group(monkeypatch)
 
 @gpu
 def test_a_group_that_was_severed_can_be_joined_again():
-    from earl.benchmarks.layouts import free_ports
+    from earl.benchmarks.layouts import free_port
     from earl.parallel.layout import Layout
 
     for _ in range(2):
-        with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_ports(1)[0], "cuda:0") as mesh:
+        with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_port(), "cuda:0") as mesh:
             mesh.wait()
             actor_setup.Alive().sever()
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)

@@ -9,7 +9,7 @@ from earl.benchmarks.transfers import run
 from torch._C._distributed_c10d import FileStore
 
 from earl.algorithms.registry import algorithm
-from earl.benchmarks.layouts import batch, free_ports
+from earl.benchmarks.layouts import batch, free_port
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.base import execute
@@ -41,7 +41,7 @@ def trained(seat, layout, port, kind, settings):
 @pytest.mark.parametrize("layout", [Layout(2), Layout(1, 2), Layout(1, 1, 2)], ids=["dp", "tp", "cp"])
 @pytest.mark.parametrize(("settings", "tolerance"), [({}, 1e-3), ({"dtype": "bfloat16"}, 0.05)], ids=["32", "16"])
 def test_two_processes_have_the_losses_of_one(plain, layout, kind, settings, tolerance):
-    both = run(None, (0, 0), trained, layout, free_ports(1)[0], kind, settings)
+    both = run(None, (0, 0), trained, layout, free_port(), kind, settings)
     assert both[0] == pytest.approx(both[1], abs=1e-6)
     assert both[0] == pytest.approx(losses(plain()), abs=tolerance, rel=tolerance)
 
