@@ -5,11 +5,11 @@ import os
 import numpy as np
 import pytest
 import torch
-from earl.benchmarks.transfers import run
 from torch._C._distributed_c10d import FileStore
 
 from earl.algorithms.registry import algorithm
 from earl.benchmarks.layouts import batch, free_port
+from earl.benchmarks.processes import run
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
 from earl.dispatch.transports.base import execute
