@@ -121,12 +121,12 @@ def absent(seat, store):
     """Process 2 opens its door and ends, or never comes."""
     from torch._C._distributed_c10d import FileStore
 
-    from earl.dispatch.transports.peers import Roll
+    from earl.dispatch.transports.peers import Liveness
 
     if seat.process == 2:
         if store.name == "open":
             rendezvous = FileStore(str(store), len(seat.hosts))
-            threading.Thread(target=Roll, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
+            threading.Thread(target=Liveness, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
             rendezvous.get("door-2")
         killed()
     try:
