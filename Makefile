@@ -35,7 +35,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python $(SUITS) 2>/dev/null && { echo $$python; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-fast fuzz faults kills mutants lint docs bench lock sbom scan clean
+.PHONY: help train test test-fast test-gpu fuzz faults kills mutants lint docs bench lock sbom scan clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ test: $(DEV) ## Run every test in PROCESSES=3; ARGS="-k layout" passes options o
 
 test-fast: $(DEV) ## Run the tests that are not marked slow
 	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-gpu: $(DEV) ## Run the tests that need a CUDA device, one after the other; each says so where there is none
+	@$(BIN)/python -m pytest -m gpu $(ARGS)
 
 fuzz: $(DEV) ## Try hostile files, recipes and replies for SECONDS=600; ARGS="--kinds run" passes options on
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(ARGS)

@@ -44,6 +44,20 @@ def pytest_collection_modifyitems(items):
     this order, so that short files fill the end, and no process works there at a long one alone."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+    _skip_without_devices(items)
+
+
+def _skip_without_devices(items):
+    """Skip what is marked `gpu`, or `gpu(2)`, where there are fewer CUDA devices."""
+    asked = {item: (mark.args or (1,))[0] for item in items if (mark := item.get_closest_marker("gpu"))}
+    if asked:
+        import torch
+
+        there = torch.cuda.device_count()
+        for item, count in asked.items():
+            if there < count:
+                reason = "needs a CUDA device" if count == 1 else f"needs {count} CUDA devices"
+                item.add_marker(pytest.mark.skip(reason=f"{reason}, and there are {there}" if there else reason))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,10 +26,15 @@ _ATEN: Any = torch.ops.aten
 
 def continued(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
     """Attention of the last n of p + n tokens, p > 0: query [1, heads, n, D], key and value [1, KV heads, p + n, D];
-    returns [1, heads, n, D]. The GPU branch is untested."""
+    returns [1, heads, n, D]."""
     if query.device.type == "cpu":
         attended: Tensor = _Continued.apply(query, key, value, scaling)  # type: ignore[no-untyped-call]
         return attended
+    return _aligned(query, key, value, scaling)
+
+
+def _aligned(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """`continued` on GPUs, whose kernels align the last query with the last key. Never run there."""
     mask = causal_lower_right(query.shape[2], key.shape[2])
     shared = query.shape[1] != key.shape[1]
     return scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=shared)
@@ -168,7 +173,7 @@ def _attended(
 
 
 def _fused(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
-    """One kernel for rows of any lengths. Untested on GPUs."""
+    """One kernel for rows of any lengths. Never run on a GPU."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (states.contiguous() for states in packed)

@@ -1,13 +1,15 @@
-"""Transport over torch.distributed: gloo, over one persistent process group; rows lie in host memory on both sides.
+"""Transports over torch.distributed, over one persistent process group; rows lie in host memory on both sides.
 
-Messages between hosts go in steps (`schedule.py`), so that no host receives from several at once: with many senders to
-one receiver the link drops packets, and all wait for retransmission. `Liveness` finds the process at fault.
+Over gloo, messages between hosts go in steps (`schedule.py`), so that no host receives from several at once: with many
+senders to one receiver the link drops packets, and all wait for retransmission. Over NCCL, where every process has its
+own GPU, an exchange is one all-to-all through device memory. `Liveness` finds the process at fault.
 """
 
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,10 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import ProcessGroupGloo, Store, Work
+from torch._C import _distributed_c10d as backends
+from torch._C._distributed_c10d import AllreduceOptions, AllToAllOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.base import Bytes, Late, ProcessLost
+from earl.dispatch.transports.rendezvous import Sealed, backend_for
 from earl.dispatch.transports.schedule import apart, steps
 from earl.errors import EarlError
 
@@ -134,6 +138,8 @@ def _last(answers: dict[int, int], first: int) -> int:
 PATIENCE_SECONDS = 600.0
 _DATA, _AGREEMENT = 0, 1
 _BRANCHES = 8  # fan-out of the agreement tree
+_CPU = torch.device("cpu")
+_POLL_SECONDS = 0.001
 
 
 class PeerTransport:
@@ -207,7 +213,58 @@ class PeerTransport:
             raise self._liveness.blame(other, self._patience.total_seconds()) from error
 
 
-def join(store: Store, process: int, hosts: Numbers, address: str, seconds: float = PATIENCE_SECONDS) -> PeerTransport:
+class DeviceTransport(PeerTransport):
+    """One all-to-all through the memory of `device`: NCCL schedules its messages itself. Never run on a GPU; over gloo
+    it does the same in host memory."""
+
+    def __init__(self, *arguments: Any, device: torch.device = _CPU) -> None:
+        super().__init__(*arguments)
+        self._device = device
+
+    def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
+        to, source = (np.flatnonzero(counts).tolist() for counts in (sizes[self.process], sizes[:, self.process]))
+        going = torch.from_numpy(np.concatenate([np.empty(0, np.uint8), *(outgoing[other] for other in to)]))
+        coming = sizes[:, self.process].tolist()
+        came = torch.empty(sum(coming), dtype=torch.uint8, device=self._device)
+        given = going.to(self._device)
+        options = AllToAllOptions()
+        self._complete(lambda: self._group.alltoall_base(came, given, coming, sizes[self.process].tolist(), options))
+        parts = np.split(came.cpu().numpy(), np.cumsum(coming)[:-1])
+        return {other: parts[other] for other in source}
+
+    def most(self, number: int) -> int:
+        agreed, options = torch.tensor([number], device=self._device), AllreduceOptions()
+        options.reduceOp = ReduceOp.MAX  # type: ignore[assignment]
+        self._complete(lambda: self._group.allreduce([agreed], options))
+        return int(agreed)
+
+    def close(self) -> None:
+        self._liveness.close()
+        self._group.abort()  # what is under way may never end
+
+    def _complete(self, start: Callable[[], Work]) -> None:
+        """Run a collective. NCCL's own `wait` only queues behind it, and would never notice a missing process."""
+        # The next process: whoever asks is led on by those that wait, to the first that does not.
+        self._liveness.waits_for = other = (self.process + 1) % len(self.hosts)
+        deadline = time.monotonic() + self._patience.total_seconds()
+        with self._blaming(other):
+            work = start()
+            while not work.is_completed():
+                if time.monotonic() > deadline:
+                    raise RuntimeError("timed out")
+                time.sleep(_POLL_SECONDS)
+            work.wait()
+        self._liveness.waits_for = NOBODY
+
+
+def join(
+    store: Store,
+    process: int,
+    hosts: Numbers,
+    address: str,
+    seconds: float = PATIENCE_SECONDS,
+    device: torch.device = _CPU,
+) -> PeerTransport:
     """Join the process group. All processes call this.
 
     Args:
@@ -215,6 +272,7 @@ def join(store: Store, process: int, hosts: Numbers, address: str, seconds: floa
         hosts: [P], the host of each process.
         address: at which the others reach this process.
         seconds: the limit for a message, and for detecting a fault of another process.
+        device: through whose memory messages pass; a GPU that no other process uses, or the CPU.
 
     Raises:
         ProcessLost, Late: naming the process that ended, or did not join.
@@ -224,10 +282,14 @@ def join(store: Store, process: int, hosts: Numbers, address: str, seconds: floa
     wait = timedelta(seconds=patience)
     store.set_timeout(wait)
     liveness = Liveness(store, process, hosts, address, answer)
+    by_nccl = "nccl" in backend_for(device)
     try:
-        group = _gloo(store, process, len(hosts), address, wait)
+        make = _nccl if by_nccl else _gloo
+        group = make(store, process, len(hosts), address, wait)
     except RuntimeError as error:  # a process failed or is missing during set-up
         raise liveness.blame(process, patience) from error
+    if by_nccl:
+        return DeviceTransport(group, liveness, process, hosts, patience, device=device)
     return PeerTransport(group, liveness, process, hosts, patience)
 
 
@@ -237,3 +299,10 @@ def _gloo(store: Store, process: int, size: int, address: str, wait: timedelta) 
     options._devices = [gloo.create_device(hostname=address)]
     options._timeout = wait
     return gloo(store, process, size, options)
+
+
+def _nccl(store: Store, process: int, size: int, address: str, wait: timedelta) -> Any:  # noqa: ARG001
+    nccl: Any = backends.ProcessGroupNCCL  # absent from builds for CPUs
+    options = nccl.Options()
+    options._timeout = 2 * wait  # its watchdog ends the process; `DeviceTransport` gives up before
+    return nccl(store.plain if isinstance(store, Sealed) else store, process, size, options)

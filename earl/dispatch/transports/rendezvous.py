@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch._C._distributed_c10d import Store, TCPStore
 
 SEAL_BYTES = 32
@@ -66,6 +67,12 @@ class Sealed(Store):
 
     def _seal(self, key: str, data: bytes) -> bytes:
         return hmac.digest(self.place.secret.encode(), key.encode() + b"\0" + data, "sha256")
+
+
+def backend_for(device: torch.device) -> str:
+    """The torch.distributed backend of processes whose tensors lie on `device`. Beside NCCL there is gloo, for tensors
+    in host memory: shards of an offloaded reference are gathered too."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def opened(place: Rendezvous, seconds: float = PATIENCE_SECONDS) -> Sealed:

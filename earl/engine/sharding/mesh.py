@@ -10,7 +10,14 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed, opened, reached
+from earl.dispatch.transports.rendezvous import (
+    PATIENCE_SECONDS,
+    Rendezvous,
+    Sealed,
+    backend_for,
+    opened,
+    reached,
+)
 from earl.parallel.layout import Layout
 
 
@@ -75,14 +82,14 @@ def join(
 def join_group(
     rank: int, size: int, place: Rendezvous, store: Sealed | None, device: torch.device, timeout_seconds: float
 ) -> Sealed:
-    """Join `size` processes: gloo between CPUs, NCCL between GPUs (untested on GPUs). store: on rank 0, an already
-    opened store; None: opened now. device: a CPU, or a CUDA device such as "cuda:0"."""
+    """Join `size` processes; see `backend_for` (never run on a GPU). store: on rank 0, an already opened store; None:
+    opened now. device: a CPU, or a CUDA device such as "cuda:0"."""
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
     store = (store or opened(place, timeout_seconds)) if rank == 0 else reached(place, timeout_seconds)
     distributed.init_process_group(
-        "nccl" if cuda else "gloo",
+        backend_for(device),
         store=store.plain if cuda else store,
         rank=rank,
         world_size=size,

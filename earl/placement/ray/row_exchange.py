@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import ray
+import torch
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
@@ -51,8 +52,8 @@ class ExchangeMember:
             self._close_group()
         self._transport = self._close_group = None
 
-    def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float) -> CallResult:
-        """Join the others."""
+    def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float, device: str) -> CallResult:
+        """Join the others; see `join`."""
         from earl.dispatch.transports.peers import join
         from earl.dispatch.transports.shared import Shared
 
@@ -60,7 +61,7 @@ class ExchangeMember:
         try:
             address = ray.util.get_node_ip_address()
             self._store = reached(where)
-            peers = join(self._store, process, hosts.astype(np.int64), address, seconds)
+            peers = join(self._store, process, hosts.astype(np.int64), address, seconds, torch.device(device))
             self._close_group = peers.close
             near = len(np.unique(hosts)) < len(hosts)
             self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
@@ -228,12 +229,14 @@ class RowDispatcher:
 
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""
-        present = [(member.node, member.process) for member in (*self.ranks.members, *self.workers.members)]
+        members = (*self.ranks.members, *self.workers.members)
+        present = [(member.node, member.process) for member in members]
         if self._met == present:
             return
         [where] = ask_all(self.ranks, STAGE, method("address"), [0])
         seconds = MESSAGE_HEARTBEATS * self.settings.heartbeat_seconds
-        self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds))
+        device = row_device(members)
+        self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds, device))
         self._met = present
 
     def _together(self, call: Call) -> Any:
@@ -256,6 +259,12 @@ class RowDispatcher:
             raise ExchangeFailed(f"{faults[0]} (during {STAGE})")
         self._met = met  # after any failure, some may have left the group
         return results[0].result
+
+
+def row_device(members: Sequence[Member]) -> str:
+    """The device through which rows pass between members: a GPU where each has its own, as NCCL demands; samplers that
+    take turns with learner ranks, and environments, have none."""
+    return "cuda:0" if all(member.devices for member in members) else "cpu"
 
 
 def hosts_of(members: Sequence[Member]) -> Counts:

@@ -51,9 +51,17 @@ def joined(seat, store, seconds=SECONDS):
     return join(rendezvous, seat.process, np.array(seat.hosts), seat.address, seconds)
 
 
+def at_once(peers):
+    """The transport of GPUs over the same group, in host memory."""
+    from earl.dispatch.transports.peers import DeviceTransport
+
+    seconds = peers._patience.total_seconds()
+    return DeviceTransport(peers._group, peers._liveness, peers.process, peers.hosts, seconds)
+
+
 def every_way(seat, store):
     peers = joined(seat, store)
-    transports = [peers, Shared(peers, seat.process, peers.hosts)]
+    transports = [peers, Shared(peers, seat.process, peers.hosts), at_once(peers)]
     return [
         right(seat.process, way(transfer(), seat.process, held(seat.process), transport, checksums))
         for transport in transports
@@ -63,12 +71,12 @@ def every_way(seat, store):
 
 
 def test_every_way_ends_with_the_same_rows(tmp_path):
-    assert run(None, HOSTS, every_way, tmp_path / "store") == [[True] * 8] * 4
+    assert run(None, HOSTS, every_way, tmp_path / "store") == [[True] * 12] * 4
 
 
-def failing(seat, store, fault):
+def failing(seat, store, fault, stepwise):
     """The second transfer of four processes, in which process 2 fails: what the others say, and after how long."""
-    peers = joined(seat, store)
+    peers = joined(seat, store) if stepwise else at_once(joined(seat, store))
     execute(transfer(), seat.process, held(seat.process), peers)
     if seat.process == 2:
         fault()
@@ -92,6 +100,7 @@ def busy():
     time.sleep(2 * SECONDS)
 
 
+@pytest.mark.parametrize("stepwise", [True, False])
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
@@ -100,8 +109,8 @@ def busy():
         (busy, "Late", "process 2 (host 1) did not do its part within 3.6 s; it answers"),
     ],
 )
-def test_a_process_that_fails_is_named_by_all_others_in_time(tmp_path, fault, kind, words):
-    with started(None, HOSTS, failing, tmp_path / "store", fault) as pipes:
+def test_a_process_that_fails_is_named_by_all_others_in_time(tmp_path, fault, kind, words, stepwise):
+    with started(None, HOSTS, failing, tmp_path / "store", fault, stepwise) as pipes:
         said = [pipes[process].recv() for process in (0, 1, 3)]
     for name, message, seconds in said:
         assert name == kind and words in message
@@ -112,12 +121,12 @@ def absent(seat, store):
     """Process 2 opens its door and ends, or never comes."""
     from torch._C._distributed_c10d import FileStore
 
-    from earl.dispatch.transports.peers import Roll
+    from earl.dispatch.transports.peers import Liveness
 
     if seat.process == 2:
         if store.name == "open":
             rendezvous = FileStore(str(store), len(seat.hosts))
-            threading.Thread(target=Roll, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
+            threading.Thread(target=Liveness, args=(rendezvous, 2, np.array(HOSTS), seat.address, 1.0)).start()
             rendezvous.get("door-2")
         killed()
     try:
