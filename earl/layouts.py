@@ -27,7 +27,7 @@ SWITCH_SECONDS = 5.0
 ALONE = "{stage}: {choice} is the only layout there is, so there is nothing to choose"
 FULLEST: dict[Stage, tuple[str, ...]] = {
     "rollout": ("rollout",),
-    "update": ("values", "preparation", "scoring", "update"),
+    "update": ("values", "preparation", "update"),
 }
 """Activities whose measured memory is compared with the prediction for a stage."""
 ALL_SEEN = 0.8
