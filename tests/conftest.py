@@ -68,6 +68,8 @@ def warm_children(request):
         if request.node.get_closest_marker("cold") is None:
             patch.setattr(sys, "executable", str(PYTHON))
         yield
+    if "vllm.distributed" in sys.modules:  # an engine in this process leaves torch's process group behind
+        sys.modules["vllm.distributed"].cleanup_dist_env_and_memory()
 
 
 DEFAULT_SYSTEM = "You are a helpful assistant."

@@ -103,6 +103,7 @@ def ask(place: str, watched: str, arguments: list[str]) -> None:
         "arguments": arguments,
         "environment": [f"{k}={v}" for k, v in os.environ.items()],
         "folder": [str(Path.cwd())],
+        "ignored": [str(number) for number in map(int, SIGNALS) if signal.getsignal(number) is signal.SIG_IGN],
     }
     body = json.dumps(wish).encode()
     link.sendmsg([struct.pack("i", len(body))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
@@ -240,6 +241,9 @@ def received(link: socket.socket) -> Wish:
 def become(wish: Wish) -> None:
     """Run what was asked for in this process, as Python does."""
     os.setsid()
+    for number in map(int, SIGNALS):  # as this process would have them, not whichever started the server
+        plain = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if str(number) in wish["ignored"] else plain)
     os.environ.clear()
     os.environ.update(entry.split("=", 1) for entry in wish["environment"])
     os.chdir(wish["folder"][0])

@@ -63,6 +63,7 @@ SIGMA = 0.5
 
 MOST_ROWS = 1 << 20
 """Limit for a hypothetical plan: a larger one takes minutes."""
+ENOUGH_ROWS = 1 << 16
 
 
 def row_lengths(context: int, rows: int) -> Numbers:
@@ -72,8 +73,8 @@ def row_lengths(context: int, rows: int) -> Numbers:
 
 
 def load_at(rows: int, context: int) -> Load:
-    """A step whose longest row has `context` tokens."""
-    return Load(rows, float(row_lengths(context, rows).mean()), context, context)
+    """A step whose longest row has `context` tokens. More than ENOUGH_ROWS have the mean of so many."""
+    return Load(rows, float(row_lengths(context, min(rows, ENOUGH_ROWS)).mean()), context, context)
 
 
 @dataclass(frozen=True, slots=True)

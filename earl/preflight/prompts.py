@@ -150,7 +150,7 @@ def risks(config: Config) -> Iterator[str]:
             "what a pretrained model can do; 0 leaves it out"
         )
     if not config.agent.instructions:
-        yield "agent.instructions = false: nobody tells the model the rules, which it has not seen; true does"
+        yield "agent.instructions = false: the model is not told the rules, which it has not seen; true tells it"
     if config.agent.max_turn_tokens < SHORT_TURN and config.agent.thinking:
         yield f"agent.max_turn_tokens = {config.agent.max_turn_tokens} cuts off what it thinks; 256 or more is usual"
 

@@ -66,7 +66,7 @@ def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Calla
     assert "warning: learner.learning_rate = 0.0007 is for a new model, and ruins a pretrained one" in told
     assert "warning: warm_start.steps = 5: imitation of 'expert' takes the place" in told
     assert "warning: agent.max_turn_tokens = 20 cuts off what it thinks" in told
-    assert "warning: agent.instructions = false: nobody tells the model the rules" in told
+    assert "warning: agent.instructions = false: the model is not told the rules" in told
 
 
 def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable, model: Path, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 
+from earl.envs import registry
+from earl.errors import EarlError
 from tests.fuzz import inputs, runs
 from tests.fuzz.guard import Action, Finding, Sandbox, Seconds, check
 
@@ -67,6 +69,9 @@ def load_everything(fuzzer: Fuzzer) -> None:
     tried = runs.actions(Random(0), "", fuzzer.sandbox, fuzzer.bases, run, everything=True)
     listing = Action("", "import", lambda: listed.write_text(json.dumps(sorted(sys.modules))) and 0)
     check(fuzzer.sandbox, [*tried, listing], {}, lambda: shutil.copytree(fuzzer.bases[0], run) and None)
+    for library in registry.ADAPTERS:  # what a library does where it is imported is not the command's
+        with suppress(EarlError):
+            registry.offered(library)
     for name in json.loads(listed.read_text()):
         with suppress(ImportError):  # some a library makes as it runs
             import_module(name)
