@@ -30,6 +30,7 @@ def fresh() -> Calibration:
     return fit(measured())
 
 
+@pytest.mark.slow
 def test_the_stored_coefficients_are_those_of_a_fresh_fit(fresh: Calibration) -> None:
     stored = calibration()
     assert list(stored.values) == list(PRIORS)
@@ -39,6 +40,7 @@ def test_the_stored_coefficients_are_those_of_a_fresh_fit(fresh: Calibration) ->
     assert np.sqrt(np.diag(stored.covariance)) == pytest.approx(np.sqrt(np.diag(fresh.covariance)), rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_tables_are_met(fresh: Calibration) -> None:
     rows = measured()
     off = np.abs(np.expm1(errors(fresh, rows)))
@@ -48,6 +50,7 @@ def test_the_tables_are_met(fresh: Calibration) -> None:
     assert off[~dense].mean() < 0.06
 
 
+@pytest.mark.slow
 def test_a_gpu_left_out_lies_in_its_intervals_and_its_own_rows_narrow_them() -> None:
     left = [row for row in measured() if row.gpu == "H200"]
     known = of(fit([row for row in measured() if row.gpu != "H200"], calibration()), left[0])
