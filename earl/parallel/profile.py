@@ -76,6 +76,8 @@ Floats = NDArray[np.float64]
 
 STAGE, CHOICE, NEAR = 0.1, 0.06, 0.06
 """Prior standard deviations of the three errors, as logarithms: 0.06 is about 6 %."""
+PRIOR_CHOICES = 0.5
+"""Number of measured choices that the prior of the last two weighs."""
 REACH = 2.0  # doublings of the load over which a choice's measurements fade
 SLOPE, MIDDLE = 0.02, 10.0
 """Standard deviation of an error's change per doubling of the context, and log2 of the context without it."""
@@ -88,7 +90,8 @@ class Correction:
     """The posterior of one stage, for any choice at any load."""
 
     shared: float  # logarithm of the factor on every prediction of the stage
-    own: dict[Choice, tuple[Floats, Floats]]  # by choice: measured places [N, 2] and their weights [N]
+    own: dict[Choice, tuple[Floats, Floats, Floats]]
+    """By choice: measured places [N, 2], their weights [N], and the inverse of their covariance [N, N]."""
     wider: float  # variance of choices' errors over its prior
 
     def at(self, choices: Sequence[Choice], places: Floats) -> Floats:
@@ -96,9 +99,19 @@ class Correction:
         result = np.full((len(choices), len(places)), self.shared)
         for row, choice in enumerate(choices):
             if choice in self.own:
-                known, weights = self.own[choice]
+                known, weights, _ = self.own[choice]
                 result[row] += _covariance(places, known, self.wider) @ weights
         return result
+
+    def doubt(self, choice: Choice, place: Floats) -> float:
+        """Standard deviation of that logarithm at one place [2], apart from the error that all choices share."""
+        here = place[None]
+        variance = float(_covariance(here, here, self.wider)[0, 0])
+        if choice in self.own:
+            known, _, inverse = self.own[choice]
+            across = _covariance(here, known, self.wider)[0]
+            variance -= float(across @ inverse @ across)
+        return max(variance, 0.0) ** 0.5
 
 
 def correction(cells: Cells) -> Correction:
@@ -110,18 +123,20 @@ def correction(cells: Cells) -> Correction:
     systems = {choice: _system(tuple(own), noise, wider) for choice, own in measured.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
     shared = sum(float((inverse @ ratios).sum()) for _, ratios, inverse in systems.values()) / precision
-    own = {choice: (places, inverse @ (ratios - shared)) for choice, (places, ratios, inverse) in systems.items()}
+    own = {
+        choice: (places, inverse @ (ratios - shared), inverse) for choice, (places, ratios, inverse) in systems.items()
+    }
     return Correction(shared, own, wider)
 
 
 def _wider(measured: dict[Choice, list[ProfileCell]]) -> float:
     """Variance of choices' errors over its prior, at least 1, to two digits, so that cached systems stay valid.
-    Predictions may be far more wrong than the prior says; measurements then have to count for more."""
-    if len(measured) < 2:
-        return 1.0
-    center = fmean(fmean(cell.ratio for cell in cells) for cells in measured.values())
-    variance = fmean((cell.ratio - center) ** 2 for cells in measured.values() for cell in cells)
-    return float(f"{max(1.0, variance / (CHOICE**2 + NEAR**2)):.1e}")
+    Predictions may be far more wrong than the prior says: a few measured choices outweigh it."""
+    variance = CHOICE**2 + NEAR**2
+    means = [fmean(cell.ratio for cell in cells) for cells in measured.values()]
+    center = sum(means) / (len(means) + variance / STAGE**2)
+    squares = sum(fmean((cell.ratio - center) ** 2 for cell in cells) for cells in measured.values())
+    return float(f"{max(1.0, (PRIOR_CHOICES + squares / variance) / (PRIOR_CHOICES + len(means))):.1e}")
 
 
 @lru_cache(maxsize=512)

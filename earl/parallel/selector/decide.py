@@ -2,13 +2,15 @@
 
     a choice that does not fit, soon will not, or is barred   is excluded
     the present choice is excluded                            -> the cheapest of the others, now: forced
-    otherwise                                                 -> the cheapest, if it saves more than the switch costs
+    otherwise                                                 -> the cheapest, if it saves more than the switch costs;
+                                                                 one never in use may be tried for what it may save
 
 "Cheapest" counts the time until the advantage is expected to end, later switches included (`totals`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +78,8 @@ class Candidate:
     why_not: str
     """The obstacle at the first look-ahead at which it does not fit; empty if it always fits."""
     cost_seconds: float  # of a switch to it from any other choice
+    doubt: float = 0.0
+    """Standard deviation of the logarithm of the seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ REASONS = {
     "first": "the first choice",
     "stays": "no other is faster by enough",
     "faster": "saves more than the switch costs",
+    "trial": "may be faster, and a trial costs less than that is worth",
     "forced": "the present one does not fit, or soon will not",
     "held": "another would be faster, but it was left too recently",
 }
@@ -133,13 +138,45 @@ def weights(dwell_steps: float, remaining: int | None) -> Floats:
     return np.diff(counted, prepend=0.0)
 
 
-def totals(candidates: Sequence[Candidate], counts: Floats, costs: Floats) -> Floats:
+UNSURE = 0.12
+"""Least doubt at which a candidate may be tried: predictions have to have proved to be off by more than expected."""
+_normal_cdf = np.vectorize(NormalDist().cdf, otypes=[np.float64])
+
+
+def with_trials(inputs: Inputs, state: StageState) -> tuple[Floats, Floats]:
+    """Seconds of each candidate [C, P], and what a trial of it costs besides the switch [C].
+
+    A candidate that was never in use may prove faster than the best of those that were, or else be left again. So it
+    counts as the smaller of the two (expected improvement; Jones, Schonlau and Welch, 1998), as long as a switch back
+    is free; a trial costs the first step's difference to that, and perhaps the switch back. With X ~ N(d, s^2) for the
+    logarithm of its seconds over those of the best:
+    E[min(1, e^X)] = P(X > 0) + E[e^X; X < 0] = Phi(d / s) + e^(d + s^2 / 2) Phi(-d / s - s).
+    """
+    seconds, costs = np.array([one.seconds for one in inputs.candidates]), np.zeros(len(inputs.candidates))
+    known = [n for n, one in enumerate(inputs.candidates) if one.origin == "measured" and one.fits]
+    if state.backs or not known:
+        return seconds, costs
+    best = seconds[known].min(axis=0)
+    present = inputs.candidates[min(known, key=lambda n: float(seconds[n, 0]))]
+    for number, one in enumerate(inputs.candidates):
+        spread = float(np.hypot(one.doubt, present.doubt))
+        if one.origin == "predicted" and one.fits and one.doubt > UNSURE:
+            apart = np.log(seconds[number] / best)
+            worse = _normal_cdf(apart / spread)
+            better = np.exp(apart + spread**2 / 2) * _normal_cdf(-apart / spread - spread)
+            smaller = best * (worse + better)
+            costs[number] = worse[0] * present.cost_seconds + seconds[number, 0] - smaller[0]
+            seconds[number] = smaller
+    return seconds, costs
+
+
+def totals(candidates: Sequence[Candidate], seconds: Floats, counts: Floats, costs: Floats) -> Floats:
     """Expected seconds over the look-aheads for each candidate [C], if taken now; inf: does not fit now.
 
     Dynamic programming backwards from the last look-ahead, with switches where they pay off, averaged over the
-    futures, in each of which a candidate fits for a different time. `costs` are those of a switch to each [C].
+    futures, in each of which a candidate fits for a different time. `seconds` are those of a step [C, P], `costs` those
+    of a switch to each [C].
     """
-    seconds = np.array([one.seconds for one in candidates])  # [C, P]
     fits = np.array([one.futures for one in candidates]).T  # [F, C]
     total = np.zeros(fits.shape)
     for place in reversed(range(fits.max())):
@@ -257,15 +294,16 @@ def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     dwell = dwell_steps(state, inputs.settings)
     counts = weights(dwell, inputs.remaining)
     margin = 1 + inputs.settings.margin
-    costs = margin * np.array([one.cost_seconds for one in inputs.candidates])
-    total = np.where(allowed, totals(inputs.candidates, counts, costs), np.inf)
+    seconds, trials = with_trials(inputs, state)
+    costs = margin * (np.array([one.cost_seconds for one in inputs.candidates]) + trials)
+    total = np.where(allowed, totals(inputs.candidates, seconds, counts, costs), np.inf)
     present = next((n for n, one in enumerate(inputs.candidates) if one.choice == state.current), None)
     if present is None or not allowed[present]:
         best = int(np.argmin(total + costs))
         reason = "first" if state.current is None else "forced"
         return _taken(state, inputs, best, reason, _compelled(state, inputs))
     risked = costs + risks(state, inputs, dwell)
-    with_risks = np.where(allowed, totals(inputs.candidates, counts, risked), np.inf)
+    with_risks = np.where(allowed, totals(inputs.candidates, seconds, counts, risked), np.inf)
     safe = _cheapest(with_risks, risked, present)
     return _weighed(state, inputs, total, costs, present, safe)
 
@@ -280,6 +318,7 @@ def _weighed(
         return _taken(state, inputs, present, "stays", "no other choice saves more than the switch to it costs")
     better = inputs.candidates[wanted]
     now = inputs.candidates[present].seconds[0] - better.seconds[0]
+    reason = "faster" if now > 0 else "trial"
     saved = (
         f"{better.choice} ({better.origin}) saves {now:.3g} s a step now and {total[present] - total[wanted]:.3g} s as "
         f"long as that is expected to last; the switch is weighed with {costs[wanted]:.3g} s"
@@ -289,7 +328,7 @@ def _weighed(
         but = "the load may turn again before it could be left"
     if but:
         return _taken(state, inputs, present, "held", f"{saved}; but {but}")
-    return _taken(state, inputs, wanted, "faster", saved)
+    return _taken(state, inputs, wanted, reason, saved)
 
 
 def _cheapest(total: Floats, costs: Floats, present: int) -> int:
@@ -340,6 +379,6 @@ def _taken(state: StageState, inputs: Inputs, number: int, reason: str, why: str
     if choice == state.current:
         return state, decision
     backs = (*state.backs, inputs.step) if choice in recent(state, inputs) else state.backs
-    gone = left(state, inputs, number, reason == "faster")
+    gone = left(state, inputs, number, reason in ("faster", "trial"))
     since = None if state.current is None else inputs.step
     return replace(state, current=choice, since=since, left=gone, backs=backs), decision

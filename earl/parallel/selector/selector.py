@@ -149,11 +149,13 @@ class Selector:
         typical = self._typical(tokens)
         predicted = np.array([[self._costs.seconds(choice, load) for load in typical] for choice in choices])
         places = np.array([place_of(one, sequences) for one in tokens])
-        seconds = predicted * np.exp(self._correction(stage).at(choices, places))
+        correction = self._correction(stage)
+        seconds = predicted * np.exp(correction.at(choices, places))
         prepared = [_never_shrinking(own) for own in (loads, *futures)]
         met = self._met(step)
         candidates = [
-            self._candidate(choice, own, prepared, met) for choice, own in zip(choices, seconds.tolist(), strict=True)
+            self._candidate(choice, own, correction.doubt(choice, places[0]), prepared, met)
+            for choice, own in zip(choices, seconds.tolist(), strict=True)
         ]
         return Inputs(
             step,
@@ -206,7 +208,9 @@ class Selector:
     def _failed(self, step: int) -> list[Load]:
         return [one.load for one in self._memory.barred if one.step == step]
 
-    def _candidate(self, choice: Choice, seconds: list[float], loads: Sequence[Sequence[Load]], met: Load) -> Candidate:
+    def _candidate(
+        self, choice: Choice, seconds: list[float], doubt: float, loads: Sequence[Sequence[Load]], met: Load
+    ) -> Candidate:
         fits, why_not = self._fits(choice, loads[0])
         futures = [fits] * (len(loads) - 1)
         if fits >= self._soon:  # until then all futures are equal
@@ -218,7 +222,7 @@ class Selector:
         tried = any(cell.choice == choice for cell in self._memory.cells[choice.stage])
         origin: Origin = "measured" if tried else "predicted"
         seen = fits > 0 or not self.obstacle(choice, met)
-        return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost)
+        return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost, doubt)
 
     def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
         """Number of look-aheads, at least `low`, at which it fits, and the obstacle at the next: found by bisection."""

@@ -71,3 +71,15 @@ def test_the_more_predictions_are_off_the_more_measurements_count():
     # variances 0.06^2 + 0.06^2 of the choice, 0.05^2 of a measurement: 0.74; at errors of 0.3 12.5 times the former
     assert followed(0.05) == pytest.approx((CHOICE**2 + NEAR**2) / (CHOICE**2 + NEAR**2 + NOISE**2))
     assert followed(0.3) > 0.95
+
+
+def test_doubt_shrinks_where_a_choice_was_measured():
+    def doubt(cells, choice, tokens):
+        return correction(cells).doubt(choice, np.array(place_of(tokens, 64)))
+
+    prior = CHOICE**2 + NEAR**2
+    assert doubt([], ONE, 1000) == pytest.approx(prior**0.5)
+    cells = measured([], ONE, load(1000), 1.0, predicted=1.0)
+    assert doubt(cells, OTHER, 1000) == pytest.approx(prior**0.5)
+    assert doubt(cells, ONE, 1000) == pytest.approx((prior - prior**2 / (prior + NOISE**2)) ** 0.5)
+    assert doubt(cells, ONE, 1000) < doubt(cells, ONE, 4000) < doubt(cells, OTHER, 1000)
