@@ -5,17 +5,21 @@ every case ─▶ controller and direct transfer, alternating ─▶ compared wi
 With Ray, an actor is on each host of a rehearsed cluster, or all are on this machine:
 
 objects: all offer ─▶ all take     centralised: all offer ─▶ the controller takes, offers ─▶ all take
-peers, shared: all exchange, over persistent connections
+peers, shared, all_to_all, overlapped: all exchange, over persistent connections
+
+overlapped: a controller that scatters one part while it gathers the next
+all_to_all: one `all_to_all_single` of gloo
 """
 
 import os
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +29,27 @@ from numpy.typing import NDArray
 from earl.benchmarks import processes
 from earl.benchmarks.processes import Seat, seat_of
 from earl.benchmarks.repeats import in_turns, interval
-from earl.dispatch.plan import TransferPlan, plan, volume
+from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
+from earl.dispatch.predicted_cost import GIGABIT, MIB
 from earl.dispatch.rows import COLUMNS, Shard, Spread, Work, balance, columns, empty, even_counts, spread, token_bytes
-from earl.dispatch.transports.base import Transport, execute
+from earl.dispatch.transports.base import Transport, execute, keep, pack, unpack
 from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.errors import EarlError
-from earl.parallel.layout import Layout
+from earl.parallel.hardware import of_gpus
+from earl.parallel.layout import Layout, planned_shares
+from earl.parallel.memory import catalogue
+from earl.parallel.throughput.step import VLLM, Precision
+from earl.planner.question import Wish, question
+from earl.planner.stages import step
+from earl.recipe import build, load_toml
 from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal.plan import RehearsedCluster, attach, bits_per_second, check_network
 
 LOGPROBS = ("reference",)
 EVERYTHING = tuple(COLUMNS)
 PATIENCE_SECONDS = 300.0
+CENTRALISED = ("controller", "overlapped")
 DIRECT_REPEATS = 3
 """Direct transfers for each centralised one, which takes many times as long and varies less."""
 HEAD_START_SECONDS = 0.03
@@ -98,26 +110,68 @@ Way = Callable[[TransferPlan, int, Shard, Transport], Shard]
 
 def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
     """Carry out all cases in one process, with all transports in turn."""
-    transports = direct(seat, store)
-    ways: dict[str, tuple[Way, Transport]] = {name: (execute, transport) for name, transport in transports.items()}
-    ways = {"controller": (gather_and_scatter, transports["peers"]), **ways}
+    ways = exchanges(seat, store)
     _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
     return [_carried_out(seat, case, ways) for case in cases]
 
 
-def direct(seat: Seat, store: Path) -> dict[str, Transport]:
-    """The direct transports, joined through a file: peers, and with several processes on a host shared memory."""
+def exchanges(seat: Seat, store: Path) -> dict[str, tuple[Way, Transport]]:
+    """All ways over persistent connections, which are joined through a file: two through a controller, and directly by
+    all-to-all, peers, and with several processes on a host shared memory."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
-    from earl.dispatch.transports.peers import join
+    from earl.dispatch.transports.peers import DeviceTransport, join
     from earl.dispatch.transports.shared import Shared
 
     torch.set_num_threads(1)
     hosts = np.array(seat.hosts)
     peers = join(FileStore(str(store), len(hosts)), seat.process, hosts, seat.address, PATIENCE_SECONDS)
+    at_once = DeviceTransport(peers._group, peers._liveness, seat.process, hosts, PATIENCE_SECONDS)
+    ways: dict[str, tuple[Way, Transport]] = {
+        "controller": (gather_and_scatter, peers),
+        "overlapped": (overlapped, peers),
+        "all_to_all": (execute, at_once),
+        "peers": (execute, peers),
+    }
     one_each = len(set(seat.hosts)) == len(hosts)
-    return {"peers": peers} if one_each else {"peers": peers, "shared": Shared(peers, seat.process, hosts)}
+    return ways if one_each else {**ways, "shared": (execute, Shared(peers, seat.process, hosts))}
+
+
+PARTS = 8
+"""Parts of a transfer through an overlapped controller."""
+
+
+def overlapped(through: TransferPlan, process: int, held: Shard, transport: Transport) -> Shard:
+    """As `gather_and_scatter`, but the controller scatters a part of the rows while it gathers the next."""
+    gathering, scattering = ways(through)
+    gathered, whole = (empty(way.target, process, way.lengths, way.columns) for way in (gathering, scattering))
+    keep(gathering, process, held, gathered)
+    none = np.zeros((len(through.hosts), len(through.hosts)), np.int64)
+    for number in range(PARTS + 1):
+        going, coming = _part(gathering, number), _part(scattering, number - 1)
+        outgoing = {to: pack(own, going.columns, held) for to, own in _messages(going, process, sent=True)}
+        outgoing |= {to: pack(own, coming.columns, gathered) for to, own in _messages(coming, process, sent=True)}
+        sizes = sum((table for way in (going, coming) for table in way.sizes), start=none)
+        came = transport.exchange(outgoing, sizes)
+        for way, target in ((going, gathered), (coming, whole)):
+            for source, own in _messages(way, process, sent=False):
+                unpack(came[source], own, way.columns, target)
+    transport.most(0)
+    keep(scattering, process, gathered, whole)
+    return cut(through, process, whole)
+
+
+def _part(way: TransferPlan, number: int) -> TransferPlan:
+    return replace(way, pieces=way.pieces.where(way.pieces.row % PARTS == number))
+
+
+def _messages(way: TransferPlan, process: int, *, sent: bool) -> Iterator[tuple[int, Pieces]]:
+    """The pieces that a process sends to, or receives from, each other one."""
+    pieces = way.pieces
+    own, others = (pieces.source, pieces.destination) if sent else (pieces.destination, pieces.source)
+    for other in np.unique(others[(own == process) & (others != process)]).tolist():
+        yield other, pieces.where((own == process) & (others == other))
 
 
 def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, Transport]]) -> Timings:
@@ -126,7 +180,7 @@ def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, T
     timings: Timings = {name: [] for name in ways}
     for _ in range(case.repeats):
         for name, (way, transport) in ways.items():
-            for _ in range(1 if name == "controller" else DIRECT_REPEATS):
+            for _ in range(1 if name in CENTRALISED else DIRECT_REPEATS):
                 timings[name].append(_timed(seat, way, transport, made, held))
     return timings
 
@@ -172,10 +226,11 @@ class HostActor:
         own, nothing = (filled(way, way.source, self._process) for way in (through, scattering))
         self._held = {"direct": own, "gather": own, "scatter": nothing}
         self._result = nothing
-        *_, self._transport = direct(seat, store).values()
+        self._exchanges = exchanges(seat, store)
 
-    def exchange(self) -> None:
-        self._result = execute(self._plans["direct"], self._process, self._held["direct"], self._transport)
+    def exchange(self, name: str) -> None:
+        way, transport = self._exchanges[name]
+        self._result = way(self._plans["direct"], self._process, self._held["direct"], transport)
 
     def offer(self, way: str) -> dict[int, Reference]:
         return offer(self._plans[way], self._process, self._held[way])
@@ -225,7 +280,11 @@ def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int],
     with tempfile.TemporaryDirectory() as folder:
         actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in processes]
         exchange = "shared" if len(set(hosts)) < len(hosts) else "peers"
-        named = {"controller": _centralised, "objects": _by_objects, exchange: _exchanged}
+        named: dict[str, Callable[[Any, Sequence[Any], TransferPlan], None]] = {
+            "controller": _centralised,
+            "objects": _by_objects,
+            **{name: partial(_exchanged, name) for name in ("overlapped", "all_to_all", exchange)},
+        }
         # The first repeat connects all hosts.
         timings = in_turns({name: partial(timed, way) for name, way in named.items()}, case.repeats, warm=1)
     for actor in actors:
@@ -244,8 +303,8 @@ def _carried(cluster: RehearsedCluster | None) -> int:
     return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
 
 
-def _exchanged(ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
-    ray.get([actor.exchange.remote() for actor in actors])
+def _exchanged(name: str, ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
+    ray.get([actor.exchange.remote(name) for actor in actors])
 
 
 def _by_objects(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
@@ -298,6 +357,49 @@ def planned() -> dict[str, Any]:
     return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}
 
 
+SHARES = (
+    ("connect4", "Qwen2.5-72B", "16x8xH100", None, False),
+    ("connect4", "Qwen2.5-72B", "16x8xH100", 32_768, True),
+    ("arithmetic", "Qwen2.5-7B", "2x8xA100", 4096, False),
+)
+"""Jobs: recipe, model, GPUs, the longest context (None: the recipe's own), and whether every GPU has the payload of the
+EARL paper (`PAPER`) in place of the recipe's rows."""
+
+
+def shares() -> list[dict[str, Any]]:
+    """What part of a whole step dispatch takes by the plan of three jobs, directly and through a controller. Predicted
+    with the link of the paper's testbed."""
+    return [_share(*job) for job in SHARES]
+
+
+def _share(env: str, model: str, gpus: str, context: int | None, paper: bool) -> dict[str, Any]:
+    recipe = Path(str(files("earl") / "configs" / f"{env}.toml"))
+    config, cluster = build(load_toml(recipe)), of_gpus(gpus)
+    wish = Wish(contexts=None if context is None else str(context))
+    asked = question(config, model, catalogue()[model].shape, cluster, Precision(), VLLM, wish)
+    learning, sampling = planned_shares(cluster, config.placement.kind != "disaggregated")
+    planned = step(asked, context or config.context.first_limit, sampling, learning)
+    assert planned.seconds and planned.dispatch, "all jobs fit"
+    moved, bandwidth = planned.dispatch.times[-1], wish.network_gbps * GIGABIT
+    others, direct, centralised = planned.seconds.value - moved.direct_s, moved.direct_s, moved.centralised_s
+    if paper:  # all of it leaves its host; a controller receives and sends everything
+        each = PAPER[planned.context] * MIB
+        direct, centralised = each * cluster.gpus_per_host / bandwidth, 2 * each * cluster.gpus / bandwidth
+    return {
+        "env": env,
+        "model": model,
+        "gpus": gpus,
+        "context": planned.context,
+        "episodes": planned.episodes,
+        "payload": "paper" if paper else "recipe",
+        "other_stages_s": others,
+        "direct_s": direct,
+        "controller_s": centralised,
+        "direct_share": direct / (others + direct),
+        "controller_share": centralised / (others + centralised),
+    }
+
+
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
 PAPER_RATE = 1e9
@@ -334,7 +436,13 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: 
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)
             ]
-    return {"rows": rows, "balance": balanced(), "planning": planned(), **({"note": note} if note else {})}
+    return {
+        "rows": rows,
+        "balance": balanced(),
+        "planning": planned(),
+        "shares": shares(),
+        **({"note": note} if note else {}),
+    }
 
 
 def _unshaped() -> str:
@@ -374,9 +482,9 @@ def row(
     """The result of one transfer, from the measurements of all processes. Seconds are medians; see `earl bench
     dispatch`.
 
-    `peers` is direct without shared memory. `crossed_bytes` include headers and answers. `copies_bytes` would leave
-    hosts if every process got its own copy; `driver_bytes` are the most over the driver's link during a direct
-    transfer.
+    `arms` has all ways, with their ratio to `direct`; of them `peers` is direct without shared memory. `crossed_bytes`
+    include headers and answers. `copies_bytes` would leave hosts if every process got its own copy; `driver_bytes` are
+    the most over the driver's link during a direct transfer.
     """
     made = case.plan(places)
     moved = volume(made)
@@ -404,8 +512,7 @@ def row(
         "over_bound": direct["median"] / ideal if ideal else None,
         "centralised": centralised,
         "direct": direct,
-        "peers": seconds.get("peers"),
-        "objects": seconds.get("objects"),
+        "arms": {name: {**took, "over_direct": took["median"] / direct["median"]} for name, took in seconds.items()},
         "driver_bytes": None if np.isnan(driver) else int(driver),
         "planned_bytes": moved.across,
         "crossed_bytes": int(np.median(_of(timings[directly[0]], "left_bytes")[firsts].sum(0))),
