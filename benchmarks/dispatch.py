@@ -30,12 +30,13 @@ from earl.benchmarks import processes
 from earl.benchmarks.processes import Seat, seat_of
 from earl.benchmarks.repeats import in_turns, interval
 from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
-from earl.dispatch.predicted_cost import GIGABIT, MIB
+from earl.dispatch.predicted_cost import MIB
 from earl.dispatch.rows import COLUMNS, Shard, Spread, Work, balance, columns, empty, even_counts, spread, token_bytes
 from earl.dispatch.transports.base import Transport, execute, keep, pack, unpack
 from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
 from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.errors import EarlError
+from earl.parallel.cost_model import GIGABIT
 from earl.parallel.hardware import of_gpus
 from earl.parallel.layout import Layout, planned_shares
 from earl.parallel.memory import catalogue

@@ -111,7 +111,7 @@ class Correction:
             known, _, inverse = self.own[choice]
             across = _covariance(here, known, self.wider)[0]
             variance -= float(across @ inverse @ across)
-        return max(variance, 0.0) ** 0.5
+        return float(np.sqrt(max(variance, 0.0)))
 
 
 def correction(cells: Cells) -> Correction:
