@@ -1,5 +1,6 @@
 """Each planted fault is caught and named, in every shape that it may come in, and nothing else is."""
 
+import re
 import sqlite3
 
 import numpy as np
@@ -17,16 +18,21 @@ from earl.runs.trajectories import read
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 from tests.audit.plants import ARRAYS, PLACES, PLANTS, author, swapped
 
-STEP, UNWEIGHED = 63, 61  # the weights that sampled step 63 are kept, those that sampled step 61 are not
-CASES = [(fault, plant) for fault, plants in PLANTS.items() for plant in plants]
+STEP, UNWEIGHED = 23, 21  # the weights that sampled step 63 are kept, those that sampled step 61 are not
+CASES = [(fault, plant, said) for fault, plants in PLANTS.items() for plant, said in plants.items()]
+SEALED = "None None: the column '(tokens|logprobs)' is not as it was written: its checksum differs"
 
 
-@pytest.mark.parametrize(("fault", "plant"), CASES)
-def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault, plant):
+@pytest.mark.parametrize(("fault", "plant", "said"), CASES)
+def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault, plant, said):
     run = planted()
     for step in (STEP, UNWEIGHED):
         run.change(step, plant)
-    assert {(str(finding.fault), finding.step) for finding in run.found()} == {(fault, STEP), (fault, UNWEIGHED)}
+    found = run.found()
+    assert {(str(finding.fault), finding.step) for finding in found} == {(fault, STEP), (fault, UNWEIGHED)}
+    for finding in found:
+        expected = said if finding.step == STEP else f"{said}|{SEALED}"  # without weights only a checksum may show it
+        assert re.fullmatch(expected, f"{finding.turn} {finding.token}: {finding.message}")
 
 
 @pytest.mark.parametrize("moved", [True, False])
