@@ -114,20 +114,75 @@ def test_a_file_that_another_program_wrote_is_read_by_its_columns(planted):
     assert run.names() == {"corrupt file", "wrong author"}
 
 
-def test_altered_numbers_of_learning_are_named(planted):
+def first(name, change):
+    """Changes a column of the first episode."""
+    return lambda rows: change(rows[0][name])
+
+
+def of_another_group(rows):
+    """The last episode of the first group becomes the first one of the second."""
+    rows[3]["group"] = 1
+
+
+def of_the_step_before(rows):
+    for row in rows:
+        row["task_seed"] += 1
+
+
+def learned_less(rows):
+    row = rows[0]
+    row["mask"][row["turns"][0]["action_start"]] = False
+
+
+def learned_otherwise(rows):
+    row = rows[2]
+    place = row["turns"][1]["action_start"]
+    row["new_logprobs"][place] -= 0.25
+    row["new_logprobs"][place + 1] -= 0.25
+
+
+OTHERS = [
+    (first("advantages", lambda values: values.__setitem__(0, 9.0)), "wrong advantage", [
+        r"0 0 None: the advantage is stored as 9, the rewards give -?[\d.]+"]),
+    (first("advantages", lambda values: values.append(0.0)), "wrong advantage", [
+        r"0 None None: (\d) advantages are stored for \d turns"]),
+    (first("advantages", lambda values: values.__setitem__(0, np.nan)), "wrong advantage", [
+        r"0 0 None: the advantage is stored as nan, the rewards give -?[\d.]+"]),
+    (lambda rows: rows[6].update(stop="context_limit"), "unseen truncation", [
+        "6 None None: the episode is stored as context_limit, the replay ends as (finished|illegal_action)"]),
+    (lambda rows: rows.pop(7), "missing episode", [
+        "None None None: 15 episodes are stored, the recipe plays 16; missing is that of place 7"]),
+    (of_another_group, "wrong group", [
+        "3 None None: the episode stands in group 1, it was played in group 0"]),
+    (of_the_step_before, "wrong seed", [
+        "None None None: 16 of 16 episodes have other tasks and seeds than the step's: "
+        "no step's of a run with the seed 5"]),
+    (learned_less, "wrong mask", [
+        r"0 None 16: '\d' was sampled, but is not learned from"]),
+    (first("mask", lambda values: values.pop()), "wrong mask", [
+        r"0 None None: a mask of \d+ stands beside \d+ tokens"]),
+    (learned_otherwise, "altered log-prob", [
+        r"2 1 \d+: the learner's log-prob of '\d' is stored as -\S+, "
+        r"by the weights of step 23 it is -\S+ \(and 1 more tokens\)"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plant", "fault", "said"), OTHERS)
+def test_what_else_may_be_wrong_with_a_step_is_named(planted, plant, fault, said):
     run = planted()
-    run.change(STEP, lambda rows: rows[0]["advantages"].__setitem__(0, 9.0))
-    assert run.names() == {"wrong advantage"}
-
-
-def test_a_truncation_that_nobody_told_is_named(planted):
-    run = planted()
-
-    def plant(rows):
-        rows[6]["stop"] = "context_limit"
-
     run.change(STEP, plant)
-    assert run.names() == {"unseen truncation"}
+    found = run.found(STEP)
+    assert {str(finding.fault) for finding in found} == {fault}
+    shown = [f"{finding.episode} {finding.turn} {finding.token}: {finding.message}" for finding in found]
+    assert len(shown) == len(said) and all(map(re.fullmatch, said, shown)), shown
+
+
+def test_the_episodes_of_another_step_are_told(planted):
+    run = planted()
+    run.write(STEP, [row | {"step": STEP} for row in run.rows(STEP - 1)])
+    [finding] = [finding for finding in run.found(STEP) if finding.fault is Fault.WRONG_SEED]
+    others = "16 of 16 episodes have other tasks and seeds than the step's: those of step 22"
+    assert (finding.message, finding.step, finding.episode) == (others, STEP, None)
 
 
 def test_numbers_that_the_episodes_do_not_show_are_named(planted):
@@ -135,7 +190,10 @@ def test_numbers_that_the_episodes_do_not_show_are_named(planted):
     with sqlite3.connect(run.folder.database) as connection:
         connection.execute("UPDATE metrics SET value = value + 0.25 WHERE step = ? AND name = 'reward'", (STEP,))
     connection.close()
-    assert run.names() == {"wrong number"}
+    [finding] = run.found()
+    assert (finding.fault, finding.step) == (Fault.WRONG_NUMBER, STEP)
+    recorded = re.fullmatch(r"reward is recorded as (\S+), the stored episodes give (\S+)", finding.message)
+    assert float(recorded[1]) == pytest.approx(float(recorded[2]) + 0.25, abs=1e-5)
 
 
 def test_turns_that_the_replay_does_not_have_are_named():
