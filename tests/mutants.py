@@ -76,7 +76,9 @@ def states_of(patterns: Iterable[str]) -> dict[str, str]:
 
 def try_out(names: Iterable[str], processes: int) -> None:
     command = [MUTMUT, "run", "--max-children", str(processes), *names]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if ran.returncode:  # a test that fails without a mutant, as a rule
+        sys.exit(f"{ran.stdout[-5000:]}\nmutmut ended with {ran.returncode}")
 
 
 def main() -> None:
