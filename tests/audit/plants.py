@@ -183,7 +183,7 @@ def seeded(name):
 
 
 LATER = "None 0: the tokens learned from stand 1 later than those that were sampled"
-REPLY = r"the reply's tokens '\d' are stored where the action '\d' took '\d'"
+REPLY = r"the reply's tokens '.+' are stored where the action '.+' took '.+'"
 SEEDED = r", the run's seed gives"
 
 PLANTS = {
@@ -197,13 +197,14 @@ PLANTS = {
     "re-encoded action": {
         other_digit(0): f"0 16: {REPLY}",
         other_digit(1): rf"1 \d+: {REPLY}",
-        other_digit(-1): r"\d \d+: '\d' is not what was sampled: the draw 0\.\d{4} gives another token, "
-        r"'\d' stands from [01]\.\d{4} to [01]\.\d{4} by the weights of step 22",
-        without_end: r"0 17: the reply's tokens nothing are stored where the action '\d' took '<\|end\|>'",
+        other_digit(-1): r"\d \d+: '.+' is not what was sampled: the draw 0\.\d{4} gives another token, "
+        r"'.+' stands from [01]\.\d{4} to [01]\.\d{4} by the weights of step 22"
+        r"|\d None: the reply's tokens read as the action .+, stored is the action '\d'",
+        without_end: r"0 17: the reply's tokens nothing are stored where the action '.+' took '<\|end\|>'",
     },
     "altered log-prob": {
-        other_logprob: r"1 \d+: the log-prob of '\d' is stored as -\S+, by the weights of step 22 it is -\S+",
-        scaled_logprobs: r"0 16: the log-prob of '\d' is stored as -\S+, by the weights of step 22 it is -\S+ "
+        other_logprob: r"1 \d+: the log-prob of '.+' is stored as -\S+, by the weights of step 22 it is -\S+",
+        scaled_logprobs: r"0 16: the log-prob of '.+' is stored as -\S+, by the weights of step 22 it is -\S+ "
         r"\(and \d+ more tokens\)",
         logprob_of_given: r"None 0: the log-prob is -0\.5, but nothing was sampled there",
         shifted_logprobs: r"None 0: the log-prob is -\S+, but nothing was sampled there \(and \d+ more tokens\)",
@@ -224,20 +225,20 @@ PLANTS = {
         hidden_left: r"\d None: the prompt is stored to begin at token 3, it began at 0",
     },
     "swapped reward": {
-        swapped: r"\d None: the turn is rewarded with -?1, the environment gives -?1",
-        swapped_turns: r"\d None: the turn is rewarded with 0, the environment gives -?\d",
+        swapped: r"\d None: the turn is rewarded with -?\d, the environment gives -?\d",
+        swapped_turns: r"\d None: the turn is rewarded with -?\d, the environment gives -?\d",
     },
     "missing turn": {
-        untold_turn(0): r"0 None: no turn is stored for the reply '\d<\|end\|>'",
-        untold_turn(-1): r"\d None: no turn is stored for the reply '\d<\|end\|>'",
-        removed_turn(0): r"0 \d+: a turn is missing: with the action '\d' put before turn 0 all later tokens fit",
-        removed_turn(1): r"1 \d+: a turn is missing: with the action '\d' put before turn 1 all later tokens fit",
-        removed_turn(-1): r"(\d) \d+: a turn is missing: with the action '\d' put before turn \1 all later tokens fit",
-        removed_tokens: r"1 \d+: a turn is missing: with the action '\d' put before turn 1 all later tokens fit",
+        untold_turn(0): r"0 None: no turn is stored for the reply '.+<\|end\|>'",
+        untold_turn(-1): r"\d None: no turn is stored for the reply '.+<\|end\|>'",
+        removed_turn(0): r"0 \d+: a turn is missing: with the action '.+' put before turn 0 all later tokens fit",
+        removed_turn(1): r"1 \d+: a turn is missing: with the action '.+' put before turn 1 all later tokens fit",
+        removed_turn(-1): r"(\d) \d+: a turn is missing: with the action '.+' put before turn \1 all later tokens fit",
+        removed_tokens: r"1 \d+: a turn is missing: with the action '.+' put before turn 1 all later tokens fit",
     },
     "wrong author": {
         author(Author.ENVIRONMENT, Author.TEMPLATE): "None 1: '.' was written by environment, stored is template",
-        author(Author.ACTION, Author.ENVIRONMENT): r"None 16: '\d' was written by action, stored is environment",
+        author(Author.ACTION, Author.ENVIRONMENT): r"None 16: '.+' was written by action, stored is environment",
     },
     "duplicated episode": {
         appended: "None None: episode 4 has task and seed of episode 3: it stands in the file twice",

@@ -158,11 +158,11 @@ OTHERS = [
         "None None None: 16 of 16 episodes have other tasks and seeds than the step's: "
         "no step's of a run with the seed 5"]),
     (learned_less, "wrong mask", [
-        r"0 None 16: '\d' was sampled, but is not learned from"]),
+        r"0 None 16: '.+' was sampled, but is not learned from"]),
     (first("mask", lambda values: values.pop()), "wrong mask", [
         r"0 None None: a mask of \d+ stands beside \d+ tokens"]),
     (learned_otherwise, "altered log-prob", [
-        r"2 1 \d+: the learner's log-prob of '\d' is stored as -\S+, "
+        r"2 1 \d+: the learner's log-prob of '.+' is stored as -\S+, "
         r"by the weights of step 23 it is -\S+ \(and 1 more tokens\)"]),
 ]  # fmt: skip
 
