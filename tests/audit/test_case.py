@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from earl.audit.case import _missing_action, _outgrown, diagnose
+from earl.audit.checks import MAX_SHIFT, _shift
 from earl.audit.rebuild import Replay, Slot, edit, readings, runs
 from earl.trajectory import Author, Completion, Outcome, StopReason, Task, Trajectory, Turn
 
@@ -280,3 +281,26 @@ def test_a_missing_action_is_the_first_with_which_all_fits():
     assert _missing_action(guess, 1, ["5", "2", "9"]) == "2"
     assert tried == [["1.", "5."], ["1.", "2."]]
     assert _missing_action(guess, 0, ["5", "9"]) is None
+
+
+def mask(text):
+    return np.array([letter == "x" for letter in text])
+
+
+def test_masks_that_are_shifted():
+    expected = mask("....xx......xxx.....")
+    assert _shift(expected, expected) == 0
+    for shift in (1, 2, 3, 4, -1, -3, -4):
+        assert _shift(np.roll(expected, shift), expected) == shift
+    assert _shift(mask(".....xx.....xxx....."), expected) == 1  # one of two
+    assert _shift(mask("....xx...xxx........"), expected) == -3
+    assert _shift(mask("....xx.....xxxx....."), expected) == 0  # longer
+    assert _shift(mask("...................."), expected) == 0
+    assert _shift(mask("....xx.............."), expected) == 0  # one is missing, and none has moved
+    # A shift by 2 pushed one out at the end, and it came in at the beginning. A shift by 1 lets in 1 and a run of 2.
+    assert _shift(mask("xx...xx......."), mask("...xx......xxx")) == 2
+    assert _shift(mask("...xx........xxx"), mask("..xx............")) == 1
+    assert _shift(mask("...xx.......xxxx"), mask("..xx............")) == 0
+    far = mask("." * 5 + "x" + "." * 40)
+    assert _shift(np.roll(far, MAX_SHIFT), far) == MAX_SHIFT
+    assert _shift(np.roll(far, MAX_SHIFT + 1), far) == 0
