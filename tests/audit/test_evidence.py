@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from earl.audit import audit, evidence
+from earl.audit import audit, checks, evidence
 from earl.audit.evidence import Evidence, Sampled, TokenPosition, by_siblings, gather
 from earl.audit.findings import Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun
@@ -249,3 +249,39 @@ def test_the_context_limit_when_a_step_s_episodes_began(monkeypatch):
         known = {25: {} if limit is None else {"context/limit": limit}}
         assert AuditedRun.world_at(run_of(0, known), 25) == "world"
     assert AuditedRun.world_at(run_of(0, {25: {"context/limit": 1.0}}), 25) == ("world", 1)
+
+
+def test_values_come_from_the_head_of_the_step_before(monkeypatch):
+    calls = []
+    placement = SimpleNamespace(
+        learner=SimpleNamespace(restore=lambda weights: calls.append(("restored", weights))),
+        dispatch=lambda groups: ("rows", groups),
+        prepare=lambda groups, rows: ("batch", groups, rows),
+        recorded=lambda groups, batch: ("numbers", [SimpleNamespace(advantages=(groups, batch))]),
+    )
+    monkeypatch.setattr(checks, "embedded", lambda config, peers, policy: calls.append((config, policy)) or placement)
+    monkeypatch.setattr(checks, "load", lambda weights: ("policy", weights))
+    given = checks.prepared_advantages("config", "weights", "groups")
+    assert given == [("groups", ("batch", "groups", ("rows", "groups")))]
+    assert calls == [("config", ("policy", "weights")), ("restored", "weights")]
+
+
+def test_advantages_that_cannot_be_checked(monkeypatch):
+    def case_of(name, kept, replays=(1,)):
+        config = SimpleNamespace(algorithm=SimpleNamespace(name=name))
+        run = SimpleNamespace(config=config, checkpoints={22: SimpleNamespace(path="weights")} if kept else {23: None})
+        return SimpleNamespace(run=run, step=23, experiences=(1,), replays=replays, true_groups=lambda: "groups")
+
+    with pytest.raises(Unchecked, match=r"^ppo needs the value head of the step before, which is not kept$"):
+        list(checks.check_advantages(case_of("ppo", kept=False)))
+    with pytest.raises(Unchecked, match=r"^not all episodes of the step can be told$"):
+        list(checks.check_advantages(case_of("grpo", kept=True, replays=(1, 2))))
+    compared = []
+    monkeypatch.setattr(
+        checks, "_compare", lambda case, expected, tolerance: compared.append((expected, tolerance)) or []
+    )
+    monkeypatch.setattr(checks, "prepared_advantages", lambda config, weights, groups: ("by values", weights, groups))
+    monkeypatch.setattr(checks, "expected_advantages", lambda config, groups: ("by rewards", groups))
+    list(checks.check_advantages(case_of("ppo", kept=True)))
+    list(checks.check_advantages(case_of("grpo", kept=True)))
+    assert compared == [(("by values", "weights", "groups"), 1e-3), (("by rewards", "groups"), 1e-5)]

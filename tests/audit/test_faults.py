@@ -93,7 +93,9 @@ def test_a_corrupt_file_is_named_and_the_others_are_checked_all_the_same(planted
 def test_a_file_under_the_name_of_another_step_is_corrupt(planted):
     run = planted()
     run.path(STEP).write_bytes(run.path(UNWEIGHED).read_bytes())
-    assert run.names() == {"corrupt file"}
+    [finding] = run.found()
+    assert (str(finding.fault), finding.step) == ("corrupt file", UNWEIGHED)
+    assert finding.message == f"step-{STEP:06d}.parquet holds the episodes of step {UNWEIGHED}"
 
 
 def test_a_damaged_checkpoint_and_a_damaged_database_are_named(planted):
