@@ -64,6 +64,8 @@ def report(states: Mapping[str, str], of: int) -> str:
     score = f"{killed} of {count} mutants killed: {killed / count:.1%}"
     if count < of:
         score += " (95 % interval of all {}: {:.1%} to {:.1%})".format(of, *wilson(killed, count))
+    if endless := [*states.values()].count("timeout"):
+        score += f"; {endless} by tests that did not end in time"
     return "\n".join([*alive, *modules, score])
 
 

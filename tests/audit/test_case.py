@@ -301,6 +301,9 @@ def test_masks_that_are_shifted():
     assert _shift(mask("xx...xx......."), mask("...xx......xxx")) == 2
     assert _shift(mask("...xx........xxx"), mask("..xx............")) == 1
     assert _shift(mask("...xx.......xxxx"), mask("..xx............")) == 0
+    # A run one place from an end was not cut off there.
+    assert _shift(mask(".x......"), mask("...x....")) == -2
+    assert _shift(mask("......x."), mask("....x...")) == 2
     far = mask("." * 5 + "x" + "." * 40)
     assert _shift(np.roll(far, MAX_SHIFT), far) == MAX_SHIFT
     assert _shift(np.roll(far, MAX_SHIFT + 1), far) == 0

@@ -19,7 +19,11 @@ from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 from tests.audit.plants import ARRAYS, PLACES, PLANTS, author, swapped
 
 STEP, UNWEIGHED = 23, 21  # the weights that sampled step 63 are kept, those that sampled step 61 are not
-CASES = [(fault, plant, said) for fault, plants in PLANTS.items() for plant, said in plants.items()]
+CASES = [
+    pytest.param(fault, plant, said, id=f"{fault} {number}")
+    for fault, plants in PLANTS.items()
+    for number, (plant, said) in enumerate(plants.items())
+]
 SEALED = "None None: the column '(tokens|logprobs)' is not as it was written: its checksum differs"
 
 
@@ -169,7 +173,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("plant", "fault", "said"), OTHERS)
+@pytest.mark.parametrize(("plant", "fault", "said"), OTHERS, ids=range(len(OTHERS)))
 def test_what_else_may_be_wrong_with_a_step_is_named(planted, plant, fault, said):
     run = planted()
     run.change(STEP, plant)

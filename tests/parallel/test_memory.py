@@ -112,6 +112,7 @@ def test_a_sampler_at_the_moments_of_a_step():
         "residue": 0,
     }
     assert held.peak == sum(held.parts.values())
+    assert {type(size) for size in held.parts.values()} == {int}
     # A prompt longer than a pass is read alone.
     assert slot_bytes(SMALL, Sampling(3, 20_000, 20_000)).activations == _pass(SMALL, 1, 20_000, 20_000)
 
