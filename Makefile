@@ -61,11 +61,9 @@ faults: $(DEV) ## Fail every write, sync and rename of a run; ARGS="--sample 100
 kills: $(DEV) ## Kill 100 runs at random moments; ARGS="--colocated 0 --disaggregated 0" leaves Ray out
 	@$(BIN)/python -m tests.faults.kills $(ARGS)
 
-mutants: $(DEV) ## Change the code of the parts that decide, one place at a time; ARGS="'earl.batch*'" tries fewer
+mutants: $(DEV) ## Change the code that decides, one place at a time; SAMPLE=300 SEED=0 draws some, ARGS="'earl.batch*'" names them
 	@rm -rf mutants
-	@$(BIN)/mutmut run --max-children $(or $(PROCESSES),2) $(ARGS) > /dev/null
-	@$(BIN)/mutmut results --all true | awk '/__mutmut_/ && !/not checked/ { if (/: (killed|timeout)$$/) killed++; else print; all++ } \
-		END { printf "%d of %d mutants killed: %.1f %%\n", killed, all, 100 * killed / all }'
+	@$(BIN)/python -m tests.mutants --processes $(or $(PROCESSES),2) --seed $(or $(SEED),0) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 lint: $(DEV) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

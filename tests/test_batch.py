@@ -117,3 +117,47 @@ def test_repeated_elements_of_rows():
     # Rows hold the elements 0 1 | 2 | 3 4 5.
     assert repeats(np.array([2, 1, 3]), np.array([2, 0, 0])).tolist() == [3, 4, 5, 0, 1, 0, 1]
     assert repeats(np.array([0, 2]), np.array([0, 1, 0])).tolist() == [0, 1]
+
+
+def test_rows_are_dealt_longest_first_each_to_the_lightest():
+    # 9 to the first, 7 to the second, 5 to the second (12), 4 to the first (13), 4 to the second, 1 to the first.
+    dealt = deal(np.array([4, 9, 1, 7, 4, 5]), 2)
+    assert [rows.tolist() for rows in dealt] == [[1, 0, 2], [3, 5, 4]]
+    assert [rows.tolist() for rows in deal(np.array([3]), 3)] == [[0], [], []]
+
+
+def test_micro_batches_are_cut_longest_first():
+    # 12 alone, though it is more than 10; 6 and 4 fill one; 4 and 3 leave 3, of which 2 are taken.
+    chunks = chunks_by_tokens(np.array([4, 12, 3, 6, 4, 2]), 10)
+    assert [rows.tolist() for rows in chunks] == [[1], [3, 0], [4, 2, 5]]
+    assert all(rows.dtype == np.int64 for rows in chunks)
+    assert [rows.tolist() for rows in chunks_by_tokens(np.array([5, 5, 5]), 5)] == [[0], [1], [2]]
+    assert chunks_by_tokens(np.zeros(0, np.int64), 10) == []
+
+
+def test_marked_tokens_are_counted_by_row():
+    rows = rows_of("aBC", "d", "EfGh")
+    assert rows.per_row(rows.mask).tolist() == [2, 0, 2]
+    assert rows.per_row(rows.mask).dtype == np.int64
+    assert rows.select(np.zeros(0, np.int64)).per_row(np.zeros(0, np.bool_)).tolist() == []
+    assert rows.num_turns == 1
+    assert rows.select(np.zeros(0, np.int64)).num_turns == 0
+
+
+def test_joined_rows_lie_end_to_end():
+    first, second = rows_of("aB", "c"), rows_of("De")
+    joined = Rows.joined([first, second])
+    assert joined.offsets.tolist() == [0, 2, 3, 5]
+    assert bytes(joined.tokens.tolist()) == b"abcde"
+    assert joined.mask.tolist() == [False, True, False, True, False]
+    assert type(Batch.joined([batch_of([2]), batch_of([3])])) is Batch
+
+
+def test_kinds_are_counted_in_order():
+    first, kind = distinct(rows_of("ab", "ab", "c"))
+    assert (first.dtype, kind.dtype) == (np.int64, np.int64)
+    assert (first.tolist(), kind.tolist()) == ([0, 2], [0, 0, 1])
+    valued = rows_of("ab", "ab")
+    valued.value_mask[0] = True  # a value is read in the first alone
+    assert distinct(valued)[1].tolist() == [0, 1]
+    assert distinct(valued.select(np.zeros(0, np.int64)))[0].tolist() == []

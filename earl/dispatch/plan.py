@@ -193,8 +193,7 @@ class Volume:
     @property
     def bound(self) -> int:
         """Lower bound of the busiest link, under any plan."""
-        evenly = -(-int(self.least.sum()) // max(1, len(self.least)))
-        return int(max(self.least.max(initial=0), self.owed.max(initial=0), evenly))
+        return int(max(self.least.max(initial=0), self.owed.max(initial=0)))
 
 
 def volume(plan: TransferPlan) -> Volume:

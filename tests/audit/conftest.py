@@ -17,10 +17,10 @@ from earl.trainer import train
 
 torch.set_num_threads(1)
 
-# Stored are the episodes of the steps 61, 62 and 63, and the weights of the steps 62 and 63, and of the best.
-WARM = {"steps": 60, "teacher": "expert", "episodes": 48, "minibatches": 4, "learning_rate": 5e-3}
+# Stored are the episodes of the steps 21, 22 and 23, and the weights of the steps 22 and 23, and of the best.
+WARM = {"steps": 20, "teacher": "expert", "episodes": 48, "minibatches": 4, "learning_rate": 5e-3}
 SOLVER = {**WARM, "teacher": "solver", "noise": 0.0}
-SELDOM = {"every": 60}
+SELDOM = {"every": 20}
 PACE = {"checkpoint_every": 2, "keep_trajectories_every": 1}
 RUNS = {
     "grpo": {},

@@ -182,31 +182,79 @@ def seeded(name):
     return plant
 
 
+LATER = "None 0: the tokens learned from stand 1 later than those that were sampled"
+REPLY = r"the reply's tokens '.+' are stored where the action '.+' took '.+'"
+SEEDED = r", the run's seed gives"
+
 PLANTS = {
-    "shifted mask": [rolled(1), rolled(-1), rolled_once, rolled_over_episodes, sampled_shifted],
-    "re-encoded action": [other_digit(0), other_digit(1), other_digit(-1), without_end],
-    "altered log-prob": [other_logprob, scaled_logprobs, logprob_of_given, shifted_logprobs],
-    "stale weights": [older(slice(None)), older(slice(3, 4))],
-    "left truncation": [
-        left(5),
-        left(5, turns=False),
-        left(5, arrays=("tokens",)),
-        left(30),
-        hidden_left,
-    ],
-    "swapped reward": [swapped, swapped_turns],
-    "missing turn": [
-        untold_turn(0),
-        untold_turn(-1),
-        removed_turn(0),
-        removed_turn(1),
-        removed_turn(-1),
-        removed_tokens,
-    ],
-    "wrong author": [author(Author.ENVIRONMENT, Author.TEMPLATE), author(Author.ACTION, Author.ENVIRONMENT)],
-    "duplicated episode": [appended, in_place_of_another],
-    "wrong seed": [seeded("seed"), seeded("task_seed"), seeded("seat"), seeded("opponent")],
-    "loss on a template token": [learned_at(Author.TEMPLATE)],
-    "loss on an environment token": [learned_at(Author.ENVIRONMENT)],
+    "shifted mask": {
+        rolled(1): LATER,
+        rolled(-1): "None 15: the tokens learned from stand 1 earlier than those that were sampled",
+        rolled_once: LATER.replace("0", r"\d\d"),
+        rolled_over_episodes: LATER,
+        sampled_shifted: LATER.replace("learned from", "marked as sampled"),
+    },
+    "re-encoded action": {
+        other_digit(0): f"0 16: {REPLY}",
+        other_digit(1): rf"1 \d+: {REPLY}",
+        other_digit(-1): r"\d \d+: '.+' is not what was sampled: the draw 0\.\d{4} gives another token, "
+        r"'.+' stands from [01]\.\d{4} to [01]\.\d{4} by the weights of step 22"
+        r"|\d None: the reply's tokens read as the action .+, stored is the action '\d'",
+        without_end: r"0 17: the reply's tokens nothing are stored where the action '.+' took '<\|end\|>'",
+    },
+    "altered log-prob": {
+        other_logprob: r"1 \d+: the log-prob of '.+' is stored as -\S+, by the weights of step 22 it is -\S+",
+        scaled_logprobs: r"0 16: the log-prob of '.+' is stored as -\S+, by the weights of step 22 it is -\S+ "
+        r"\(and \d+ more tokens\)",
+        logprob_of_given: r"None 0: the log-prob is -0\.5, but nothing was sampled there",
+        shifted_logprobs: r"None 0: the log-prob is -\S+, but nothing was sampled there \(and \d+ more tokens\)",
+    },
+    "stale weights": {
+        older(slice(None)): "None None: 16 episodes were sampled by the weights of step (21|19), not by those of step "
+        "(22|20)",
+        older(
+            slice(3, 4)
+        ): "None None: tokens were sampled by the weights of step (21|19), not by those of step (22|20)",
+    },
+    "left truncation": {
+        left(5): r"None 0: the first 5 of \d+ tokens are missing",
+        left(5, turns=False): r"None 0: the first 5 of \d+ tokens are missing",
+        left(5, arrays=("tokens",)): r"None 0: the episode begins with '.', a prompt begins with '<\|user\|>': "
+        "the tokens before are missing",
+        left(30): r"None 0: the first 30 of \d+ tokens are missing",
+        hidden_left: r"\d None: the prompt is stored to begin at token 3, it began at 0",
+    },
+    "swapped reward": {
+        swapped: r"\d None: the turn is rewarded with -?\d, the environment gives -?\d",
+        swapped_turns: r"\d None: the turn is rewarded with -?\d, the environment gives -?\d",
+    },
+    "missing turn": {
+        untold_turn(0): r"0 None: no turn is stored for the reply '.+<\|end\|>'",
+        untold_turn(-1): r"\d None: no turn is stored for the reply '.+<\|end\|>'",
+        removed_turn(0): r"0 \d+: a turn is missing: with the action '.+' put before turn 0 all later tokens fit",
+        removed_turn(1): r"1 \d+: a turn is missing: with the action '.+' put before turn 1 all later tokens fit",
+        removed_turn(-1): r"(\d) \d+: a turn is missing: with the action '.+' put before turn \1 all later tokens fit",
+        removed_tokens: r"1 \d+: a turn is missing: with the action '.+' put before turn 1 all later tokens fit",
+    },
+    "wrong author": {
+        author(Author.ENVIRONMENT, Author.TEMPLATE): "None 1: '.' was written by environment, stored is template",
+        author(Author.ACTION, Author.ENVIRONMENT): r"None 16: '.+' was written by action, stored is environment",
+    },
+    "duplicated episode": {
+        appended: "None None: episode 4 has task and seed of episode 3: it stands in the file twice",
+        in_place_of_another: "None None: episode 5 has task and seed of episode 3: it stands in the file twice",
+    },
+    "wrong seed": {
+        seeded("seed"): rf"None None: the episode's seed is \d+{SEEDED} \d+",
+        seeded("task_seed"): rf"None None: the task seed is \d+{SEEDED} \d+",
+        seeded("seat"): f"None None: the seat is [01]{SEEDED} [01]",
+        seeded("opponent"): rf"None None: the opponent is '\S+'{SEEDED} '\S+'",
+    },
+    "loss on a template token": {
+        learned_at(Author.TEMPLATE): r"None 0: '<\|user\|>', written by template, is learned from, but was not sampled"
+    },
+    "loss on an environment token": {
+        learned_at(Author.ENVIRONMENT): "None 1: '.', written by environment, is learned from, but was not sampled"
+    },
 }
-"""By the name of the fault that they are."""
+"""By the name of the fault that they are: each with what is said of it, after the turn and the token that are named."""

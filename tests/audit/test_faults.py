@@ -1,5 +1,6 @@
 """Each planted fault is caught and named, in every shape that it may come in, and nothing else is."""
 
+import re
 import sqlite3
 
 import numpy as np
@@ -17,16 +18,25 @@ from earl.runs.trajectories import read
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 from tests.audit.plants import ARRAYS, PLACES, PLANTS, author, swapped
 
-STEP, UNWEIGHED = 63, 61  # the weights that sampled step 63 are kept, those that sampled step 61 are not
-CASES = [(fault, plant) for fault, plants in PLANTS.items() for plant in plants]
+STEP, UNWEIGHED = 23, 21  # the weights that sampled step 63 are kept, those that sampled step 61 are not
+CASES = [
+    pytest.param(fault, plant, said, id=f"{fault} {number}")
+    for fault, plants in PLANTS.items()
+    for number, (plant, said) in enumerate(plants.items())
+]
+SEALED = "None None: the column '(tokens|logprobs)' is not as it was written: its checksum differs"
 
 
-@pytest.mark.parametrize(("fault", "plant"), CASES)
-def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault, plant):
+@pytest.mark.parametrize(("fault", "plant", "said"), CASES)
+def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault, plant, said):
     run = planted()
     for step in (STEP, UNWEIGHED):
         run.change(step, plant)
-    assert {(str(finding.fault), finding.step) for finding in run.found()} == {(fault, STEP), (fault, UNWEIGHED)}
+    found = run.found()
+    assert {(str(finding.fault), finding.step) for finding in found} == {(fault, STEP), (fault, UNWEIGHED)}
+    for finding in found:
+        expected = said if finding.step == STEP else f"{said}|{SEALED}"  # without weights only a checksum may show it
+        assert re.fullmatch(expected, f"{finding.turn} {finding.token}: {finding.message}")
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -87,7 +97,9 @@ def test_a_corrupt_file_is_named_and_the_others_are_checked_all_the_same(planted
 def test_a_file_under_the_name_of_another_step_is_corrupt(planted):
     run = planted()
     run.path(STEP).write_bytes(run.path(UNWEIGHED).read_bytes())
-    assert run.names() == {"corrupt file"}
+    [finding] = run.found()
+    assert (str(finding.fault), finding.step) == ("corrupt file", UNWEIGHED)
+    assert finding.message == f"step-{STEP:06d}.parquet holds the episodes of step {UNWEIGHED}"
 
 
 def test_a_damaged_checkpoint_and_a_damaged_database_are_named(planted):
@@ -108,20 +120,75 @@ def test_a_file_that_another_program_wrote_is_read_by_its_columns(planted):
     assert run.names() == {"corrupt file", "wrong author"}
 
 
-def test_altered_numbers_of_learning_are_named(planted):
+def first(name, change):
+    """Changes a column of the first episode."""
+    return lambda rows: change(rows[0][name])
+
+
+def of_another_group(rows):
+    """The last episode of the first group becomes the first one of the second."""
+    rows[3]["group"] = 1
+
+
+def of_the_step_before(rows):
+    for row in rows:
+        row["task_seed"] += 1
+
+
+def learned_less(rows):
+    row = rows[0]
+    row["mask"][row["turns"][0]["action_start"]] = False
+
+
+def learned_otherwise(rows):
+    row = rows[2]
+    place = row["turns"][1]["action_start"]
+    row["new_logprobs"][place] -= 0.25
+    row["new_logprobs"][place + 1] -= 0.25
+
+
+OTHERS = [
+    (first("advantages", lambda values: values.__setitem__(0, 9.0)), "wrong advantage", [
+        r"0 0 None: the advantage is stored as 9, the rewards give -?[\d.]+"]),
+    (first("advantages", lambda values: values.append(0.0)), "wrong advantage", [
+        r"0 None None: (\d) advantages are stored for \d turns"]),
+    (first("advantages", lambda values: values.__setitem__(0, np.nan)), "wrong advantage", [
+        r"0 0 None: the advantage is stored as nan, the rewards give -?[\d.]+"]),
+    (lambda rows: rows[6].update(stop="context_limit"), "unseen truncation", [
+        "6 None None: the episode is stored as context_limit, the replay ends as (finished|illegal_action)"]),
+    (lambda rows: rows.pop(7), "missing episode", [
+        "None None None: 15 episodes are stored, the recipe plays 16; missing is that of place 7"]),
+    (of_another_group, "wrong group", [
+        "3 None None: the episode stands in group 1, it was played in group 0"]),
+    (of_the_step_before, "wrong seed", [
+        "None None None: 16 of 16 episodes have other tasks and seeds than the step's: "
+        "no step's of a run with the seed 5"]),
+    (learned_less, "wrong mask", [
+        r"0 None 16: '.+' was sampled, but is not learned from"]),
+    (first("mask", lambda values: values.pop()), "wrong mask", [
+        r"0 None None: a mask of \d+ stands beside \d+ tokens"]),
+    (learned_otherwise, "altered log-prob", [
+        r"2 1 \d+: the learner's log-prob of '.+' is stored as -\S+, "
+        r"by the weights of step 23 it is -\S+ \(and 1 more tokens\)"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plant", "fault", "said"), OTHERS, ids=range(len(OTHERS)))
+def test_what_else_may_be_wrong_with_a_step_is_named(planted, plant, fault, said):
     run = planted()
-    run.change(STEP, lambda rows: rows[0]["advantages"].__setitem__(0, 9.0))
-    assert run.names() == {"wrong advantage"}
-
-
-def test_a_truncation_that_nobody_told_is_named(planted):
-    run = planted()
-
-    def plant(rows):
-        rows[6]["stop"] = "context_limit"
-
     run.change(STEP, plant)
-    assert run.names() == {"unseen truncation"}
+    found = run.found(STEP)
+    assert {str(finding.fault) for finding in found} == {fault}
+    shown = [f"{finding.episode} {finding.turn} {finding.token}: {finding.message}" for finding in found]
+    assert len(shown) == len(said) and all(map(re.fullmatch, said, shown)), shown
+
+
+def test_the_episodes_of_another_step_are_told(planted):
+    run = planted()
+    run.write(STEP, [row | {"step": STEP} for row in run.rows(STEP - 1)])
+    [finding] = [finding for finding in run.found(STEP) if finding.fault is Fault.WRONG_SEED]
+    others = "16 of 16 episodes have other tasks and seeds than the step's: those of step 22"
+    assert (finding.message, finding.step, finding.episode) == (others, STEP, None)
 
 
 def test_numbers_that_the_episodes_do_not_show_are_named(planted):
@@ -129,7 +196,10 @@ def test_numbers_that_the_episodes_do_not_show_are_named(planted):
     with sqlite3.connect(run.folder.database) as connection:
         connection.execute("UPDATE metrics SET value = value + 0.25 WHERE step = ? AND name = 'reward'", (STEP,))
     connection.close()
-    assert run.names() == {"wrong number"}
+    [finding] = run.found()
+    assert (finding.fault, finding.step) == (Fault.WRONG_NUMBER, STEP)
+    recorded = re.fullmatch(r"reward is recorded as (\S+), the stored episodes give (\S+)", finding.message)
+    assert float(recorded[1]) == pytest.approx(float(recorded[2]) + 0.25, abs=1e-5)
 
 
 def test_turns_that_the_replay_does_not_have_are_named():

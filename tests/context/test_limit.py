@@ -7,7 +7,8 @@ from math import inf
 import pytest
 from pydantic import TypeAdapter
 
-from earl.context.limit import KEPT_STEPS, ContextWatch, Growth, growth_of
+from earl.context.forecast import Forecast, expected
+from earl.context.limit import KEPT_STEPS, ContextWatch, Growth, _warning, growth_of
 
 
 def grown(step, p99, longest=None, cut=0.0):
@@ -144,3 +145,65 @@ def test_growth_is_read_from_metrics():
     metrics = {f"context/window/{name}": value for name, value in names.items()}
     metrics |= {"truncation/prompt": 0.25, "truncation/reply": 0.5, "truncation/turn": 0.125}
     assert growth_of(7, metrics) == Growth(7, (10.0, 20.0, 30.0), 40.0, cut=0.75)
+
+
+def test_words_of_a_warning():
+    near = Forecast(150.0, 40.4, 44.2, 50.0, reached=False)
+    told = "the longest contexts will reach the limit of 150 tokens at about step 44 (80 % interval: 40 to 50)"
+    assert _warning(150, near) == told
+    open_end = Forecast(150.0, 40.4, inf, inf, reached=False)
+    told = "the longest contexts will reach the limit of 150 tokens soon (80 % interval: step 40 or later)"
+    assert _warning(150, open_end) == told
+
+
+def test_words_of_a_fixed_limit():
+    watch = ContextWatch(limit=150, history=[(step, (20.0, 30.0, 40.0 + 2 * step)) for step in range(50)])
+    ((kind, message),) = watch.observe(grown(50, 140)).events
+    assert kind == "forecast"
+    assert message.startswith("the longest contexts will reach the limit of 150 tokens at about step 5")
+    assert message.endswith("): raise context.limit, or set it to 'auto'")
+    assert watch.said == ["near"]
+    assert watch.observe(grown(51, 142)).events == ()  # no forecast is due
+    cut = "50.0% of the episodes were cut off at the limit of 150 tokens: raise context.limit, or set it to 'auto'"
+    assert watch.observe(grown(52, 150, cut=0.5)).events == (("forecast", cut),)
+    assert watch.said == ["near", "met"]
+    met = ContextWatch(limit=150, history=watch.history[:50], said=["met"])
+    assert met.observe(grown(50, 140)).events == ()  # that it is met says more than that it is near
+
+
+def test_forecasts_are_made_at_every_fifth_step():
+    watch = ContextWatch(limit=150, ceiling=300)
+    names = [
+        f"forecast/{name}/{edge}" for name in ("p50", "p95", "p99", "ceiling") for edge in ("early", "median", "late")
+    ]
+    for step in range(11):
+        metrics = watch.observe(grown(step, 50)).metrics
+        assert sorted(metrics) == sorted(["context/limit", *(names if step % 5 == 0 else [])])
+
+
+def test_an_automatic_limit_has_room_for_what_is_expected():
+    history = [(step, (20.0, 30.0, 100.0 + step)) for step in range(50)]
+    watch = ContextWatch(limit=100, ceiling=1000, history=[*history])
+    ((_, message),) = watch.observe(Growth(50, (20, 30, 150), 150, cut=0)).events
+    upper = expected([(step, values[2]) for step, values in watch.history], 10)[1]
+    assert 160 < upper < 175  # 10 steps on, and what is not known
+    assert watch.limit == -(-1.1 * upper // 8) * 8
+    assert (
+        message == f"context limit raised from 100 to {watch.limit} tokens: up to {upper:.0f} tokens are expected soon"
+    )
+    assert (watch.raised, watch.ceiling) == (50, 1000)
+    between = ContextWatch(limit=100, ceiling=1000, history=[*history])
+    between.observe(Growth(51, (20, 30, 150), 150, cut=0))  # no forecast is due: 1.1 x 150 = 165
+    assert between.limit == 168
+    steep = ContextWatch(limit=100, ceiling=1000, history=[*history])
+    steep.observe(Growth(50, (20, 30, 150), 80, cut=0))  # at most 1.5 times the longest: 1.1 x 1.5 x 80 = 132
+    assert steep.limit == 136
+    cut = ContextWatch(limit=100, ceiling=1000, history=[*history], raised=49)
+    cut.observe(Growth(51, (20, 30, 50), 50, cut=0.1))  # 1.5 x 100, as the step before last raised it
+    assert cut.limit == 152
+
+
+def test_the_history_of_a_run_is_500_steps():
+    watch = ContextWatch(limit=1000, history=[(step, (1.0, 1.0, 1.0)) for step in range(600)])
+    watch.observe(Growth(601, (2, 2, 2), 2, cut=0))
+    assert (len(watch.history), watch.history[0][0], watch.history[-1]) == (500, 101, (601, (2, 2, 2)))

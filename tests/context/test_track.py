@@ -89,3 +89,21 @@ def test_an_episode_that_never_began_counts_as_empty():
     failed = trajectory(stop=StopReason.ENV_ERROR)
     assert window(failed) == 0
     assert tokens_by_turn([failed, trajectory("ea")], 1)[0].episodes == 2
+
+
+def test_every_level_has_every_quantile():
+    numbers = context_metrics([trajectory("e" * length + "a") for length in range(101)])  # 1, 2 … 101 tokens
+    for level in ("turn", "window", "episode"):
+        found = {name: numbers[f"context/{level}/{name}"] for name in ("mean", "p50", "p95", "p99", "max")}
+        assert found == pytest.approx({"mean": 51, "p50": 51, "p95": 96, "p99": 100, "max": 101})
+    silent = context_metrics([trajectory(rest="ee")])
+    assert (silent["context/turn/mean"], silent["context/window/max"], silent["context/episode/max"]) == (0, 2, 2)
+
+
+def test_what_a_prompt_without_a_reply_takes():
+    own = trajectory("ea", "eea", rest="eeee", stop=StopReason.CONTEXT_LIMIT)
+    assert window(own) == 9  # the whole episode: its context never began anew
+    finished = trajectory("ea", "eea", rest="eeee")
+    assert window(finished) == 5  # what stands behind the last reply was no prompt
+    assert cause(trajectory(rest="ee", stop=StopReason.CONTEXT_LIMIT)) == "prompt"
+    assert window(trajectory(rest="ee", stop=StopReason.CONTEXT_LIMIT)) == 2

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 
-from earl.dispatch.plan import plan, volume
+from earl.dispatch.plan import ACROSS, INSIDE, Segments, Volume, _pick, _turns, plan, volume
 from earl.dispatch.rows import columns, spread, token_bytes
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, filled, transfers
@@ -103,6 +103,56 @@ def test_one_copy_crosses_the_link_for_eight_ranks_of_a_host():
     moved = volume(made)
     assert (moved.across, moved.inside.tolist(), moved.copies) == (4000, [0, 28_000], 32_000)
     assert [*made.hops] == [0, 1]
+
+
+def test_what_each_process_gives_and_gets():
+    # As above: the first of the tp group gets the row, and hands it on.
+    source, target = spread(Layout(), [0], [0]), spread(Layout(tp=8), range(1, 9), [0])
+    made = plan(np.array([1000]), columns(["logprobs"]), source, target, np.array([0, *[1] * 8]))
+    across, inside = np.zeros((9, 9), int), np.zeros((9, 9), int)
+    across[0, 1] = inside[1, 2:] = 4000
+    assert [table.tolist() for table in made.sizes] == [across.tolist(), inside.tolist()]
+    assert all(table.dtype == np.int64 for table in made.sizes)
+    assert made.bytes.tolist() == [4000] * 8
+    assert [len(made.of(process, ACROSS)) for process in range(4)] == [1, 1, 0, 0]
+    assert [len(made.of(process, INSIDE)) for process in range(4)] == [0, 7, 1, 1]
+    assert made.of(3, INSIDE).tokens.tolist() == [1000]
+    assert made.of(3, INSIDE).origin.tolist() == [0]
+
+
+def test_nothing_to_move_takes_no_hop():
+    made = plan(
+        np.zeros(0, int), columns(["logprobs"]), spread(Layout(), [0], []), spread(Layout(), [0], []), np.zeros(1, int)
+    )
+    assert ([*made.hops], made.sizes, len(made.pieces)) == ([], [], 0)
+    moved = volume(made)
+    assert (moved.across, moved.busiest, moved.bound, moved.total, moved.copies) == (0, 0, 0, 0, 0)
+
+
+def test_kept_tokens_are_no_messages():
+    # Process 0 keeps the first row, and gets the second from process 1 on the same host.
+    source, target = spread(Layout(2), [0, 1], [0, 1]), spread(Layout(), [0], [0, 0])
+    made = plan(np.array([30, 20]), columns(["logprobs"]), source, target, np.zeros(2, int))
+    assert [table.tolist() for table in made.sizes] == [[[0, 0], [80, 0]]]
+    moved = volume(made)
+    assert (moved.inside.tolist(), moved.across, moved.total, moved.copies) == ([80], 0, 200, 200)
+    assert (moved.least.tolist(), moved.owed.tolist()) == ([0], [0])
+
+
+def test_the_busiest_link_and_its_bound():
+    own = Volume(*(np.array(column) for column in ([3, 9], [7, 5], [1, 1], [6, 2], [4, 8])), total=20, copies=30)
+    assert (own.across, own.busiest, own.bound) == (12, 9, 8)
+    received = Volume(*(np.array(column) for column in ([3, 1], [7, 5], [1, 1], [6, 2], [4, 1])), total=20, copies=30)
+    assert (received.busiest, received.bound) == (7, 6)
+
+
+def test_holders_take_turns_the_largest_first():
+    tokens = np.array([5, 9, 3, 7])
+    nothing = np.zeros(4, int)
+    segments = Segments(nothing, nothing, tokens, np.array([[0], [0], [1], [0]]), np.zeros((4, 1), int))
+    assert _turns(segments).tolist() == [2, 0, 0, 1]
+    offered = np.array([[True, False, True, True]] * 4 + [[False] * 4])
+    assert _pick(offered, np.array([0, 1, 2, 3, 2])).tolist() == [0, 2, 3, 0, 0]
 
 
 def test_a_thousand_ranks_are_planned_in_a_moment():

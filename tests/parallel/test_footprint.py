@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.parallel.footprint import Training, adapter_parameters, forward_bytes, learner_bytes
-from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, known
+from earl.parallel.footprint import Moments, Training, adapter_parameters, forward_bytes, learner_bytes
+from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, ModelShape, known
+from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape
 SMALL = known("Qwen2.5-0.5B").shape
@@ -105,6 +106,122 @@ def test_a_host_joins_the_attention_of_rows_of_several_lengths() -> None:
 def test_16_bits_on_a_host_leave_kernels_behind() -> None:
     wide, narrow = (learner_bytes(SMALL, replace(SHARDS, on_host=True, float_bytes=size)) for size in (4, 2))
     assert narrow.residue - wide.residue == KERNEL_BYTES
+
+
+TINY = ModelShape(3480, 3, 8, 4, 2, 2, 20, 30, 64)
+"""3,480 parameters: 2 x 30 x 8 of embeddings and output layer, 3 x 1,000 of layers."""
+HALVES = Training(2, 2, tokens=10, float_bytes=4, recompute=False, offload=False, lora_rank=0, reference=False)
+# Bytes at each moment: gradients, gathered, buffers, activations, logits.
+SHARDED = {
+    # Of each tensor-parallel half: layers of 500 parameters, embeddings and output layer of 120 each. A shard of all
+    # gradients is 4 x (3 x 500 + 240) / 2 = 3,480. A token keeps 2 x (8 x 8 + 32) of norms, 4 x (8 + 4) + 2 x 4 of
+    # attention and 4 x 40 of the feed-forward layer: 408, and the backward pass 2 x 40 + 32.
+    "gather": (3480, 960 + 2000, 960 + 2000, 0, 0),
+    "head": (3480 + 480, 960, 2000, 3 * 4080 + 2 * 320 + 320 + 320, 8 * 10 * 15),
+    "layer": (3480 + 480 + 2000, 960 + 2000, 2000, 3 * 4080 + 1120, 0),
+    "send": (3480 + 480, 960, 2000 + 2000 + 2000 // 2, 2 * 4080, 0),
+    "words": (3480 + 480 + 480, 960, 2000, 320, 0),
+    "exchange": (3480 + 480, 0, 960 + 960 // 2, 0, 0),
+    "step": (3480, 0, 0, 0, 0),
+}
+TIED = {
+    # One table of 120, layers of 540. Only inputs of 32 are kept, and a layer's 408 are made again; gloo copies what
+    # it sums; and without earlier micro-batches the first layers' gradients are the first.
+    "gather": (0, 480 + 2160, 480 + 2160, 0, 0),
+    "head": (480, 480, 2160, 3 * 320 + 2 * 320 + 320 + 320, 8 * 10 * 15),
+    "layer": (480 + 2160, 480 + 2160, 2160 + 2160 - 320, 3 * 320 + 4080 + 1120, 0),
+    "send": (480, 480, 2160 + 2 * 2160 + 2160 // 2, 2 * 320, 0),
+    "words": (2 * 3480 // 3 + 3 * 480, 480, 2160, 320, 0),
+    "exchange": (3480 + 480, 0, 2 * 480 + 480 // 2, 0, 0),
+    "step": (3480, 0, 0, 0, 0),
+}
+ADAPTED = {
+    # Adapters of rank 2: 2 x 3 x (2 x 16 + 2 x 12 + 3 x 28) = 840 parameters, nothing gathered. Norms keep 4 bytes
+    # less; a token 2 x (8 x 4 + 32) + 4 x (16 + 8) + 4 x 4 + 4 x 80 = 560.
+    "gather": (3360, 0, 0, 0, 0),
+    "head": (3360, 0, 0, 3 * 5600 + 2 * 320 + 320 + 320, 8 * 10 * 30),
+    "layer": (3360, 0, 0, 3 * 5600 + 10 * 192, 0),
+    "send": (3360, 0, 0, 2 * 5600, 0),
+    "words": (3360, 0, 0, 320, 0),
+    "exchange": (3360, 0, 0, 0, 0),
+    "step": (3360, 0, 0, 0, 0),
+}
+NARROW = {
+    # In 16 bits, each half of the tokens on another rank: 5 of 256 bytes; 2 of them learned. Of the output layer's
+    # gradient 120 numbers in both types, 6 bytes, beside the slice's, 120 // 4 x 6.
+    "gather": (1740, 480 + 1000, 480 + 1000, 0, 0),
+    "head": (1740 + 480, 480, 1000, 3 * 1280 + 2 * 160 + 32 + 32, 180 + 720),
+    "layer": (1740 + 240 + 1000, 480 + 1000, 1000 + 2000 - 1280, 3 * 1280 + 5 * 56, 0),
+    "send": (1740 + 240, 480, 1000 + 2000 + 2000 // 4, 2 * 1280, 0),
+    "words": (1740 + 240 + 240, 480, 2000, 80, 0),
+    "exchange": (1740 + 240, 0, 960 + 960 // 4, 0, 0),
+    "step": (1740, 0, 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "training", "expected"),
+    [
+        (TINY, HALVES, SHARDED),
+        (
+            replace(TINY, tied=True),
+            replace(HALVES, recompute=True, on_host=True, ragged=False, accumulated=False),
+            TIED,
+        ),
+        (TINY, replace(HALVES, tp=1, whole=True, lora_rank=2), ADAPTED),
+        (TINY, replace(HALVES, float_bytes=2, cp=2, learned=4), NARROW),
+    ],
+)
+def test_the_moments_of_an_update(shape, training, expected) -> None:
+    found = {
+        one.moment: (one.gradients, one.gathered, one.buffers, one.activations, one.logits)
+        for one in Moments(shape, training).update()
+    }
+    assert found == expected
+
+
+def test_the_moments_of_a_pass() -> None:
+    moments = [(one.moment, one.gathered, one.buffers, one.activations, one.logits) for one in forward(HALVES)]
+    # A token without gradients: the stream four times, 4 x 32, and 3 x 40 of the feed-forward layer.
+    assert moments == [
+        ("gather", 960 + 2000, 960 + 2000, 2 * 320, 0),
+        ("layer", 960 + 2000, 2000, 10 * 248, 0),
+        ("head", 960, 2000, 320 + 320, 8 * 10 * 15),
+    ]
+    assert [one.gradients for one in forward(HALVES)] == [0, 0, 0]
+    alone = forward(replace(HALVES, dp=1))
+    assert [one.buffers for one in alone] == [0, 0, 0]  # no other rank has what it lacks
+    # Half of 10 tokens each, of which 4 are learned from; a layer's keys and values are gathered: 80 + 32 + 16 bytes.
+    halved = forward(replace(HALVES, float_bytes=2, cp=2, learned=4))
+    assert [one.activations for one in halved] == [160, 5 * 128, 80 + 32]
+
+
+def forward(training):
+    return Moments(TINY, training).forward()
+
+
+def test_shares_of_weights_and_moments_are_rounded_up() -> None:
+    shape = replace(TINY, parameters=3481)
+    held = learner_bytes(shape, replace(HALVES, dp=3, tp=1, reference=True))
+    assert (held.weights, held.optimizer, held.reference) == (4642, 9283, 4642)  # 4 x 3,481 / 3 and twice that
+    whole = learner_bytes(shape, replace(HALVES, dp=3, tp=2, whole=True))
+    assert (whole.weights, whole.optimizer) == (2 * 3481, 4 * 3481)  # split by tensor parallelism alone
+    away = forward_bytes(shape, replace(HALVES, offload=True, reference=True))
+    assert (away.optimizer, away.reference) == (0, 0)
+    # Rank 2 at every linear layer, 840 parameters: they are weights beside the model's, and have moments alone.
+    adapted = learner_bytes(shape, replace(HALVES, dp=1, tp=1, lora_rank=2))
+    assert (adapted.weights, adapted.optimizer) == (4 * (3481 + 840), 8 * 840)
+
+
+def test_a_recipe_s_training() -> None:
+    config = build(
+        {"env": {"name": "tictactoe"}, "algorithm": {"kl": 0.1}, "learner": {"dtype": "bfloat16", "lora_rank": 4}}
+    )
+    own = config.learner
+    made = Training.of(config, 2, 3, learned=7, cp=2)
+    assert (made.dp, made.tp, made.tokens, made.float_bytes) == (2, 3, own.micro_batch_tokens, 2)
+    assert (made.recompute, made.offload, made.lora_rank, made.reference) == (own.recompute, own.offload, 4, True)
+    assert (made.learned, made.cp, made.shards, made.portion) == (7, 2, 4, -(-own.micro_batch_tokens // 2))
 
 
 @given(
