@@ -91,7 +91,7 @@ def _start() -> "subprocess.Popen[bytes]":
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment |= {"TZ": os.environ["TZ"]} if "TZ" in os.environ else {}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-P", __file__], env=environment, **pipes)
+    return subprocess.Popen([sys.executable, "-P", __file__, str(SECONDS)], env=environment, **pipes)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -116,9 +116,9 @@ def _serve() -> None:
         limits.append((resource.RLIMIT_AS, MEMORY_BYTES))
     for kind, limit in limits:
         resource.setrlimit(kind, (limit, limit))
-    compiled = None
+    compiled, seconds = None, float(sys.argv[1])
     for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, in the midst of any call
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process, in the midst of any call
         try:
             compiled = compiled or environment.from_string(program["template"])
             text = compiled.render(

@@ -101,11 +101,12 @@ EACH = [pytest.param(text, id=name, marks=[] if name in FAST else pytest.mark.sl
 
 
 @pytest.mark.parametrize("source", EACH)
-def test_a_template_is_stopped(source):
+def test_a_template_is_stopped(source, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.2)
     began = time.monotonic()
     with pytest.raises(TemplateError):
         print(Template(source, {}).render(USER)[:99])
-    assert time.monotonic() - began < 60  # one second of computing, on a machine that does other things too
+    assert time.monotonic() - began < 60  # a fifth of a second of computing, on a machine that does other things too
 
 
 def test_a_template_that_never_ends_is_an_error_that_names_model_limit_and_cure(chatml):

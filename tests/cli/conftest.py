@@ -162,6 +162,6 @@ def weights_and_numbers(folder: RunFolder) -> tuple[dict[str, bytes], object, ob
         return {name: tensor.tobytes() for name, tensor in tensors.items()}, store.metrics(), store.matches()
 
 
-@pytest.fixture(name="weights_and_numbers")
+@pytest.fixture(name="weights_and_numbers", scope="session")
 def weights_and_numbers_fixture() -> Callable[[RunFolder], object]:
     return weights_and_numbers

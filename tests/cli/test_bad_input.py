@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from earl.cli.main import run as command_line
 from earl.errors import EarlError
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, lock
@@ -144,13 +145,19 @@ DAMAGES = {
 }
 
 
+@pytest.fixture(scope="module")
+def undisturbed(stopped: Path, tmp_path_factory: pytest.TempPathFactory, weights_and_numbers) -> object:
+    """What the run leaves behind that goes on from its last checkpoint."""
+    run = shutil.copytree(stopped, tmp_path_factory.mktemp("undisturbed") / "run")
+    assert command_line(["train", "--resume", str(run)]) == 0
+    return weights_and_numbers(RunFolder(run))
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_end(
-    earl, stopped: Path, tmp_path: Path, damage: str, weights_and_numbers
+    earl, stopped: Path, tmp_path: Path, damage: str, undisturbed: object, weights_and_numbers
 ) -> None:
-    for name in ("damaged", "undisturbed"):
-        shutil.copytree(stopped, tmp_path / name)
-    run = RunFolder(tmp_path / "damaged")
+    run = RunFolder(shutil.copytree(stopped, tmp_path / "damaged"))
     DAMAGES[damage](checkpoint.latest(run.checkpoints))
     assert earl("train", "--resume", "damaged", "--runs", tmp_path, "--dry-run").code == 0
     assert checkpoint.all_steps(run.checkpoints)[-1] == 2  # nothing is put aside by a dry run
@@ -164,8 +171,7 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same
         events = [(event.step, event.kind) for event in store.events()]
     assert events.index((1, "damaged")) < events.index((1, "resume"))
     assert os.path.lexists(run.checkpoints / "damaged-step-000002")
-    assert earl("train", "--resume", "undisturbed", "--runs", tmp_path).code == 0
-    assert weights_and_numbers(run) == weights_and_numbers(RunFolder(tmp_path / "undisturbed"))
+    assert weights_and_numbers(run) == undisturbed
     for line in (["eval", run.path, "--opponent", "random"], ["report", run.path], ["runs", "--runs", tmp_path]):
         assert earl(*line).code == 0
 

@@ -1,6 +1,6 @@
 """Run folders that somebody else made: whatever is in them, a command says so and ends.
 
-Every mutation of a sound run is given to every command, each in a forked process with a limit of time and memory.
+Every mutation of a sound run is given to every command, in a forked process with a limit of time and memory.
 """
 
 import hashlib
@@ -56,10 +56,12 @@ MODULES = (
     "earl.cli.contestants",
     "earl.cli.live.screen",
     "earl.cli.replay",
-    "earl.cli.replay",
     "earl.cli.training",
     "earl.evaluation",
+    "earl.planner.plan",
+    "earl.planner.sheet",
     "earl.reports",
+    "rich.status",
 )
 ALLOWED = {"runs": {0}, "report": {0, 2}, "audit": {0, 1, 2}}
 
@@ -103,39 +105,48 @@ def sound(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def said_by(arguments: tuple[str, ...], output: Path) -> tuple[int, str]:
-    """Exit code and output of a command line in a forked process; negative: the signal that ended it."""
+def ended_by(lines: list[list[str]], output: Path) -> int:
+    """How a forked process ends that runs command lines, each with an output of its own."""
     child = os.fork()
     if not child:
-        code = CRASHED
-        try:
-            with output.open("w") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            sys.stdout, sys.stderr = (open(number, "w", closefd=False, errors="replace") for number in (1, 2))  # noqa: SIM115
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            limit = pages * os.sysconf("SC_PAGE_SIZE") + BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(SECONDS)
-            code = run(arguments)
-        except BaseException:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number, line in enumerate(lines):
             code = CRASHED
-            os.write(2, traceback.format_exc().encode(errors="replace"))
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    return os.waitstatus_to_exitcode(status), output.read_text(errors="replace")
+            try:
+                with output.with_suffix(f".{number}").open("w") as file:
+                    os.dup2(file.fileno(), 1)
+                    os.dup2(file.fileno(), 2)
+                sys.stdout, sys.stderr = (open(number, "w", closefd=False, errors="replace") for number in (1, 2))  # noqa: SIM115
+                signal.alarm(SECONDS)
+                code = run(line)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode(errors="replace"))
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                output.with_suffix(f".code-{number}").write_text(str(code))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def said_by(lines: list[list[str]], output: Path) -> Iterator[tuple[int, str]]:
+    """Exit code and output of each command line; negative: the signal that ended it."""
+    ended = ended_by(lines, output)
+    for number in range(len(lines)):
+        code = output.with_suffix(f".code-{number}")
+        said = output.with_suffix(f".{number}").read_text(errors="replace")
+        yield int(code.read_text()) if code.exists() else ended, said
+        if not code.exists():
+            return
 
 
 def faults(root: Path, output: Path, commands: tuple[str, ...] = tuple(COMMANDS)) -> Iterator[str]:
     """What each command did that it must not."""
-    for name in commands:
-        code, said = said_by(
-            (*(part.format(run="victim") for part in COMMANDS[name]), *(("--runs", str(root)))), output
-        )
+    lines = [[*(part.format(run="victim") for part in COMMANDS[name]), "--runs", str(root)] for name in commands]
+    for name, (code, said) in zip(commands, said_by(lines, output), strict=False):
         if code not in ALLOWED.get(name, {0, 2}) or "Traceback" in said or "\x1b" in said:
             yield f"{name}: code {code}: {said[-1500:]}"
         elif code == 2 and "error: " not in said:
@@ -679,7 +690,7 @@ ALL = {
 def test_a_mutated_run(name: str, sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "runs")
     ALL[name](tmp_path / "runs" / "victim")
-    found = list(faults(tmp_path / "runs", tmp_path / "said.txt", FIRST[name.partition(":")[0]]))
+    found = list(faults(tmp_path / "runs", tmp_path / "said", FIRST[name.partition(":")[0]]))
     assert not found, "\n".join(found)
 
 
@@ -690,14 +701,14 @@ def test_a_mutated_run_and_the_other_commands_in_turns(name: str, sound: Path, t
     ALL[name](tmp_path / "runs" / "victim")
     others = tuple(command for command in COMMANDS if command not in FIRST[name.partition(":")[0]])
     turn = list(ALL).index(name) % len(others)
-    found = list(faults(tmp_path / "runs", tmp_path / "said.txt", others[turn : turn + 1]))
+    found = list(faults(tmp_path / "runs", tmp_path / "said", others[turn : turn + 1]))
     assert not found, "\n".join(found)
 
 
 def test_a_name_that_is_no_plain_name_is_shown_escaped(sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "runs")
     (tmp_path / "runs" / "victim").rename(tmp_path / "runs" / "bad\x1b[31m\nbystander\u202e")
-    code, said = said_by(("runs", "--runs", str(tmp_path / "runs")), tmp_path / "said.txt")
+    [(code, said)] = said_by([["runs", "--runs", str(tmp_path / "runs")]], tmp_path / "said")
     assert code == 0
     assert "'bad\\x1b[31m\\nbystander\\u202e'" in said
     assert "\x1b" not in said

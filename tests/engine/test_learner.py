@@ -286,21 +286,20 @@ def state_of(learner, folder):
 
 
 @pytest.mark.parametrize("name", [*NAMES, "imitation"])
-@pytest.mark.parametrize("worth", [np.nan, np.inf, 1e30, 3e38])
-def test_an_update_that_is_not_finite_leaves_the_learner_to_the_bit_as_it_was(small, batch, tmp_path, name, worth):
+def test_an_update_that_is_not_finite_leaves_the_learner_to_the_bit_as_it_was(small, batch, tmp_path, name):
     learns = Imitation() if name == "imitation" else algorithm(name)
     states = []
-    for between in (False, True):
+    for between in ((), (np.nan, np.inf, 1e30, 3e38)):
         learner = learner_of(small(), {"value_weight": 1.0}, values=name == "ppo")
         learner.update(batch, learns, MOVING)
-        if between:
+        for worth in between:
             poisoned = np.full_like(batch.returns, worth)
             bad = replace(batch, advantages=poisoned, returns=poisoned, reference=poisoned)  # of imitation, the KL's
             stats = learner.update(bad, learns, MOVING)
-            assert stats == {SKIPPED: MOVING.minibatches * MOVING.epochs}
+            assert stats == {SKIPPED: MOVING.minibatches * MOVING.epochs}, worth
         learner.update(batch, learns, MOVING)
         assert learner.state.steps == 2 * MOVING.minibatches * MOVING.epochs
-        states.append(state_of(learner, tmp_path / str(between)))
+        states.append(state_of(learner, tmp_path / str(len(between))))
     assert states[0] == states[1]
 
 

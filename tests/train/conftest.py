@@ -2,6 +2,7 @@
 
 import hashlib
 import sqlite3
+from functools import cache
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from earl.audit import audit
 from earl.audit.rebuild import Slot, slots_of
 from earl.placement.embedded import EmbeddedBackend
 from earl.placement.peers import Peers
-from earl.recipe import dump
+from earl.recipe import build, dump, load_toml
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
@@ -89,16 +90,17 @@ def new_run(tmp_path):
     return lambda config, name="run": create(tmp_path, name, dump(config))
 
 
-@pytest.fixture
-def whole(new_run):
-    """What an uninterrupted run of a recipe leaves behind."""
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """What an uninterrupted run of a recipe leaves behind, trained once."""
 
-    def make(config):
-        folder = new_run(config, "uninterrupted")
-        assert carry_on(folder, config).finished
+    @cache
+    def left_by(recipe):
+        folder = create(tmp_path_factory.mktemp("whole"), "uninterrupted", recipe)
+        assert carry_on(folder, build(load_toml(folder.config))).finished
         return remains(folder)
 
-    return make
+    return lambda config: left_by(dump(config))
 
 
 @pytest.fixture(name="remains", scope="session")
