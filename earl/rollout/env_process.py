@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from earl.agents.scripted.registry import player
-from earl.config import OneEnvConfig
+
+if TYPE_CHECKING:
+    from earl.config import OneEnvConfig
 from earl.envs import registry
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text
 from earl.errors import EarlError, boundary
@@ -53,7 +55,7 @@ class Isolation:
     """Of a process's data; kept on Linux."""
 
 
-def isolation(env: OneEnvConfig) -> Isolation | None:
+def isolation(env: "OneEnvConfig") -> Isolation | None:
     memory = (env.memory_mb or MEMORY_MB) << 20
     return Isolation(env.processes, env.step_timeout_seconds, memory) if env.processes else None
 

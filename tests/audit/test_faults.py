@@ -18,7 +18,7 @@ from earl.runs.trajectories import read
 from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory, Turn
 from tests.audit.plants import ARRAYS, PLACES, PLANTS, author, swapped
 
-STEP, UNWEIGHED = 23, 21  # the weights that sampled step 63 are kept, those that sampled step 61 are not
+STEP, UNWEIGHED = 23, 21  # the weights that sampled step 23 are kept, those that sampled step 21 are not
 CASES = [
     pytest.param(fault, plant, said, id=f"{fault} {number}")
     for fault, plants in PLANTS.items()

@@ -40,6 +40,9 @@ kind = "auto"
 """
 
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
+
 @pytest.fixture(autouse=True)
 def recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
