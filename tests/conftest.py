@@ -1,5 +1,6 @@
 """What tests of several rooms share. Heavy libraries load inside the fixtures that need them."""
 
+import gc
 import os
 import secrets
 import signal
@@ -33,10 +34,22 @@ if "RAY_AUTH_MODE" not in os.environ:
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(TOKEN)}
 
 os.environ |= {"RAY_worker_niceness": "0"}  # at Ray's 15 its workers starve beside another test
-WARM = Path(tempfile.mkdtemp(prefix="earl-tests-"))
-os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = warm.setting(WARM)
+PYTHON = warm.shared_executable()
+sys.executable = warm.COLD  # this process may be a fork itself
 
-PYTHON = warm.executable(WARM)
+gc.disable()  # all that is collected stays: looking through it again and again takes a third of the time
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    """The processes of pytest-xdist are forks as well."""
+    for spec in specs:
+        spec.python = str(PYTHON)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
@@ -68,8 +81,8 @@ def warm_children(request):
         if request.node.get_closest_marker("cold") is None:
             patch.setattr(sys, "executable", str(PYTHON))
         yield
-    if "vllm.distributed" in sys.modules:  # an engine in this process leaves torch's process group behind
-        sys.modules["vllm.distributed"].cleanup_dist_env_and_memory()
+    if "vllm.distributed" in sys.modules and sys.modules["torch"].distributed.is_initialized():
+        sys.modules["vllm.distributed"].cleanup_dist_env_and_memory()  # an engine in this process left its group behind
 
 
 DEFAULT_SYSTEM = "You are a helpful assistant."

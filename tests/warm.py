@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import gc
 import importlib
 import io
 import json
@@ -23,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from pathlib import Path
@@ -37,6 +39,8 @@ HEAVY = (
     "transformers.models.qwen3.modeling_qwen3",
 )
 ROOT = Path(__file__).parents[1]
+COLD = str(Path(sys.prefix, "bin", "python"))
+"""Starts a process as usual; `sys.executable` of a fork does not."""
 WORKER = "default_worker.py"  # Ray's
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 SPACES = {"net": 0x40000000, "mnt": 0x00020000}  # namespaces that a fork can enter, and the words of setns(2)
@@ -44,23 +48,23 @@ LIMITS = [limit for name, limit in vars(resource).items() if name.startswith("RL
 Wish = dict[str, list[str]]
 
 
-def setting(folder: Path) -> str:
-    """What RAY_JOB_CONFIG_JSON_ENV_VAR has to be, so that the workers of every Ray started from here are warm."""
-    return json.dumps({"runtime_env": {"py_executable": " ".join(command(folder))}})
+def shared_executable() -> Path:
+    """A program to start in place of python: one for this process and all that it starts, and one server behind it.
 
-
-def command(folder: Path) -> list[str]:
+    The workers of every Ray started from here are warm too.
+    """
+    if "EARL_TESTS_PYTHON" in os.environ:
+        return Path(os.environ["EARL_TESTS_PYTHON"])
+    folder = Path(tempfile.mkdtemp(prefix="earl-tests-"))
+    path = folder / "python"
+    command = " ".join([COLD, "-I", "-S", __file__, str(folder / "warm"), str(os.getpid())])
+    os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps({"runtime_env": {"py_executable": command}})
+    os.environ["EARL_TESTS_PYTHON"] = str(path)
     # Not from /proc later: the title that pytest-xdist gives its processes is written over their environment.
     (folder / "environment.json").write_text(json.dumps(dict(os.environ)))
-    return [sys.executable, "-I", "-S", __file__, str(folder / "warm"), str(os.getpid())]
-
-
-def executable(folder: Path) -> Path:
-    """A program to start in place of `sys.executable`."""
-    path = folder / "python"
-    path.write_text(f'#!/bin/sh\nexec {" ".join(command(folder))} "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o755)
-    (folder / "ray").symlink_to(Path(sys.executable).with_name("ray"))  # looked for beside python
+    (folder / "ray").symlink_to(Path(COLD).with_name("ray"))  # looked for beside python
     return path
 
 
@@ -164,6 +168,7 @@ def serve(place: str, watched: int) -> Wish:
     enter(watched)  # who starts it may be on a host of its own
     for name in HEAVY:
         importlib.import_module(name)
+    gc.freeze()  # forks share what was imported: their collector must not write to it
     server = socket.socket(socket.AF_UNIX)
     server.bind(place)
     server.listen(64)

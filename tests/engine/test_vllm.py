@@ -14,9 +14,10 @@ from earl.config import ModelConfig, SamplerConfig
 from earl.engine.model import Policy, character_tokenizer, make
 from earl.engine.sampler import Probe, StaleWeights, check
 from earl.errors import EarlError
+from earl.placement.ray.inventory import installed
 from earl.trajectory import Prompt
 
-pytest.importorskip("vllm", reason="vLLM is an extra")
+pytestmark = pytest.mark.skipif(not installed("vllm"), reason="vLLM is an extra")
 
 TOLERANCE = 1e-4
 CASES = {"untied": ("untied", 1), "tied": ("tied", 1), "tied-tp2": ("tied", 2)}
