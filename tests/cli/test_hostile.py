@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 HOSTILE = Path(__file__).parent / "hostile"
 ROOT = Path(__file__).parents[2]
 COLD = sys.executable
-"""Starts all of a run as a user's, as its children: not forks of one that has imported what they need."""
+"""Starts all of a run as a user's, as its children: not forks of one that has imported what they need. A run of one
+process has only the guard beside it, which is never a fork."""
 QUIET = ["--set", "evaluate.opponents=['heuristic']", "--set", "warm_start.steps=0"]
 
 
@@ -122,7 +123,7 @@ def hang(process: subprocess.Popen[str], tmp_path: Path) -> list[int]:
     (tmp_path / "hang").touch()
     while not (tmp_path / "hang.hung").exists() and process.poll() is None:
         time.sleep(0.05)
-    return children(process.pid)
+    return children(int((tmp_path / "a" / "lock").read_text()))
 
 
 LONG = ["--steps", "8", "--set", "evaluate.every=4", "--set", "run.checkpoint_every=2"]
@@ -163,7 +164,8 @@ def test_signals_end_a_run_whose_environment_hangs_and_it_resumes_to_the_bit(
 ) -> None:
     settings = [*LONG, *KINDS[kind], "--set", f"env.options.mode='{mode}'"]
     own = environment(tmp_path, EARL_GRACE_SECONDS=str(6.0 if mode == "held" and kind != "ray" else PYTHON))
-    with start(*line, *settings, env=own, start_new_session=True, python=COLD) as process:
+    python = "" if kind == "one process" else COLD
+    with start(*line, *settings, env=own, start_new_session=True, python=python) as process:
         others = hang(process, tmp_path)
         assert len(others) >= {"one process": 1, "two processes": 2, "ray": 5}[kind]  # the guard, and who works along
         for number in signals:

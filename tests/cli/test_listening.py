@@ -10,7 +10,7 @@ from earl.placement.ray.inventory import installed
 
 pytestmark = pytest.mark.cold
 
-RUN = ["--placement", "disaggregated", "--set", "placement.dp=2", "--set", "placement.samplers=1"]
+RUN = ["--steps", "1", "--placement", "disaggregated", "--set", "placement.dp=2", "--set", "placement.samplers=1"]
 SPLIT = ["--set", "sampler.tp=2", "--set", "placement.transport=peers"]
 
 

@@ -34,15 +34,15 @@ def until(process: subprocess.Popen[str], words: str) -> list[str]:
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     earl, start: Callable, tiny: Path, tmp_path: Path, weights_and_numbers: Callable
 ) -> None:
-    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *MANY, "--steps", 100]
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *MANY, "--steps", 40]
     with start(*line, "--name", "stopped", **OWN_GROUP) as process:
-        until(process, "step 10/101")
+        until(process, "step 10/41")
         os.killpg(process.pid, signal.SIGINT)
         rest, out = process.stderr.read(), process.stdout.read()
     assert process.returncode == 130
     assert "Traceback" not in rest
     assert "stopping after this step; Ctrl-C again stops at once" in rest
-    stopped = int(re.search(r"stopped after step (\d+) of 101", rest)[1])
+    stopped = int(re.search(r"stopped after step (\d+) of 41", rest)[1])
     assert f"continue with: earl train --resume stopped --runs {tmp_path}" in rest
     folder = RunFolder(tmp_path / "stopped")
     assert out.splitlines()[-1] == str(folder.report)
@@ -55,16 +55,22 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     assert weights_and_numbers(folder) == weights_and_numbers(RunFolder(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_signal_ends_at_once(start: Callable, tiny: Path, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "send", "options"),
+    [(signal.SIGINT, os.killpg, OWN_GROUP), (signal.SIGTERM, os.kill, {})],
+    ids=["Ctrl-C in a terminal", "SIGTERM to the first process"],
+)
+def test_the_second_signal_ends_at_once(
+    start: Callable, tiny: Path, tmp_path: Path, number: int, send: Callable, options: dict
+) -> None:
     # A step of 20,000 episodes takes long enough for two signals.
     sizes = ["--set", "rollout.episodes=20000", "--set", "evaluate.every=1000"]
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *sizes, "--steps", 400]
-    with start(*line, "--set", "run.processes=2", **OWN_GROUP) as process:
+    with start(*line, "--set", "run.processes=2", **options) as process:
         until(process, "step 1/401")
-        os.killpg(process.pid, number)
+        send(process.pid, number)
         until(process, "stopping after this step")
-        os.killpg(process.pid, number)
+        send(process.pid, number)
         rest = process.stderr.read()
     assert process.returncode == 130
     assert "Traceback" not in rest
@@ -74,12 +80,13 @@ def test_the_second_signal_ends_at_once(start: Callable, tiny: Path, tmp_path: P
 
 def test_a_run_has_one_writer_and_a_lost_process_is_named(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *MANY, "--steps", 100000]
-    with start(*line, **OWN_GROUP) as process:
+    with start(*line, start_new_session=True) as process:
         until(process, "step 10/")
         said = earl("train", "--resume", "a", "--runs", tmp_path)
         assert (said.code, said.out) == (2, "")
-        assert f"run 'a' is being written by process {process.pid}; a run has one writer" in said.err
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        writer = int((tmp_path / "a" / "lock").read_text())
+        assert f"run 'a' is being written by process {writer}; a run has one writer" in said.err
+        children = Path(f"/proc/{writer}/task/{writer}/children")
         if children.is_file():
             for child in children.read_text().split():
                 os.kill(int(child), signal.SIGKILL)
