@@ -50,6 +50,7 @@ def test_other_configurations_come_from_a_file(tmp_path: Path):
         cases_of(None, path)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_told():
     broken = MemoryCase("broken", "forward", model() | {"num_key_value_heads": 3}, tokens=64)
     with pytest.raises(RuntimeError, match=r"a process of the case 'broken' ended early: ."):

@@ -24,7 +24,7 @@ NAMES = [
     *("verifiers:sums_of_verifiers", "verifiers:words_of_verifiers"),
 ]
 
-LONG = {"pettingzoo:chess_v6": 10}
+LONG = {"pettingzoo:chess_v6": 4}
 """Fewer than a hundred episodes, which would take half a minute."""
 
 

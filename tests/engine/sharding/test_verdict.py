@@ -80,7 +80,12 @@ def built(config, layout: Layout) -> bool:
     return True
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+FAST = ("gemma", "gpt2", "mixtral", "qwen3")
+"""Three heads of keys, one matrix for queries, keys and values, experts, and the family of earl's own models."""
+EACH = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in FAMILIES]
+
+
+@pytest.mark.parametrize("family", EACH)
 def test_the_verdict_is_what_building_shows(family: str) -> None:
     config = described(family)
     shape = shape_of(meta_model(config))
