@@ -66,27 +66,29 @@ def test_a_run_goes_on_over_ray(earl, start, tiny: Path, tmp_path: Path) -> None
         "--name",
         "moves",
         "--steps",
-        40,
+        8,
         "--set",
-        "evaluate.every=20",
+        "evaluate.every=4",
+        "--set",
+        "env.delay_seconds=0.05",
     ]
     with start(*line, start_new_session=True) as process:
         for said in process.stderr:
-            if "step 20/41" in said:
+            if "step 4/9" in said:
                 os.killpg(process.pid, signal.SIGINT)
                 break
         process.communicate()
     assert process.returncode == 130
     run = RunFolder(tmp_path / "moves")
     before = summarize(run).step
-    assert before < 41
+    assert before < 9
     said = earl(
         "train", "--resume", "moves", "--runs", tmp_path, "--placement", "disaggregated", "--set", "placement.dp=2"
     )
     assert said.code == 0, said.err
     config = build(load_toml(run.config))
-    assert (config.placement.kind, config.placement.dp, config.run.steps) == ("disaggregated", 2, 40)
-    assert (summarize(run).state, summarize(run).step) == ("finished", 41)
+    assert (config.placement.kind, config.placement.dp, config.run.steps) == ("disaggregated", 2, 8)
+    assert (summarize(run).state, summarize(run).step) == ("finished", 9)
     with Store(run.database, read_only=True) as store:
         told = [(event.step, event.message) for event in store.events() if event.kind == "moved"]
     assert told == [(before, "continued with placement.kind = 'disaggregated', placement.dp = 2")]

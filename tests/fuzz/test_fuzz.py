@@ -177,7 +177,7 @@ PLANTED = {
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_an_invariant_that_breaks_is_found(plant, faults, monkeypatch):
     if PLANTED[plant] == "hang":
-        monkeypatch.setattr(guard, "MOST_SECONDS", 1.0)
+        monkeypatch.setattr(guard, "MOST_SECONDS", 0.5)
     assert PLANTED[plant] in faults(plant)
 
 
@@ -205,7 +205,7 @@ def test_a_page_that_stood_there_before_is_not_one_that_a_command_wrote(tmp_path
 
 
 def test_what_comes_after_an_action_that_was_killed_is_tried_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(guard, "MOST_SECONDS", 1.0)
+    monkeypatch.setattr(guard, "MOST_SECONDS", 0.5)
     sandbox = Sandbox(tmp_path / "worker")
     sandbox.renew()
     sandbox.plant()
@@ -272,5 +272,5 @@ def test_a_short_round_breaks_nothing(fuzzer):
 
 @pytest.mark.slow
 def test_a_round_of_two_processes_breaks_nothing(tmp_path, capfd):
-    code = main(["--seconds", "15", "--processes", "2", "--seed", "100000"])
+    code = main(["--seconds", "4", "--processes", "2", "--seed", "100000"])
     assert code == 0, capfd.readouterr().out

@@ -63,6 +63,7 @@ def test_a_killed_run_goes_on_with_what_it_had_played_ahead(ahead_recipe, new_ru
     saved = checkpoint.load(checkpoint.latest(folder.checkpoints))
     limits, ended = async_rollout.load(saved.path)
     assert sorted(limits) == [*range(saved.step + 1, min(saved.step + 3, config.total_steps) + 1)]
-    assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == 0
+    with lock(folder), on_cluster(config) as place:  # on another cluster, as the first one died with the run
+        assert train(folder, config, place, Peers(), StopRequest(), None).finished
     assert_sound(folder, config)
     assert_kept(folder, ended)

@@ -59,7 +59,7 @@ def wait_until(condition, process=None):
         assert time.monotonic() < deadline, "nothing happened for 5 minutes"
         if process is not None and process.poll() is not None:
             return
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 
 def processes_of(folder):
@@ -101,7 +101,7 @@ def finish(folder):
 def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, new_run, remains, undisturbed):
     rng = random.Random(3)
     folder = new_run(recipe, "killed")
-    for target in (-1, 0, 2, 3, 5):
+    for target in (-1, 2, 5):
         process = start(folder)
         wait_until(lambda target=target: last_step(folder) >= target, process)
         time.sleep(rng.random() * 0.3)
@@ -114,7 +114,7 @@ def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, ne
 
 def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, new_run, remains, undisturbed):
     folder, rng = new_run(recipe, "killed"), random.Random(11)
-    for target in (-1, 1, 4):
+    for target in (-1, 4):
         process = start(folder)
         wait_until(lambda process=process: len(processes_of(folder)) == 2, process)
         wait_until(lambda target=target: last_step(folder) >= target, process)
@@ -129,16 +129,16 @@ def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, ne
     assert remains(folder) == undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, new_run, remains, undisturbed, number):
-    folder = new_run(recipe, "stopped")
-    process = start(folder)
-    wait_until(lambda: last_step(folder) >= 2, process)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=120)
-    assert (process.returncode, said) == (130, "")
-    stopped = last_step(folder)
-    assert 2 <= stopped < 7
-    assert not processes_of(folder)
+def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, new_run, remains, undisturbed):
+    folder, stopped = new_run(recipe, "stopped"), 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = start(folder)
+        wait_until(lambda: last_step(folder) > stopped, process)  # noqa: B023
+        process.send_signal(number)
+        _, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (130, "")
+        assert stopped < last_step(folder) < 7
+        assert not processes_of(folder)
+        stopped = last_step(folder)
     finish(folder)
     assert remains(folder) == undisturbed
