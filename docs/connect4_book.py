@@ -3,7 +3,7 @@
     python docs/connect4_book.py --plies 4 --minutes 45
 
 Solves all positions of so many plies, then those of fewer, into a large transposition table that the present book is
-put into first. The new book has the positions that took the most work, with what is known of each.
+put into first. The new book has the openings among the positions that took long, with what is known of each.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from earl.agents.scripted import connect4 as solver
 from earl.envs.games.base import State
-from earl.envs.games.connect4 import legal, play
+from earl.envs.games.connect4 import COLUMNS, legal, play
 
 
 def sides(state: State) -> tuple[int, int]:
@@ -31,15 +31,20 @@ def positions(plies: int) -> list[list[State]]:
     return levels
 
 
-def hardest(table: NDArray[np.int64], number: int, least: int) -> NDArray[np.int64]:
-    """Book entries of the positions that took most work, at least 2**`least` positions searched."""
-    work = table >> solver.WORK_AT
-    places = np.flatnonzero(work > least)
-    places = places[np.argsort(-work[places], kind="stable")[:number]]
+def stones(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each position: a column of a key has a one above its top stone."""
+    bare = keys * pow(solver.MIXER, -1, 1 << solver.KEY_BITS) & solver.KEY
+    heights = np.array([max(0, held.bit_length() - 1) for held in range(128)])
+    return np.asarray(sum(heights[bare >> 7 * column & 127] for column in range(COLUMNS)))
+
+
+def entries(table: NDArray[np.int64], number: int, least: int) -> NDArray[np.int64]:
+    """Of the positions that took a search of 2**`least` positions or more, those of the fewest stones."""
+    places = np.flatnonzero(table >> solver.WORK_AT > least)
     low = solver.KEY_BITS + 1 - (len(table).bit_length() - 1)
     keys = places // 2 << low | table[places] & (1 << low) - 1
-    found = table[places] >> solver.LOWER_AT & (1 << 2 * solver.SCORE_BITS) - 1
-    return np.asarray(keys | found << solver.KEY_BITS)
+    bounds = table[places] >> solver.LOWER_AT & (1 << 2 * solver.SCORE_BITS) - 1
+    return np.asarray(keys | bounds << solver.KEY_BITS)[np.argsort(stones(keys), kind="stable")[:number]]
 
 
 def main() -> None:
@@ -54,13 +59,13 @@ def main() -> None:
     if options.out.exists():
         solver.fill(table, solver.read_book(options.out))
     end = time.monotonic() + 60 * options.minutes
-    for stones, level in reversed(list(enumerate(positions(options.plies)))):
+    for plies, level in reversed(list(enumerate(positions(options.plies)))):
         solved = 0
         while solved < len(level) and time.monotonic() < end:
             solver.solve(*sides(level[solved]), table, nodes)
             solved += 1
-        print(f"{solved} of {len(level)} positions of {stones} plies, {nodes[0]:,} nodes", flush=True)
-    solver.write_book(hardest(table, options.entries, least=12), options.out)
+        print(f"{solved} of {len(level)} positions of {plies} plies, {nodes[0]:,} nodes", flush=True)
+    solver.write_book(entries(table, options.entries, least=12), options.out)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,7 @@ def solved(game: Game, state: State) -> dict[int, Solution]:
     return outcomes(game, state, getattr(import_module(f"earl.agents.scripted.{module}"), function))
 
 
+@lru_cache(maxsize=1 << 16)
 def soonest(game: Game, state: State) -> tuple[int, ...]:
     """The moves that win soonest, else draw, else lose latest."""
     ends = solved(game, state)

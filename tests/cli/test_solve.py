@@ -19,8 +19,9 @@ def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["solve", "tictactoe", "1524"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == ["XX3", "OO6", "789", "X to move"]
-    assert [line.split() for line in lines if line.startswith("3 ")] == [["3", "win", "1", "best"]]
-    assert [line.split() for line in lines if line.startswith("7 ")] == [["7", "loss", "2"]]
+    rows = [line.split() for line in lines]
+    assert ["3", "win", "1", "best"] in rows
+    assert ["7", "loss", "2"] in rows
 
 
 def test_without_moves_it_is_the_first_position(capsys: pytest.CaptureFixture[str]) -> None:
