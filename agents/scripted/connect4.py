@@ -98,7 +98,7 @@ def place(table: Integers, key: int) -> int:
         return bucket + 1
     if first and first & TAG == key & TAG:
         return bucket
-    return bucket + (first >> WORK_AT > second >> WORK_AT)
+    return bucket + int(first >> WORK_AT > second >> WORK_AT)
 
 
 @compiled

@@ -50,7 +50,7 @@ def test_solutions_are_those_of_plain_search():
 def test_what_the_table_forgets_is_found_again():
     # A table of the smallest size, shared by all positions, against an empty one for each.
     shared, nodes = connect4.new_table(21), np.zeros(1, np.int64)
-    for state, _ in FACTS[5:60]:
+    for state, _ in FACTS[:60:3]:
         own, other = (state.second, state.first) if state.player else state
         alone = connect4.solve(own, other, connect4.new_table(21), nodes)
         assert connect4.solve(own, other, shared, nodes) == connect4.solve(own, other, shared, nodes) == alone
