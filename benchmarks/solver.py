@@ -52,7 +52,7 @@ def run(positions: int, seed: int, facts: Path | None) -> dict[str, Any]:
     """Score all moves of each position. For the result see `earl bench solver --help`."""
     told = read_facts(facts) if facts else [(state, None) for state in drawn(positions, seed)]
     began = process_time()
-    connect4.score(State())
+    connect4.score(CONNECT4.after("121212"))
     first = process_time() - began
     seconds, stones, agree = [], [], 0
     for state, known in told:
