@@ -14,7 +14,7 @@ SEARCHES = 8
 
 
 @dataclass(slots=True)
-class Node:
+class TreeNode:
     """A position, with what playouts through it won for the player who moved there."""
 
     state: State
@@ -22,9 +22,9 @@ class Node:
     visits: int = 0
     wins: float = 0.0
     """A draw is half a win."""
-    children: dict[int, "Node"] = field(default_factory=dict)
+    children: dict[int, "TreeNode"] = field(default_factory=dict)
 
-    def most_urgent(self) -> "Node":
+    def most_urgent(self) -> "TreeNode":
         scale = EXPLORATION * math.sqrt(math.log(self.visits))
         return max(self.children.values(), key=lambda one: one.wins / one.visits + scale / math.sqrt(one.visits))
 
@@ -39,13 +39,13 @@ def best_move(game: Game, state: State, simulations: int, number: int) -> int:
     return max(root.children, key=lambda move: root.children[move].visits)
 
 
-def _node(game: Game, state: State, rng: Random) -> Node:
+def _node(game: Game, state: State, rng: Random) -> TreeNode:
     moves = list(game.legal(state))
     rng.shuffle(moves)
-    return Node(state, moves)
+    return TreeNode(state, moves)
 
 
-def _simulate(game: Game, root: Node, rng: Random) -> None:
+def _simulate(game: Game, root: TreeNode, rng: Random) -> None:
     path = [root]
     while not path[-1].untried and path[-1].children:
         path.append(path[-1].most_urgent())
