@@ -27,7 +27,7 @@ def _opponents(given: Given) -> list[str]:
     found: tuple[str, ...] = ()
     with boundary():
         found = scripted.names(given["env"])
-    return [*(found or (*scripted.STRATEGIES, "minimax:")), "model:", *_runs(given)]
+    return [*(found or scripted.BOARD_PLAYERS), "model:", *_runs(given)]
 
 
 def _keys(given: Given) -> list[str]:

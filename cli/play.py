@@ -37,7 +37,7 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
         elif against is None:
             some = ", ".join(scripted.names(env))
             raise EarlError(f"{env} is a game for two; name a run or an opponent with --against, of: {some}")
-        elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.STRATEGIES, *scripted.names(env)}:
+        elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.BOARD_PLAYERS, *scripted.names(env)}:
             raise unknown_player(root, against, env)
         else:
             duel.play_scripted(against, env, other, seed)

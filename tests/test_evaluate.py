@@ -89,7 +89,7 @@ def world(chat):
     return EpisodeFactory("tictactoe", {}, chat, Rules())
 
 
-OPPONENTS = ["random", "heuristic", "perfect", "perfect@0.25", "minimax:2"]
+OPPONENTS = ["random", "heuristic", "perfect", "perfect@0.25", "alphabeta:2"]
 POLICIES = [lowest, always_nine, perfect_move]
 
 

@@ -11,7 +11,7 @@ from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError
 
 Strategy = Callable[[Game, State], tuple[int, ...]]
-"""The moves that a player considers equally good, at least one while the game goes on."""
+"""The moves that a player draws from, at least one while the game goes on; one that stands twice is twice as likely."""
 
 
 class Agent(Protocol):
@@ -31,7 +31,7 @@ class ScriptedPlayer:
     def distribution(self, game: Game, state: State) -> tuple[tuple[int, float], ...]:
         best, legal = self.strategy(game, state), game.legal(state)
         of_best, of_any = (1 - self.epsilon) / len(best), self.epsilon / len(legal)
-        chances = [(move, of_any + (of_best if move in best else 0.0)) for move in legal]
+        chances = [(move, of_any + of_best * best.count(move)) for move in legal]
         return tuple((move, chance) for move, chance in chances if chance > 0)
 
     def move(self, game: Game, state: State, rng: Random) -> int:

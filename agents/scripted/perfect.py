@@ -1,7 +1,11 @@
-"""Minimax to a fixed depth, and perfect play over the whole tree of games as small as Tic-Tac-Toe (5,478 positions)."""
+"""Alpha-beta search to a fixed depth, and exact play: over the whole tree of games as small as Tic-Tac-Toe (5,478
+positions), else by a solver of the game's own."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
+from importlib import import_module
+from typing import NamedTuple
 
 from earl.envs.games.base import Game, State
 
@@ -80,20 +84,60 @@ def _ordered(game: Game, moves: tuple[int, ...]) -> list[int]:
     return [move for move in game.centre_first if move in moves]
 
 
+# Exact play. What follows searches the whole tree, `solved` asks the solver that a larger game has.
+
+
+class Solution(NamedTuple):
+    """What a position comes to when both sides play their best: win at the soonest, lose at the latest."""
+
+    value: int
+    """For the player to move: 1 win, 0 draw, -1 loss."""
+    plies: int
+    """Moves until the end, both sides counted."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.value, -self.value * self.plies
+
+    def before(self) -> "Solution":
+        """The outcome for the other player, who moved here."""
+        return Solution(-self.value, self.plies + 1)
+
+
 @cache
-def game_value(game: Game, state: State) -> int:
-    """The value for the player to move under perfect play: 1 win, 0 draw, -1 loss."""
-    moves = game.legal(state)
-    if not moves:
-        return 0 if game.winner(state) is None else -1  # the player to move did not make the winning move
-    return max(-game_value(game, game.play(state, move)) for move in moves)
+def outcome(game: Game, state: State) -> Solution:
+    if game.over(state):  # the player to move did not make the winning move
+        return Solution(0 if game.winner(state) is None else -1, 0)
+    return max(outcomes(game, state, outcome).values(), key=lambda end: end.rank)
+
+
+def outcomes(game: Game, state: State, solver: Callable[[Game, State], Solution]) -> dict[int, Solution]:
+    """The outcome of each legal move, for the player who makes it."""
+    return {move: solver(game, game.play(state, move)).before() for move in game.legal(state)}
+
+
+SOLVERS = {"tictactoe": "perfect:outcome", "connect4": "connect4:outcome"}
+"""Solved games, each with what solves it, in this folder: imported when asked, for numba takes a second."""
+
+
+def solved(game: Game, state: State) -> dict[int, Solution]:
+    module, _, function = SOLVERS[game.name].partition(":")
+    return outcomes(game, state, getattr(import_module(f"earl.agents.scripted.{module}"), function))
+
+
+@lru_cache(maxsize=1 << 16)
+def soonest(game: Game, state: State) -> tuple[int, ...]:
+    """The moves that win soonest, else draw, else lose latest."""
+    ends = solved(game, state)
+    best = max(end.rank for end in ends.values())
+    return tuple(move for move, end in ends.items() if end.rank == best)
 
 
 @cache
 def perfect(game: Game, state: State) -> tuple[int, ...]:
     """All moves that keep the game's value, no matter how soon they win."""
-    value = game_value(game, state)
-    return tuple(move for move in game.legal(state) if -game_value(game, game.play(state, move)) == value)
+    value = outcome(game, state).value
+    return tuple(move for move, end in outcomes(game, state, outcome).items() if end.value == value)
 
 
 @cache

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from earl.errors import EarlError
+
 
 class State(NamedTuple):
     """The stones of both players as bitboards; the player to move follows from their number."""
@@ -72,6 +74,16 @@ class Game:
 
     def legal_actions(self, state: State) -> tuple[str, ...]:
         return tuple([self.actions[move] for move in self.legal(state)])
+
+    def after(self, text: str) -> State:
+        """The position after these actions, one a character. Raises EarlError for one that is illegal there."""
+        state = State()
+        for number, action in enumerate(text, 1):
+            if action not in (legal := self.legal_actions(state)):
+                one_of = f"use one of {' '.join(legal)}" if legal else "the game is over before it"
+                raise EarlError(f"{self.name} {text!r}: move {number}, {action!r}, is illegal; {one_of}")
+            state = self.play(state, self.actions.index(action))
+        return state
 
 
 @runtime_checkable

@@ -41,13 +41,18 @@ def exactly(first: Player, second: Player) -> tuple[float, float, float]:
     return from_here(State())
 
 
-def random_positions(game: Game, count: int, seed: int = 0) -> list[State]:
-    """Positions of random games that are not over."""
+def quick(name: str) -> str:
+    return "mcts:20" if name == "mcts" else name
+
+
+def random_positions(game: Game, count: int, seed: int = 0, stones: int = 0) -> list[State]:
+    """Positions of random games that are not over, of so many stones at least."""
     rng, found = Random(seed), []
     while len(found) < count:
         state = State()
         while not game.over(state):
-            found.append(state)
+            if (state.first | state.second).bit_count() >= stones:
+                found.append(state)
             state = game.play(state, rng.choice(game.legal(state)))
     return rng.sample(found, count)
 
@@ -58,7 +63,7 @@ def test_random_against_random_has_the_known_odds():
 
 
 def test_perfect_players_always_draw():
-    for name in ("perfect", "expert", "minimax:9"):
+    for name in ("perfect", "expert", "alphabeta:9"):
         assert exactly(player(name, "tictactoe"), player("perfect", "tictactoe")) == pytest.approx((0, 0, 1))
         assert exactly(player("perfect", "tictactoe"), player(name, "tictactoe")) == pytest.approx((0, 0, 1))
 
@@ -151,8 +156,8 @@ def test_perfect_keeps_every_move_of_the_same_value():
 def test_distributions_are_probabilities_and_draws_follow_them(env, suffix):
     game, rng = GAMES[env], Random(0)
     for name in names(env):
-        someone = player(name + suffix, env)
-        for state in random_positions(game, 5, seed=1):
+        someone = player(quick(name) + suffix, env)
+        for state in random_positions(game, 5, seed=1, stones=game.max_plies // 3):
             chances = dict(someone.distribution(game, state))
             assert sum(chances.values()) == pytest.approx(1) and min(chances.values()) > 0
             assert set(chances) <= set(game.legal(state))
@@ -171,18 +176,20 @@ def test_epsilon_mixes_in_every_legal_move():
 
 @pytest.mark.parametrize("env", sorted(GAMES))
 def test_players_act_in_environments(env):
+    late = random_positions(GAMES[env], 1, stones=GAMES[env].max_plies // 3)[0]
     for name in names(env):
-        world = registry.make(env, seat=1, opponent=player("random", env))
+        world = registry.make(env, seat=late.player, opponent=player("random", env))
         _, info = world.reset(seed=3)
+        world.state = late  # openings take a solver seconds
         rng, turns = Random(1), 0
         while "outcome" not in info:
-            *_, info = world.step(agent(name, env).act(world, rng))
+            *_, info = world.step(agent(quick(name), env).act(world, rng))
             turns += 1
             assert "illegal" not in info
         assert turns <= world.max_turns
 
 
-def test_minimax_is_stronger_than_the_heuristic_and_that_than_chance():
+def test_alphabeta_is_stronger_than_the_heuristic_and_that_than_chance():
     def losses(strong: str, weak: str) -> int:
         rng, count = Random(0), 0
         for number in range(20):
@@ -193,7 +200,7 @@ def test_minimax_is_stronger_than_the_heuristic_and_that_than_chance():
             count += CONNECT4.winner(state) == 1 - seat
         return count
 
-    assert losses("minimax:4", "heuristic@0.1") <= 2
+    assert losses("alphabeta:4", "heuristic@0.1") <= 2
     assert losses("heuristic", "random") <= 4
 
 
@@ -204,18 +211,18 @@ def test_minimax_is_stronger_than_the_heuristic_and_that_than_chance():
         ("heuristics@0.5", "tictactoe", "did you mean 'heuristic'"),
         ("", "tictactoe", "unknown opponent ''"),
         ("random", "tictacto", "unknown environment 'tictacto'; did you mean 'tictactoe'"),
-        ("perfect", "connect4", "too large; use 'minimax:4'"),
-        ("expert@0.5", "connect4", "too large; use 'minimax:4'"),
-        ("minimax:0", "connect4", "depth '0' is not a whole number within 1 … 9"),
-        ("minimax:10", "connect4", "depth '10' is not"),
-        ("minimax:", "connect4", "depth '' is not"),
-        ("minimax:four", "connect4", "depth 'four' is not"),
-        ("random:3", "connect4", "only minimax takes a depth; write 'random' or 'minimax:3'"),
+        ("expert@0.5", "connect4", "too large; use 'alphabeta:4'"),
+        ("alphabeta:0", "connect4", "depth '0' is not a whole number within 1 … 9"),
+        ("alphabeta:10", "connect4", "depth '10' is not"),
+        ("alphabeta:", "connect4", "depth '' is not"),
+        ("alphabeta:four", "connect4", "depth 'four' is not"),
+        ("random:3", "connect4", "only alphabeta and mcts take a number; write 'random' or 'alphabeta:3'"),
+        ("mcts:0", "connect4", "number of simulations '0' is not a whole number within 1 … 100000"),
         ("random@1.5", "connect4", "epsilon '1.5' is not a number within 0 … 1"),
         ("random@-0.5", "connect4", "epsilon '-0.5' is not"),
         ("random@nan", "connect4", "epsilon 'nan' is not"),
         ("random@", "connect4", "epsilon '' is not"),
-        ("minimax@0.5:4", "connect4", "not of the form NAME"),
+        ("alphabeta@0.5:4", "connect4", "not of the form NAME"),
         ("random", "arithmetic", "no game of two players; leave out the opponent"),
     ],
 )
@@ -235,7 +242,39 @@ def test_teachers_that_mean_nothing_are_refused():
         agent("random", "arithmetic").act(registry.make("tictactoe"), Random(0))
 
 
-def test_minimax_looks_four_plies_ahead_unless_told():
+def test_perfect_wins_soonest_and_loses_latest():
+    assert moves("perfect", CONNECT4, State()) == "4"
+    assert moves("perfect", CONNECT4, after(CONNECT4, "121212")) == "1"  # at once, though others win as well
+    assert moves("perfect", CONNECT4, after(CONNECT4, "12121")) == "1"  # any other loses at once
+
+
+def test_mcts_wins_at_once_and_blocks():
+    assert moves("mcts:400", CONNECT4, after(CONNECT4, "121212")) == "1"
+    assert moves("mcts:400", CONNECT4, after(CONNECT4, "12121")) == "1"
+    assert moves("mcts:400", TICTACTOE, after(TICTACTOE, "1524")) == "3"
+
+
+def test_mcts_draws_one_of_its_searches_and_a_seed_repeats_it():
+    someone = player("mcts:10", "connect4")
+    drawn = [[someone.move(CONNECT4, State(), Random(seed)) for seed in range(40)] for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    chances = dict(someone.distribution(CONNECT4, State()))
+    assert len(chances) > 1 and set(drawn[0]) == set(chances)
+    assert all(chance * 8 == round(chance * 8) for chance in chances.values())  # so many of its eight searches
+
+
+def test_more_simulations_are_stronger():
+    won = 0
+    for number in range(10):
+        rng, seat, state = Random(number), number % 2, State()
+        while not CONNECT4.over(state):
+            name = "mcts:100" if state.player == seat else "mcts:5"
+            state = CONNECT4.play(state, player(name, "connect4").move(CONNECT4, state, rng))
+        won += CONNECT4.winner(state) == seat
+    assert won >= 8
+
+
+def test_alphabeta_looks_four_plies_ahead_unless_told():
     for state in random_positions(CONNECT4, 5):
-        default, four = player("minimax", "connect4"), player("minimax:4", "connect4")
+        default, four = player("alphabeta", "connect4"), player("alphabeta:4", "connect4")
         assert default.distribution(CONNECT4, state) == four.distribution(CONNECT4, state)

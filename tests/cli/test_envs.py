@@ -22,7 +22,7 @@ def test_the_list(earl) -> None:
 def test_show(earl) -> None:
     said = earl("envs", "show", "tictactoe")
     assert "You play Tic-Tac-Toe" in said.out
-    assert "expert, heuristic, minimax, perfect, random" in said.out
+    assert "alphabeta, expert, heuristic, mcts, perfect, random" in said.out
     assert said.out.endswith("X 123\n456\n789\n")
     options = {"num_operations": 2, "max_operand": 99, "min_operations": None, "max_value": 999}
     assert earl("envs", "show", "arithmetic", "--json").json["options"] == options

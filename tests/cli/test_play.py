@@ -127,7 +127,7 @@ def test_what_a_person_sees() -> None:
         (["tictactoo", "--against", "random"], "unknown environment 'tictactoo'"),
         (["tictactoe", "--against", "dome"], "'dome' is neither a run nor an opponent; did you mean 'done'"),
         (["tictactoe", "--against", "heuristik"], "did you mean 'heuristic'?"),
-        (["tictactoe", "--against", "minimax:99"], "depth '99' is not a whole number within"),
+        (["tictactoe", "--against", "alphabeta:99"], "depth '99' is not a whole number within"),
         (["connect4", "--against", "perfect"], "needs the whole game tree"),
         (["connect4", "--against", "done"], "was trained in tictactoe, not in connect4"),
         (["arithmetic", "--against", "random"], "neither a run nor an opponent"),

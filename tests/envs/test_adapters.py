@@ -86,8 +86,8 @@ def test_an_opponent_has_the_other_seat_and_moves_first_from_the_first() -> None
     assert observation.startswith("...\n...\n..x\n")
     assert scripted.names("openspiel:tic_tac_toe") == ("random",)
     assert scripted.player("random", "openspiel:tic_tac_toe").act(env, Random(0)).startswith("o(")
-    with pytest.raises(EarlError, match="unknown opponent 'minimax'"):
-        scripted.player("minimax", "openspiel:tic_tac_toe")
+    with pytest.raises(EarlError, match="unknown opponent 'alphabeta'"):
+        scripted.player("alphabeta", "openspiel:tic_tac_toe")
 
 
 def test_the_results_are_those_of_the_library() -> None:

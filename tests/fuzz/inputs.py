@@ -366,7 +366,7 @@ def name(random: Random, place: Place) -> None:
         fresh_name(place.work, said)
     elif kind == 2:
         parts = [
-            random.choice(["random", "perfect", "minimax", "expert", said]),
+            random.choice(["random", "perfect", "alphabeta", "expert", said]),
             random.choice(["", ":3", ":99", f":{said}"]),
         ]
         scripted.player(

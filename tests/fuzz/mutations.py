@@ -27,7 +27,7 @@ TEXTS = [
     "<script>window.harmed=1</script>", "</script><script>window.harmed=2</script>",
     "<img src=x onerror='window.harmed=3'>", '"><svg onload="window.harmed=4">',
     "{{ 7 * 7 }}{% for i in range(9) %}", "../../../canary/key", "/dev/zero", "/dev/stdin", "%s%n{0}{x!r}", "nan",
-    "-1", "1e999", "minimax:9999999@0.5", "perfect@nan", "last_turns:999999", "tictactoe\n", "calculator(((((",
+    "-1", "1e999", "alphabeta:9999999@0.5", "perfect@nan", "last_turns:999999", "tictactoe\n", "calculator(((((",
     "漢" * 400, "x" * 20_000, "e\u0301" * 50, "[link=file:///etc/passwd]click[/link]",
 ]  # fmt: skip
 NUMBERS = [0, 1, -1, 2, 255, 256, 2**31 - 1, 2**31, -(2**31), 2**53, 2**63 - 1, -(2**63), 10**12]

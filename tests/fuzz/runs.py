@@ -41,7 +41,7 @@ steps = 2
 processes = 1
 keep_trajectories_every = 1
 """
-GAME = '[env]\nname = "tictactoe"\n[env.opponents]\nrandom = 1\n"minimax:1@0.5" = 1\n' + TINY.replace(
+GAME = '[env]\nname = "tictactoe"\n[env.opponents]\nrandom = 1\n"alphabeta:1@0.5" = 1\n' + TINY.replace(
     "[evaluate]", '[evaluate]\nopponents = ["random"]'
 )
 BASES = {
