@@ -15,7 +15,7 @@ from math import ceil, exp
 from earl.config import Config
 from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, Training, forward_bytes, learner_bytes
 from earl.parallel.hardware import GIB, HOST, UNKNOWN_BYTES, ClusterSpec, Device
-from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_split
+from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_shared, why_not_split
 from earl.parallel.memory import Estimate, Load, ModelShape, Sampling, SlotBytes, slot_bytes
 from earl.parallel.throughput.measured import Recalibration
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
@@ -157,11 +157,17 @@ class CostModel:
 
     def need(self, choice: Choice, load: Load) -> Need:
         """The verdict on a layout for a load, of which the longest context has to fit."""
-        if why := why_not_split(self.shape, choice.layout.tp, choice.stage == "rollout" and self.software is not OWN):
+        if why := self.why_not_built(choice):
             return Need(0, 0, why)
         needed, room = self._sampling(choice, load) if choice.stage == "rollout" else self._learning(choice, load)
         why = f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else ""
         return Need(needed, room, why)
+
+    def why_not_built(self, choice: Choice) -> str:
+        """Whatever the load; empty: it can be built."""
+        if choice.stage == "rollout":
+            return why_not_split(self.shape, choice.layout.tp, self.software is not OWN)
+        return why_not_shared(self.shape, choice.layout)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         return self.need(choice, load).why_not

@@ -242,7 +242,6 @@ def taught_load(lengths: Sequence[int], limit: int) -> Load:
 
 
 HEAD_NORMS = ("qwen3", "qwen3_moe")  # families with norms of queries and keys
-MIXTURE = "earl does not split the experts of a mixture by tensor parallelism"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +277,5 @@ def nearest(name: str) -> str | None:
 def _known(row: dict[str, str]) -> Known:
     numbers = {field.name: int(row[field.name]) for field in fields(ModelShape) if row.get(field.name, "").isdecimal()}
     numbers["intermediate"] *= numbers["experts_per_token"]
-    mixture = MIXTURE if numbers["experts"] > 1 else ""
-    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS, indivisible=mixture)
+    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS)
     return Known(row["name"], row["hub"], row["type"], shape)
