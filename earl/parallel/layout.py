@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import Any, Final, Literal
 
+from earl.config import PlacementConfig
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, ClusterSpec
 from earl.parallel.memory import ModelShape
@@ -50,6 +51,9 @@ class Box:
         return Box(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.shape).slices
 
 
+LEARNER_AXES = ("dp", "tp", "cp", "ep", "replicas")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How processes share a model. Rank = (dp_rank · cp + cp_rank) · tp + tp_rank.
@@ -64,16 +68,22 @@ class Layout:
     cp: int = 1
     ep: int = 1
     replicas: int = 1
+    pp: int = 1  # of a sampler: hosts that a copy reaches over, with some of the layers each; a learner has 1
 
     @property
     def size(self) -> int:
-        return self.dp * self.tp * self.cp
+        return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Of a learner, as in [placement]."""
+        return {name: getattr(self, name) for name in LEARNER_AXES}
 
     @property
     def words(self) -> str:
         """Of a learner: dp4 tp2, and what is more than 1 besides."""
-        more = {"cp": self.cp, "ep": self.ep, "replicas": self.replicas}
-        return f"dp{self.dp} tp{self.tp}" + "".join(f" {axis}{size}" for axis, size in more.items() if size > 1)
+        always = ("dp", "tp")
+        return " ".join(f"{axis}{size}" for axis, size in self.settings.items() if size > 1 or axis in always)
 
     @property
     def shards(self) -> int:
@@ -114,6 +124,10 @@ class Layout:
         return rank < self.shards * self.tp and (axis is not None or rank % self.tp == 0)
 
 
+def learner_layout(place: PlacementConfig) -> Layout:
+    return Layout(**{axis: getattr(place, axis) for axis in LEARNER_AXES})
+
+
 def chunk(length: int, parts: int, own: int) -> tuple[int, int]:
     """Start and length of a part, as `torch.chunk` cuts: 106 in 4 parts gives 27 + 27 + 27 + 25."""
     whole = -(-length // parts)
@@ -142,7 +156,7 @@ class Choice:
     def __str__(self) -> str:
         layout = self.layout
         if self.stage == "rollout":
-            split = f"{layout.dp} x tp{layout.tp}"
+            split = f"{layout.dp} x tp{layout.tp}" + f" pp{layout.pp}" * (layout.pp > 1)
         else:
             more = {"cp": layout.cp, "ep": layout.ep, "replicas": layout.replicas}
             split = f"dp{layout.dp} tp{layout.tp}" + "".join(
