@@ -81,9 +81,9 @@ class Layout:
 
     @property
     def words(self) -> str:
-        """Of a learner: dp4 tp2, and what is more than 1 besides."""
+        """Of a learner: "dp 4 x tp 2", and what is more than 1 besides."""
         always = ("dp", "tp")
-        return " ".join(f"{axis}{size}" for axis, size in self.settings.items() if size > 1 or axis in always)
+        return " x ".join(f"{axis} {size}" for axis, size in self.settings.items() if size > 1 or axis in always)
 
     @property
     def shards(self) -> int:
