@@ -52,8 +52,9 @@ class Ranks(Protocol):
         """The largest count of any process, where all have to make the same number of forward passes."""
         return count
 
-    def begin(self, last: bool) -> None:
+    def begin(self, last: bool) -> None:  # noqa: ARG002
         """Before each forward pass with gradients; last: before `finish`."""
+        return
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Sum gradients and statistics over processes, and clip; returns the norm before clipping, and the sums."""

@@ -198,7 +198,7 @@ class Moments:
         return [own, replace(mixed, activations=activations + self.tokens * self.layer.attended)]
 
     def _backward(self) -> list[LearnerBytes]:
-        """From the gathering of the first layer to the gradients of the last."""
+        """From the gathering of the first layer to the gradients of the last; `layer` when each of them begins."""
         again, before, root, unit = self.training.recompute, self.before, self.root, self.unit
         freed = self.tokens * (self.layer.stream if again else self.layer.kept)  # after the first layer
         kept = freed * self.shape.layers
@@ -207,16 +207,18 @@ class Moments:
             2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
         )  # the last norm's, of both kinds
         unsent = max(0, unit.sent - freed)
-        own, backward = before + self.waiting + self.last.gradients, self.tokens * self.layer.backward
+        # Of experts, the gradient of the product that leaves the layer: the others come when activations are freed.
+        first = self.last.gradients // 3 if self.experts else self.last.gradients
+        gathered, backward = root + unit.gathered + self.mixed.gathered, self.tokens * self.layer.backward
+        layer = LearnerBytes("layer", self.waiting + first, gathered, unit.ahead + unsent, one + backward)
         attended = self.tokens * self.layer.attended if self.experts else 0  # whose experts' gradients are being sent
         return [
             *self._gather(),
             LearnerBytes(
                 "head", before + self.head, root, self.last.ahead, kept + closing + self.learned_states, self.logits
             ),
-            LearnerBytes(
-                "layer", own, root + unit.gathered + self.mixed.gathered, unit.ahead + unsent, kept + one + backward
-            ),
+            replace(layer, gradients=layer.gradients + before, activations=layer.activations + kept),
+            replace(layer, gradients=layer.gradients + self._layers_done(), activations=layer.activations + freed),
             LearnerBytes(
                 "send",
                 before + self.waiting,
@@ -226,14 +228,17 @@ class Moments:
             ),
         ]
 
+    def _layers_done(self) -> int:
+        """Gradients of all layers but the first, as they wait for the step."""
+        return self.before or self.shards * (self.shape.layers - 1) // self.shape.layers
+
     def _ending(self) -> list[LearnerBytes]:
         """From the embeddings' gradient to the step."""
         shape, waiting = self.shape, self.waiting
         words = (
             2 if shape.tied and not self.training.lora_rank else 0
         )  # embeddings' gradient, and its sum with the head's
-        layers_done = self.before or self.shards * (shape.layers - 1) // shape.layers
-        gradients = layers_done + waiting * (1 + words) + (0 if shape.tied else waiting)
+        gradients = self._layers_done() + waiting * (1 + words) + (0 if shape.tied else waiting)
         exchanged = 0 if self.training.whole else self.root_sent.sends
         return [
             LearnerBytes("words", gradients, self.root, self.unit.sent, self.states),

@@ -287,5 +287,6 @@ def nearest(name: str) -> str | None:
 def _known(row: dict[str, str]) -> Known:
     numbers = {field.name: int(row[field.name]) for field in fields(ModelShape) if row.get(field.name, "").isdecimal()}
     numbers["intermediate"] *= numbers["experts_per_token"]
-    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS)
+    tied, norms = row["tied"] == "true", row["type"] in HEAD_NORMS
+    shape = ModelShape(**numbers, tied=tied, head_norms=norms, indivisible="")
     return Known(row["name"], row["hub"], row["type"], shape)
