@@ -119,7 +119,8 @@ def test_the_same_episodes_and_a_share_of_the_memory(kind, tp):
     assert all(first is None and second is None for first, second, *_ in told[1:])
     weights, cache = held_bytes(sampler)
     # All hold the norms: two of 32 numbers in each of 2 layers and one at the end, and two of 8 in a layer that norms
-    # heads, and 4 experts of 32 numbers in each router. Of 106 words over 4 processes, in two tensors, the first has 27 and not 26.5.
+    # heads; and routers, of 32 numbers for each of 4 experts. Of 106 words over 4 processes, in two tensors, the first
+    # has 27 and not 26.5.
     norms = 4 * (5 * 32 + (0 if kind == "tied" else 2 * 2 * 8) + (2 * 4 * 32 if kind == "mixture" else 0))
     words = 4 * 2 * 32 * (27 - 106 / 4) if tp == 4 else 0
     assert told[0][2][0] == (weights - norms) / tp + norms + words
