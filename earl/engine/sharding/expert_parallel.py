@@ -79,7 +79,7 @@ class SpreadExperts:
         numbers = torch.arange(self.count).repeat(len(taken)).repeat_interleave(torch.tensor(taken).flatten())
         results = self._computed(arrived, numbers[:, None].to(chosen.device), weights.new_ones(len(arrived), 1))
         back = all_to_all_single_autograd(results, given, received, self.group)
-        placed = torch.empty_like(back).index_copy(0, order, back).view(*chosen.shape, -1)
+        placed = torch.empty_like(back).index_copy(0, order, back).view(*chosen.shape, states.shape[1])
         return (placed * weights[..., None]).sum(dim=1)
 
     def _counts(self, chosen: Tensor) -> tuple[list[list[int]], list[list[int]]]:
