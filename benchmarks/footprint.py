@@ -35,6 +35,7 @@ from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.model import shape_of
 from earl.engine.ranks import Ranks, Replicas
+from earl.engine.sharding.expert_parallel import expert_layers
 from earl.engine.sharding.mesh import Mesh, joined_mesh
 from earl.engine.sharding.shards import Shards
 from earl.errors import EarlError
@@ -71,6 +72,8 @@ class MemoryCase:
     """Contexts that are sampled at once."""
     new_tokens: int = 8
     cp: int = 1
+    ep: int = 1
+    replicas: int = 1
     prompt: int = 0
     """Tokens at the start of the one row that are not learned from."""
 
@@ -135,6 +138,8 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
         dp=max(1, case.dp),
         tp=case.tp,
         cp=case.cp,
+        ep=case.ep,
+        replicas=case.replicas,
         tokens=case.tokens,
         float_bytes=2 if case.learner.get("dtype") == "bfloat16" else 4,
         recompute=case.learner.get("recompute", False),
@@ -248,7 +253,17 @@ def _little(model: dict[str, Any]) -> dict[str, Any]:
 
 def _learner(case: MemoryCase, ranks: Ranks) -> Learner:
     settings = LearnerConfig(micro_batch_tokens=max(64, case.tokens), **case.learner)
-    return Learner(policy(case.model), AlgorithmConfig(), settings, 1.0, ranks, False)
+    learner = Learner(policy(case.model), AlgorithmConfig(), settings, 1.0, ranks, False)
+    for name in expert_layers(learner.scorer.model):
+        router = learner.scorer.model.get_submodule(f"{name.removesuffix('experts')}gate")
+        router.forward = partial(_in_turns, router.forward, learner.scorer.model.config.num_experts)
+    return learner
+
+
+def _in_turns(route: Callable[[torch.Tensor], Any], experts: int, states: torch.Tensor) -> Any:
+    """A router that sends tokens to all experts alike, as memory is predicted: an untrained one prefers a few."""
+    logits, weights, chosen = route(states)
+    return logits, weights, torch.arange(chosen.numel(), device=chosen.device).view_as(chosen) % experts
 
 
 def _sampling(case: MemoryCase) -> Callable[[], object]:
@@ -267,5 +282,6 @@ def _process(case: MemoryCase, port: int, rank: int) -> tuple[int, int]:
     if not case.dp:
         return occupied(case, None)
     device = f"cuda:{rank}" if torch.cuda.is_available() else "cpu"
-    with joined_mesh(rank, Layout(case.dp, case.tp, case.cp), "127.0.0.1", port, device) as mesh:
+    layout = Layout(case.dp, case.tp, case.cp, case.ep, case.replicas)
+    with joined_mesh(rank, layout, "127.0.0.1", port, device) as mesh:
         return occupied(case, mesh)

@@ -31,12 +31,23 @@ from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 from earl.recipe import load_toml
 
-LAYOUTS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2))
-"""dp, tp, cp."""
-HANDED = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 4), (2, 1, 2), (1, 2, 2))
-"""The layouts of one run in turn: it is resumed nine times under another one."""
+LAYOUTS = [
+    *(Layout(), Layout(2), Layout(1, 2), Layout(2, 2), Layout(cp=2), Layout(2, 1, 2), Layout(1, 2, 2)),
+    *(Layout(2, replicas=2), Layout(2, 2, replicas=2), Layout(8, replicas=4)),
+]
+SPREAD = [
+    *(Layout(), Layout(2), Layout(2, ep=2), Layout(4, ep=2), Layout(2, 2, ep=4), Layout(1, 2, 2, ep=2)),
+    *(Layout(2, 2), Layout(4, ep=2, replicas=2), Layout(2, 4, ep=4, replicas=2)),
+]
+"""Of a mixture of experts."""
+HANDED = [
+    *(Layout(4), Layout(2, 2), Layout(1, 4), Layout(), Layout(4), Layout(1, 4), Layout(2, 2), Layout(cp=4)),
+    *(Layout(2, 1, 2), Layout(1, 2, 2), Layout(4, replicas=2)),
+]
+"""The layouts of one run in turn: it is resumed under another one each time."""
+SPREAD_HANDED = [Layout(2, ep=2), Layout(2), Layout(4, ep=2, replicas=2), Layout(1, 2, ep=2)]
 STAGE = 3
-MODEL = load_toml(Path(__file__).with_suffix(".toml"))["model"]
+MODEL, EXPERTS = (load_toml(Path(__file__).with_suffix(".toml"))[name] for name in ("model", "experts"))
 
 
 VARIANTS: dict[str, Mapping[str, Any]] = {
@@ -44,39 +55,45 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "tied": {"tied": True},
     "recompute": {"recompute": True},
     "lora": {"lora_rank": 4},
+    "experts": {"experts": True},
+    "experts, recompute": {"experts": True, "recompute": True},
 }
-"""Settings of the learner, and whether the output layer shares the embeddings' weights."""
+"""Settings of the learner, whether the output layer shares the embeddings' weights, and whether the model is a mixture
+of experts."""
 
 
 def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
     """Train a small model with PPO under every layout. For the result see `earl bench layouts --help`."""
     torch.set_num_threads(1)
-    alone = [trained(_alone(VARIANTS[variant]), range(updates)) for variant in variants]
+    alone = {variant: trained(_alone(VARIANTS[variant]), range(updates)) for variant in variants}
     losses = []
-    for layout in (Layout(*shape) for shape in LAYOUTS):
-        found = _distributed(layout, variants, range(updates))
-        for variant, ours, theirs in zip(variants, found, alone, strict=True):
-            losses.append({"variant": variant, **asdict(layout), "difference": _away(ours, theirs)})
-    with tempfile.TemporaryDirectory() as folder:
-        return {"updates": updates, "losses": losses, "resumed": [*_resumed(Path(folder))]}
+    for layout in dict.fromkeys([*LAYOUTS, *SPREAD]):
+        own = [variant for variant in variants if layout in (SPREAD if "experts" in variant else LAYOUTS)]
+        for variant, ours in zip(own, _distributed(layout, own, range(updates)) if own else [], strict=True):
+            losses.append({"variant": variant, **asdict(layout), "difference": _away(ours, alone[variant])})
+    resumed = []
+    for variant, handed in (("untied", HANDED), ("experts", SPREAD_HANDED)):
+        with tempfile.TemporaryDirectory() as folder:
+            resumed += [*_resumed(variant, handed, Path(folder))] if variant in variants else []
+    return {"updates": updates, "losses": losses, "resumed": resumed}
 
 
-def _resumed(folder: Path) -> Iterator[dict[str, Any]]:
-    """Go on under each layout of HANDED from the last one's checkpoint, and at last in one process."""
-    last, before = _alone({}), ""
-    uninterrupted = trained(_alone({}), range((len(HANDED) + 1) * STAGE))
-    for stage, shape in enumerate([*HANDED, None]):
+def _resumed(variant: str, handed: Sequence[Layout], folder: Path) -> Iterator[dict[str, Any]]:
+    """Go on under each layout from the last one's checkpoint, and at last in one process."""
+    last, before = _alone(VARIANTS[variant]), ""
+    uninterrupted = trained(_alone(VARIANTS[variant]), range((len(handed) + 1) * STAGE))
+    for stage, layout in enumerate([*handed, None]):
         updates = range(stage * STAGE, (stage + 1) * STAGE)
-        if shape:
-            name = "dp {}, tp {}, cp {}".format(*shape)
-            [own] = _distributed(Layout(*shape), ["untied"], updates, folder)
+        if layout:
+            name = ", ".join(f"{axis} {size}" for axis, size in asdict(layout).items())
+            [own] = _distributed(layout, [variant], updates, folder)
         else:
             name = "one process"
             last.restore(folder / str(updates.start))
             own = trained(last, updates)
         if before:
             difference = _away(own, uninterrupted[updates.start : updates.stop])
-            yield {"from": before, "to": name, "difference": difference}
+            yield {"variant": variant, "from": before, "to": name, "difference": difference}
         before = name
 
 
@@ -153,7 +170,8 @@ def _alone(variant: Mapping[str, Any]) -> Learner:
 def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:
     own = dict(variant)
     torch.manual_seed(0)
-    made = policy({**MODEL, "tie_word_embeddings": own.pop("tied", False)})
+    experts = EXPERTS if own.pop("experts", False) else {}
+    made = policy({**MODEL, **experts, "tie_word_embeddings": own.pop("tied", False)})
     return Learner(made, AlgorithmConfig(), LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
 
 

@@ -24,6 +24,7 @@ from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig
 from earl.errors import EarlError
 from earl.observer import Observers, RecordedStep
+from earl.parallel.layout import learner_layout
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
 from earl.preflight.cluster import size
@@ -68,7 +69,7 @@ def more_lines(plan: RunPlan) -> list[str]:
 def _line(plan: RunPlan, fragment: Fragment, width: int) -> str:
     place, layout = plan.config.placement, f"  (tp {fragment.devices})"
     if fragment.name == "learner":
-        layout = f"  (dp {place.dp} x tp {place.tp}{f' x cp {place.cp}' if place.cp > 1 else ''})"
+        layout = f"  ({learner_layout(place).words})"
     device = "GPU" if plan.placed.gpus and not fragment.processors else "CPU"
     pools = {"shared": "in turns on the same devices", "environments": "on any node"}
     return (
@@ -124,7 +125,7 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
     config, place, shares = plan.config, plan.config.placement, _shares(plan.config)
-    chosen = {"kind": place.kind, "dp": place.dp, "tp": place.tp, "cp": place.cp, "samplers": place.samplers}
+    chosen = {"kind": place.kind, **learner_layout(place).settings, "samplers": place.samplers}
     sampler = {"sampler_tp": config.sampler.tp, "engine": config.sampler.engine}
     return {
         "env": config.env.name,

@@ -232,6 +232,12 @@ class PlacementConfig(Section):
     cp: int = Field(1, ge=1)
     """Learner: context-parallel devices, over which the tokens of a micro-batch are split, each with tp neighbours.
     Parameters are sharded over dp x cp."""
+    ep: int = Field(1, ge=1)
+    """Learner: devices over which the experts of a mixture are spread, out of dp x tp x cp of a replica; tokens travel
+    to them. Not set, on GPUs: as planned."""
+    replicas: int = Field(1, ge=1)
+    """Learner: groups of devices that hold the parameters once each, out of dp (hybrid sharding, HSDP): gradients are
+    summed over them once per optimizer step. Not set, on GPUs: as planned."""
     samplers: int = Field(1, ge=1)
     """Copies of the sampler, each of sampler.tp devices. Not set, on GPUs: as many as there are prompts and GPUs."""
     environments: int = Field(0, ge=0)

@@ -83,7 +83,9 @@ class Spread:
 def spread(layout: Layout, processes: Sequence[int], parts: Sequence[int] | Numbers) -> Spread:
     """Rows over a layout, whose ranks are the given processes in order."""
     assert len(processes) == layout.size, f"{layout} has {layout.size} ranks, not {len(processes)}"
-    grid = np.asarray(processes, np.int64).reshape(layout.dp, layout.cp, layout.tp)
+    grid = np.asarray(processes, np.int64).reshape(
+        layout.dp, layout.cp, -1
+    )  # stages of a sampler hold what tp ranks do
     return Spread(grid, np.asarray(parts, np.int64))
 
 

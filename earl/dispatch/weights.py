@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from earl.dispatch.transports.base import Bytes
-from earl.parallel.layout import Box, Layout
+from earl.parallel.layout import Axis, Box, Layout
 
 PIECES = 8
 """A piece is at most this fraction of a bucket, so at most this fraction of a bucket stays empty."""
@@ -26,8 +26,8 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    axis: int | None = None
-    """Along which tensor parallelism splits it; None: not split."""
+    axis: Axis | None = None
+    """What it is split along beside FSDP2; None: not split."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,9 @@ class Learner:
         tokens, turns = part.counts(rows)
         own = batch.select(part.places(rows))
         sums: dict[str, Tensor] = {}
-        for chunk in self._chunks(own, part.alone) or [silent(own)]:
+        micro_batches = self._chunks(own, part.alone) or [silent(own)]
+        for number, chunk in enumerate(micro_batches, 1):
+            self._ranks.begin(last=number == len(micro_batches))
             loss, stats = self._loss(chunk, algorithm, update, tokens, turns)
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in stats.items():

@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import Probe, Sampler, check
+from earl.engine.sharding.expert_parallel import spread
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.errors import EarlError
@@ -387,7 +388,7 @@ class TpGroup:
     def __init__(
         self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        self.rank, self.layout = meeting.rank, Layout(1, meeting.size)
+        self.rank, self.layout = meeting.rank, Layout(1, meeting.size, ep=meeting.size)
         cpu = torch.device("cpu")
         self._store = join_group(self.rank, meeting.size, meeting.place, store, cpu, timeout_seconds)
         group: ProcessGroup | None = distributed.group.WORLD
@@ -454,7 +455,8 @@ class SplitSampler(LocalSampler):
         model, layout = meta_model(config), self._tp_group.layout
         check_split(shape_of(model), "sampler.tp", self.tp, replicated=False)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
-        axes = split(model, self.tp, self._tp_group.rank, self._tp_group.group).axes
+        group = self._tp_group.group
+        axes = {**spread(model, group, group), **split(model, self.tp, self._tp_group.rank, group).axes}
         self._boxes = {name: layout.box(shape, axes.get(name), self._tp_group.rank) for name, shape in shapes.items()}
         return model
 

@@ -14,7 +14,7 @@ from earl.engine.lora import adapt, drawn, is_factor
 from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
-from earl.parallel.layout import Box, Layout
+from earl.parallel.layout import Axis, Box, Layout
 
 BUCKET_NUMBERS = 1 << 24
 """Numbers per message when gradients are summed over processes, approximately."""
@@ -36,7 +36,7 @@ class Ranks(Protocol):
     share: int  # which share of the rows this process computes
     shares: int
     layout: Layout
-    axes: Mapping[str, int] = MappingProxyType({})  # of a split tensor, the axis that tensor parallelism cuts it along
+    axes: Mapping[str, Axis] = MappingProxyType({})  # of a split tensor, what it is cut along beside FSDP2
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # of tensors that are here in part, the whole shape
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
@@ -51,6 +51,10 @@ class Ranks(Protocol):
     def most(self, count: int) -> int:
         """The largest count of any process, where all have to make the same number of forward passes."""
         return count
+
+    def begin(self, last: bool) -> None:  # noqa: ARG002
+        """Before each forward pass with gradients; last: before `finish`."""
+        return
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Sum gradients and statistics over processes, and clip; returns the norm before clipping, and the sums."""

@@ -16,7 +16,7 @@ from earl.engine.lora import factors, is_factor, merged, plain
 from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
-from earl.parallel.layout import Layout, whole
+from earl.parallel.layout import Axis, Layout, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class HeldTensors:
 
     parts: Mapping[str, TensorPart]
     """By name; shares memory with the model, except for merged adapters."""
-    axes: Mapping[str, int | None]
-    """By name, the axis that tensor parallelism splits it along."""
+    axes: Mapping[str, Axis | None]
+    """By name, what it is split along beside FSDP2."""
     layout: Layout
 
 

@@ -15,7 +15,7 @@ from math import ceil, exp
 from earl.config import Config
 from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, Training, forward_bytes, learner_bytes
 from earl.parallel.hardware import GIB, HOST, UNKNOWN_BYTES, ClusterSpec, Device
-from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_split
+from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_shared, why_not_split
 from earl.parallel.memory import Estimate, Load, ModelShape, Sampling, SlotBytes, slot_bytes
 from earl.parallel.throughput.measured import Recalibration
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
@@ -89,6 +89,8 @@ class CostModel:
     reply_tokens: int | None = None
     network_gbps: float = 200.0
     """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
+    pipelines: bool = False
+    """Whether a copy of the engine may reach over several hosts: a plan's may, a run's own samplers do not."""
     measured: Recalibration | None = None
     """Of the samplers, by a user's measurements; None: by the tables alone."""
     scale: dict[Stage, float] = field(default_factory=dict)
@@ -148,20 +150,35 @@ class CostModel:
         known = self.measured.known if self.measured else None
         engine = Engine(self.shape, self.device, tp, precision, self.software, share, known)
         if not self.on_host:
-            return engine
+            return replace(engine, pp=self._stages(engine)) if self.pipelines else engine
         cache = sampler.cache_bytes or (GIB if self.software is VLLM else UNKNOWN_BYTES)
         memory = engine.weight_bytes + engine.reserve_bytes(self.values) + cache
         return replace(engine, device=replace(HOST, memory_bytes=memory), utilization=1.0)
+
+    def _stages(self, engine: Engine) -> int:
+        """Hosts that a copy reaches over, a stage of layers on each: 1, unless one host cannot hold the weights; then
+        the fewest that hold the longest context beside them."""
+        values, hosts = fitted(engine).values, self.cluster.hosts
+        if engine.tp < self.host_devices or engine.kv_tokens(values):
+            return 1
+        stages = (replace(engine, pp=pp) for pp in range(2, hosts + 1))
+        return next((one.pp for one in stages if one.kv_tokens(values) >= self.shape.max_positions), 1)
 
     # What can be built, and fits.
 
     def need(self, choice: Choice, load: Load) -> Need:
         """The verdict on a layout for a load, of which the longest context has to fit."""
-        if why := why_not_split(self.shape, choice.layout.tp, choice.stage == "rollout" and self.software is not OWN):
+        if why := self.why_not_built(choice):
             return Need(0, 0, why)
         needed, room = self._sampling(choice, load) if choice.stage == "rollout" else self._learning(choice, load)
         why = f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else ""
         return Need(needed, room, why)
+
+    def why_not_built(self, choice: Choice) -> str:
+        """Whatever the load; empty: it can be built."""
+        if choice.stage == "rollout":
+            return why_not_split(self.shape, choice.layout.tp, self.software is not OWN)
+        return why_not_shared(self.shape, choice.layout)
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         return self.need(choice, load).why_not
@@ -227,6 +244,8 @@ class CostModel:
             layout.dp,
             layout.tp,
             cp=layout.cp,
+            ep=layout.ep,
+            replicas=layout.replicas,
             tokens=max(load.longest_tokens, min(most, share)),
             float_bytes=FLOAT_BYTES[self.dtype],
             recompute=choice.recompute,
@@ -249,7 +268,7 @@ class CostModel:
         if choice.stage == "rollout":
             fast = rollout(*self._served(choice, load)).tokens_per_gpu_s
             assert fast is not None, "the longest one fits"
-            written = self._written(choice, load) / choice.layout.tp
+            written = self._written(choice, load) / (choice.layout.tp * choice.layout.pp)
             return Estimate(*(written / speed for speed in (fast.value, fast.high, fast.low)))
         return guessed(self.learner_seconds(choice, load))
 
@@ -291,7 +310,8 @@ class CostModel:
         share = max(load.sequences * load.mean_tokens / batches / way.dp, float(load.longest_tokens))
         count = ceil(share / max(way.tokens, choice.micro_batch_tokens or 0))
         own = replace(way, tokens=max(1, round(share / count)))
-        return batches * count * self.pass_seconds(own, load.mean_tokens, choice.stage)
+        replicating = self._replicating_seconds(way) if choice.stage == "update" else 0.0
+        return batches * (count * self.pass_seconds(own, load.mean_tokens, choice.stage) + replicating)
 
     def pass_seconds(self, way: Training, row_tokens: float, stage: Stage) -> float:
         """Of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
@@ -310,7 +330,8 @@ class CostModel:
         batch = StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
         speed = engine.precision.flops(self.device) * own["compute"]
         head = 2 * parts(self.shape).head * way.portion / way.tp / speed
-        return (step_seconds(engine, batch, own).total + head) / SPEED + self._gathering_seconds(way, engine)
+        computing = (step_seconds(engine, batch, own).total + head) / SPEED
+        return computing + self._gathering_seconds(way, engine) + self._travelling_seconds(way)
 
     def _gathering_seconds(self, way: Training, engine: Engine) -> float:
         if way.cp == 1:
@@ -320,15 +341,32 @@ class CostModel:
             others / (self.device.link_bandwidth * self.values["link"]) + self.shape.layers * self.values["all_reduce"]
         )
 
+    def _travelling_seconds(self, way: Training) -> float:
+        """Of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
+        if way.ep == 1:
+            return 0.0
+        sent = way.portion / way.tp * self.shape.experts_per_token * self.shape.hidden * way.float_bytes
+        crossing = sent * (way.ep - 1) / way.ep / (self.device.link_bandwidth * self.values["link"])
+        return 2 * self.shape.layers * (crossing + self.values["all_reduce"])
+
     def _fetching_seconds(self, way: Training, copies: float) -> float:
         """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
-        if way.shards == 1:
-            return 0.0
         hosts = ceil(way.shards * way.tp / self.host_devices) if not self.on_host else 1
-        size = copies * self.shape.parameters * way.float_bytes
+        size, experts = (
+            copies * count * way.float_bytes for count in (self.shape.parameters, parts(self.shape).experts)
+        )
         link = self.device.link_bandwidth * self.values["link"]
-        inside = size / way.tp * (way.shards - 1) / way.shards / link
+        dense = (size - experts) / way.tp * (way.shards - 1) / way.shards
+        inside = (dense + experts / way.ep * (way.expert_shards - 1) / way.expert_shards) / link
         return max(inside, size * (hosts - 1) / hosts / self.network_bandwidth)
+
+    def _replicating_seconds(self, way: Training) -> float:
+        """Of summing gradients over the replicas: over the links of hosts, unless one host holds them all."""
+        ranks, host = way.shards * way.tp, self.host_devices
+        own = 2 * (way.replicas - 1) / way.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
+        if self.on_host or ranks * way.replicas <= host:
+            return own / (self.device.link_bandwidth * self.values["link"])
+        return own * min(host, ranks) / self.network_bandwidth
 
     # The layouts to choose from, and the best of them.
 
@@ -357,9 +395,12 @@ class CostModel:
         place, sampler = self.config.placement, self.config.sampler
         fixed = "tp" in sampler.model_fields_set or self.software is OWN
         tps = [sampler.tp] if fixed else self.splits("rollout", gpus)
-        most = self.config.rollout.prompts
-        copies = {tp: place.samplers if "samplers" in place.model_fields_set else min(gpus // tp, most) for tp in tps}
-        return [Choice("rollout", Layout(max(1, copies[tp]), tp)) for tp in tps]
+        most, named = self.config.rollout.prompts, "samplers" in place.model_fields_set
+        choices = []
+        for tp, pp in ((tp, self.engine(tp).pp) for tp in tps):
+            copies = place.samplers if named else min(gpus // (tp * pp), most)
+            choices.append(Choice("rollout", Layout(max(1, copies), tp, pp=pp)))
+        return choices
 
     def learner_layouts(self, gpus: int) -> list[Layout]:
         """A layout for every split of `gpus` devices."""
@@ -367,7 +408,21 @@ class CostModel:
         named, cp = place.model_fields_set, place.cp
         tps = [place.tp] if "tp" in named else self.splits("update", max(1, gpus // cp))
         layouts = [Layout(place.dp if "dp" in named else max(1, gpus // (tp * cp)), tp, cp) for tp in tps]
-        return [layout for layout in layouts if layout.size <= gpus] or layouts[:1]
+        fitting = [layout for layout in layouts if layout.size <= gpus] or layouts[:1]
+        return [own for layout in fitting for own in self._shared(layout)]
+
+    def _shared(self, layout: Layout) -> list[Layout]:
+        """How the ranks of a layout may share the model: experts spread within a host, replicas of whole hosts; what
+        the recipe sets is fixed."""
+        place, experts, hosts = self.config.placement, self.shape.experts, max(1, layout.size // self.host_devices)
+        eps = [ep for ep in range(1, self.host_devices + 1) if experts % ep == 0]
+        copies = [count for count in range(1, hosts + 1) if hosts % count == 0]
+        own = [
+            replace(layout, ep=ep, replicas=replicas)
+            for ep in ([place.ep] if "ep" in place.model_fields_set else eps)
+            for replicas in ([place.replicas] if "replicas" in place.model_fields_set else copies)
+        ]
+        return [layout for layout in own if not layout.uneven] or own[:1]
 
     def idle(self, choice: Choice, gpus: int) -> str:
         """In words, why devices have nothing to do in a stage; empty if all are at work."""
@@ -396,5 +451,5 @@ class CostModel:
         fitting = [choice for choice, need in needs.items() if not need.why_not]
         resting = [choice for choice in fitting if not choice.offload] or fitting
         if resting:
-            return min(resting, key=lambda choice: self.seconds(choice, load))
+            return min(resting, key=lambda choice: round(self.seconds(choice, load), 6))
         return min(choices, key=lambda choice: needs[choice].needed_bytes - needs[choice].room_bytes)

@@ -43,6 +43,8 @@ class Training:
     ragged: bool = True
     """Whether rows of several lengths share a micro-batch: GPUs have a kernel for that, hosts join their attention."""
     cp: int = 1  # ranks that share the tokens of a micro-batch
+    ep: int = 1  # ranks that share the experts of a mixture
+    replicas: int = 1  # groups of ranks, with all shards each
 
     @classmethod
     def of(cls, config: Config, dp: int, tp: int, **other: Any) -> "Training":
@@ -54,12 +56,32 @@ class Training:
     @property
     def shards(self) -> int:
         """Ranks over which each part of a layer is sharded."""
-        return self.dp * self.cp
+        return self.dp * self.cp // self.replicas
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks over which the experts of one rank of an ep group are sharded."""
+        return self.shards * self.tp // self.ep
 
     @property
     def portion(self) -> int:
         """Tokens of a micro-batch on one rank."""
         return ceil(self.tokens / self.cp)
+
+
+def held_bytes(shape: ModelShape, training: Training, number_bytes: int) -> int:
+    """Of the parameters, with so many bytes for each, on the fullest rank: FSDP2 shards by whole experts."""
+    experts = shape.layers * shape.experts * shape.expert_parameters
+    if training.whole:
+        return ceil(number_bytes * shape.parameters / training.tp)
+    devices = training.shards * training.tp
+    return ceil(number_bytes * (shape.parameters - experts) / devices) + number_bytes * held_experts(shape, training)
+
+
+def held_experts(shape: ModelShape, training: Training) -> int:
+    """Parameters of experts on the fullest rank."""
+    own = ceil(ceil(shape.experts / training.ep) / training.expert_shards)
+    return shape.layers * own * shape.expert_parameters
 
 
 def adapter_parameters(shape: ModelShape, rank: int) -> int:
@@ -104,31 +126,56 @@ class LearnerBytes:
 PARTS = ("weights", "gradients", "optimizer", "gathered", "buffers", "activations", "logits", "reference", "residue")
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What FSDP2 gathers and sends at once of a layer, or of its experts, on one rank: bytes."""
+
+    gathered: int = 0
+    gradients: int = 0  # of the trained weights, in the computation's type
+    sent: int = 0  # the same in 32 bits
+    shards: int = 1  # ranks that hold shards of it
+    sends: int = 0
+    """Everything that an exchange of the gradients takes: gloo sums in a copy, a single rank divides in one."""
+    ahead: int = 0
+    """What is kept of a gathering until the next one."""
+
+    @classmethod
+    def of(cls, parameters: int, trained: int, kind: int, shards: int, on_host: bool) -> "Unit":
+        sent, copies = WIDE_BYTES * trained, 2 if on_host or shards == 1 else 1
+        gathered = kind * parameters
+        ahead = gathered if shards > 1 else 0
+        return cls(gathered, kind * trained, sent, shards, copies * sent + sent // shards, ahead)
+
+
 class Moments:
     """The moments of a rank's stages, from the sizes that they are made of, in bytes."""
 
     def __init__(self, shape: ModelShape, training: Training) -> None:
         tp, kind, rank, whole = training.tp, training.float_bytes, training.lora_rank, training.whole
         head, tables = ceil(shape.vocab / tp) * shape.hidden, 1 if shape.tied else 2
-        unit = ceil(max(0, shape.parameters - tables * shape.vocab * shape.hidden) / shape.layers / tp)
+        self.experts = shape.layers * shape.experts * shape.expert_parameters  # of all layers
+        rest = max(0, shape.parameters - tables * shape.vocab * shape.hidden - self.experts)
+        unit, own = ceil(rest / shape.layers / tp), ceil(self.experts / shape.layers / training.ep)
         trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
         root_trained = 0 if rank else tables * head
         learned = training.portion if training.learned is None else ceil(training.learned / training.cp)
         stream = shape.hidden * kind
         self.shape, self.training, self.tokens = shape, training, training.portion
-        self.shared = training.shards > 1 and not whole  # whether several ranks hold shards of the same weights
         self.head = 0 if rank else WIDE_BYTES * head  # output layer, in 32 bits
         self.root = 0 if whole else kind * tables * head  # output layer and embeddings, gathered: one unit in FSDP2
-        self.root_gradients = WIDE_BYTES * root_trained  # in 32 bits; 0 with adapters, as they are not trained
-        self.unit = 0 if whole else kind * (unit + (trained if rank else 0))  # one layer, gathered
-        self.ahead = self.unit if self.shared else 0  # the next one
-        self.unit_gradients = (
-            0 if whole else kind * trained
-        )  # of one layer's trained weights, in the computation's type
-        self.unit_sent = 0 if whole else WIDE_BYTES * trained  # the same in 32 bits, as it is sent
+        self.root_sent = Unit.of(0, root_trained, kind, training.shards, training.on_host)
+        self.unit, self.mixed = Unit(), Unit()  # a layer, and its experts
+        if not whole:
+            count = unit + (trained if rank else 0)
+            self.unit = Unit.of(count, trained, kind, training.shards, training.on_host)
+            self.mixed = Unit.of(own, 0 if rank else own, kind, training.expert_shards, training.on_host)
+        self.last = self.mixed if self.experts else self.unit  # of a layer's forward pass
         gradients = WIDE_BYTES * (shape.layers * trained + root_trained)
-        self.shards = ceil(gradients / (1 if whole else training.shards))  # all gradients, as they wait for the step
-        self.layer = layer(shape, tp, kind, training.ragged and training.on_host, frozen=rank > 0, cp=training.cp)
+        held = 0 if rank else self.experts if whole else held_experts(shape, training)
+        # All gradients, as they wait for the step.
+        self.shards = ceil(gradients / (1 if whole else training.shards)) + WIDE_BYTES * held
+        ragged = training.ragged and training.on_host
+        self.layer = layer(shape, tp, kind, ragged, frozen=rank > 0, cp=training.cp, ep=training.ep)
         self.states = self.tokens * stream  # one tensor of the stream
         self.learned_states = learned * stream  # the stream where log-probs are wanted
         self.slices = logit_bytes(shape, learned, tp)  # logits of a slice, in two copies
@@ -138,15 +185,20 @@ class Moments:
         self.logits = max(self.slices, 0 if kind == WIDE_BYTES else narrow)
         self.waiting = self.head * kind // WIDE_BYTES  # the head's gradient, until that of the embeddings
         self.before = self.shards if training.accumulated else 0
-        # Gloo sums in a copy; a single rank divides in one.
-        self.copies = 2 if training.on_host or not self.shared else 1
 
     def update(self) -> list[LearnerBytes]:
         """Of an update's last micro-batch."""
         return [*self._backward(), *self._ending()]
 
+    def _gather(self, activations: int = 0) -> list[LearnerBytes]:
+        """The first layer's weights arrive, then its experts'."""
+        first = self.root + self.unit.gathered
+        own = LearnerBytes("gather", self.before, first, first if self.unit.ahead else 0, activations)
+        mixed = replace(own, moment="experts", gathered=first + self.mixed.gathered, buffers=self.mixed.ahead)
+        return [own, replace(mixed, activations=activations + self.tokens * self.layer.attended)]
+
     def _backward(self) -> list[LearnerBytes]:
-        """From the gathering of the first layer to the gradients of the last."""
+        """From the gathering of the first layer to the gradients of the last; `layer` when each of them begins."""
         again, before, root, unit = self.training.recompute, self.before, self.root, self.unit
         freed = self.tokens * (self.layer.stream if again else self.layer.kept)  # after the first layer
         kept = freed * self.shape.layers
@@ -154,39 +206,53 @@ class Moments:
         closing = (
             2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
         )  # the last norm's, of both kinds
-        unsent = max(0, self.unit_sent - freed)
-        sent = self.ahead + self.copies * self.unit_sent + self.unit_sent // self.training.shards
-        own, backward = before + self.waiting + self.unit_gradients, self.tokens * self.layer.backward
+        unsent = max(0, unit.sent - freed)
+        # Of experts, the gradient of the product that leaves the layer: the others come when activations are freed.
+        first = self.last.gradients // 3 if self.experts else self.last.gradients
+        gathered, backward = root + unit.gathered + self.mixed.gathered, self.tokens * self.layer.backward
+        layer = LearnerBytes("layer", self.waiting + first, gathered, unit.ahead + unsent, one + backward)
+        attended = self.tokens * self.layer.attended if self.experts else 0  # whose experts' gradients are being sent
         return [
-            LearnerBytes("gather", before, root + unit, root + unit if self.shared else 0),
+            *self._gather(),
             LearnerBytes(
-                "head", before + self.head, root, self.ahead, kept + closing + self.learned_states, self.logits
+                "head", before + self.head, root, self.last.ahead, kept + closing + self.learned_states, self.logits
             ),
-            LearnerBytes("layer", own, root + unit, self.ahead + unsent, kept + one + backward),
-            LearnerBytes("send", before + self.waiting, root, sent, kept - freed),
+            replace(layer, gradients=layer.gradients + before, activations=layer.activations + kept),
+            replace(layer, gradients=layer.gradients + self._layers_done(), activations=layer.activations + freed),
+            LearnerBytes(
+                "send",
+                before + self.waiting,
+                root + (unit.gathered if self.experts else 0),
+                unit.ahead + self.last.sends,
+                kept - freed + attended,
+            ),
         ]
+
+    def _layers_done(self) -> int:
+        """Gradients of all layers but the first, as they wait for the step."""
+        return self.before or self.shards * (self.shape.layers - 1) // self.shape.layers
 
     def _ending(self) -> list[LearnerBytes]:
         """From the embeddings' gradient to the step."""
-        shape, waiting, shards = self.shape, self.waiting, self.training.shards
+        shape, waiting = self.shape, self.waiting
         words = (
             2 if shape.tied and not self.training.lora_rank else 0
         )  # embeddings' gradient, and its sum with the head's
-        layers_done = self.before or self.shards * (shape.layers - 1) // shape.layers
-        gradients = layers_done + waiting * (1 + words) + (0 if shape.tied else waiting)
-        exchanged = 0 if self.training.whole else self.copies * self.root_gradients + self.root_gradients // shards
+        gradients = self._layers_done() + waiting * (1 + words) + (0 if shape.tied else waiting)
+        exchanged = 0 if self.training.whole else self.root_sent.sends
         return [
-            LearnerBytes("words", gradients, self.root, self.unit_sent, self.states),
+            LearnerBytes("words", gradients, self.root, self.unit.sent, self.states),
             LearnerBytes("exchange", self.shards + waiting, 0, exchanged),
             LearnerBytes("step", self.shards),
         ]
 
     def forward(self) -> list[LearnerBytes]:
         """Of a pass without gradients, by the model or its reference."""
-        root, unit, ahead = self.root, self.unit, self.ahead
+        root, ahead = self.root, self.last.ahead
+        gathered = root + self.unit.gathered + self.mixed.gathered
         return [
-            LearnerBytes("gather", 0, root + unit, root + unit if self.shared else 0, 2 * self.states),
-            LearnerBytes("layer", 0, root + unit, ahead, self.tokens * self.layer.forward),
+            *(replace(one, gradients=0) for one in self._gather(2 * self.states)[:1]),
+            LearnerBytes("layer", 0, gathered, ahead, self.tokens * self.layer.forward),
             LearnerBytes("head", 0, root, ahead, self.states + self.learned_states, self.slices),
         ]
 
@@ -203,11 +269,11 @@ def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
 
 def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes]) -> LearnerBytes:
     devices = training.tp if training.whole else training.shards * training.tp
-    trained = adapter_parameters(shape, training.lora_rank) if training.lora_rank else shape.parameters
-    base = WIDE_BYTES * shape.parameters
-    weights = ceil((base + (WIDE_BYTES * trained if training.lora_rank else 0)) / devices)
-    optimizer = ceil(2 * WIDE_BYTES * trained / devices)
-    reference = ceil(base / devices) if training.reference and not training.lora_rank else 0
+    adapters = adapter_parameters(shape, training.lora_rank) if training.lora_rank else 0
+    base = held_bytes(shape, training, WIDE_BYTES)
+    weights = base + ceil(WIDE_BYTES * adapters / devices)
+    optimizer = ceil(2 * WIDE_BYTES * adapters / devices) if adapters else held_bytes(shape, training, 2 * WIDE_BYTES)
+    reference = base if training.reference and not training.lora_rank else 0
     residue = RESIDUE_BYTES + (KERNEL_BYTES if training.float_bytes < WIDE_BYTES else 0)
     away = training.offload and not training.on_host
     held = {one.moment: 0 if away and one.moment != "step" else optimizer for one in moments}

@@ -1,20 +1,26 @@
 """Layouts and choices, and which part of every tensor a process holds: pure arithmetic, the same on every process.
 
-Tensor parallelism cuts a tensor along one axis into `tp` parts; each is cut along its first axis into `dp · cp` parts
-(FSDP2). Both cut as `torch.chunk` does, so the last parts may be smaller, or empty. A part is always a box of the whole
-tensor, which makes checkpoints independent of the layout.
+Tensor parallelism cuts a tensor along one axis into `tp` parts; each is cut along its first axis into `shards` parts
+(FSDP2), of which every replica has all. The experts of a mixture are cut by `ep` in place of `tp`. All cut as
+`torch.chunk` does, so the last parts may be smaller, or empty. A part is always a box of the whole tensor, which makes
+checkpoints independent of the layout.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from earl.config import PlacementConfig
 from earl.errors import EarlError
 from earl.parallel.hardware import GIB, ClusterSpec
 from earl.parallel.memory import ModelShape
 
 Slices = tuple[slice, ...]
+Axis = int | Literal["experts"]
+"""What a tensor is split along: an axis, over the ranks of a tp group, or its experts (axis 0), over those of an ep
+group."""
+EXPERTS: Final = "experts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +51,81 @@ class Box:
         return Box(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.shape).slices
 
 
+LEARNER_AXES = ("dp", "tp", "cp", "ep", "replicas")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How processes share a model. Rank = (dp_rank · cp + cp_rank) · tp + tp_rank.
 
     Ranks of a tp group compute the same tokens, those of a cp group other tokens of the same rows, those of a dp
-    group other rows.
+    group other rows. Replicas, of neighbouring ranks each, hold the same parts (HSDP). An ep group is of neighbouring
+    ranks of a replica, whichever axis they differ in.
     """
 
     dp: int = 1
     tp: int = 1
     cp: int = 1
+    ep: int = 1
+    replicas: int = 1
+    pp: int = 1  # of a sampler: hosts that a copy reaches over, with some of the layers each; a learner has 1
 
     @property
     def size(self) -> int:
-        return self.dp * self.tp * self.cp
+        return self.dp * self.tp * self.cp * self.pp
 
-    def box(self, shape: Sequence[int], axis: int | None, rank: int) -> Box:
-        """The part of `rank` of a tensor that tensor parallelism splits along `axis`, None: along none.
+    @property
+    def settings(self) -> dict[str, int]:
+        """Of a learner, as in [placement]."""
+        return {name: getattr(self, name) for name in LEARNER_AXES}
+
+    @property
+    def words(self) -> str:
+        """Of a learner: "dp 4 x tp 2", and what is more than 1 besides."""
+        always = ("dp", "tp")
+        return " x ".join(f"{axis} {size}" for axis, size in self.settings.items() if size > 1 or axis in always)
+
+    @property
+    def shards(self) -> int:
+        """Ranks over which FSDP2 shards each part."""
+        return self.dp * self.cp // self.replicas
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks over which FSDP2 shards the experts of one rank of an ep group."""
+        return self.shards * self.tp // self.ep
+
+    @property
+    def uneven(self) -> str:
+        """Why the ranks cannot be grouped so; empty if they can."""
+        if self.dp % self.replicas:
+            return f"dp = {self.dp} ranks cannot be shared by {self.replicas} replicas evenly"
+        if (own := self.shards * self.tp) % self.ep:
+            return f"{own} ranks{' of a replica' * (self.replicas > 1)} are not in whole groups of ep = {self.ep}"
+        return ""
+
+    def box(self, shape: Sequence[int], axis: Axis | None, rank: int) -> Box:
+        """The part of `rank` of a tensor that is split along `axis`, None: that FSDP2 alone splits.
 
         Example:
             >>> [Layout(2, 2).box((8, 6), 1, rank).offset for rank in range(4)]   # columns by tp, then rows by dp
             [(0, 0), (0, 3), (4, 0), (4, 3)]
         """
-        offset, size = [0] * len(shape), list(shape)
-        for along, parts, own in ((axis, self.tp, rank % self.tp), (0, self.dp * self.cp, rank // self.tp)):
-            if along is not None and size:
-                start, size[along] = chunk(size[along], parts, own)
-                offset[along] += start
+        offset, size, own = [0] * len(shape), list(shape), rank % (self.shards * self.tp)
+        along, parts, shards = (0, self.ep, self.expert_shards) if axis == EXPERTS else (axis, self.tp, self.shards)
+        for cut, count, number in ((along, parts, own % parts), (0, shards, own // parts)):
+            if cut is not None and size:
+                start, size[cut] = chunk(size[cut], count, number)
+                offset[cut] += start
         return Box(tuple(offset), tuple(size))
 
-    def keeps(self, axis: int | None, rank: int) -> bool:
+    def keeps(self, axis: Axis | None, rank: int) -> bool:
         """Whether `rank` saves its part, out of the ranks that hold the same."""
-        return axis is not None or rank % self.tp == 0
+        return rank < self.shards * self.tp and (axis is not None or rank % self.tp == 0)
+
+
+def learner_layout(place: PlacementConfig) -> Layout:
+    return Layout(**{axis: getattr(place, axis) for axis in LEARNER_AXES})
 
 
 def chunk(length: int, parts: int, own: int) -> tuple[int, int]:
@@ -108,9 +156,12 @@ class Choice:
     def __str__(self) -> str:
         layout = self.layout
         if self.stage == "rollout":
-            split = f"{layout.dp} x tp{layout.tp}"
+            split = f"{layout.dp} x tp{layout.tp}" + f" pp{layout.pp}" * (layout.pp > 1)
         else:
-            split = f"dp{layout.dp} tp{layout.tp}" + (f" cp{layout.cp}" if layout.cp > 1 else "")
+            more = {"cp": layout.cp, "ep": layout.ep, "replicas": layout.replicas}
+            split = f"dp{layout.dp} tp{layout.tp}" + "".join(
+                f" {axis}{size}" for axis, size in more.items() if size > 1
+            )
         tokens = [f"{self.micro_batch_tokens} tokens"] if self.micro_batch_tokens else []
         return ", ".join([split, *tokens, *["recompute"] * self.recompute, *["offload"] * self.offload])
 
@@ -159,11 +210,32 @@ def why_not_split(shape: ModelShape, tp: int, replicated: bool) -> str:
     counts = {"attention heads": shape.heads, "key-value heads": shape.kv_heads}
     if replicated:
         counts["feed-forward columns"] = shape.intermediate // shape.experts_per_token
+    elif shape.experts > 1:
+        counts["experts"] = shape.experts
     for what, count in counts.items():
         copies = replicated and what == "key-value heads" and tp % count == 0
         if count % tp and not copies:
             return f"the model has {count} {what}, which {tp} devices cannot share evenly"
     return ""
+
+
+def why_not_shared(shape: ModelShape, layout: Layout) -> str:
+    """Why the ranks of a learner cannot share a model so; empty if they can."""
+    if why := why_not_split(shape, layout.tp, replicated=False) or layout.uneven:
+        return why
+    if layout.ep > 1 and (shape.experts % layout.ep or shape.experts == 1):
+        return f"the model has {shape.experts} experts, which {layout.ep} ranks cannot share evenly"
+    return shape.indivisible if layout.ep > 1 else ""
+
+
+def check_shared(shape: ModelShape, layout: Layout) -> None:
+    """Raises EarlError, naming the settings, when the ranks of a learner cannot share a model so."""
+    check_split(shape, "placement.tp", layout.tp, replicated=False)
+    if why := why_not_shared(shape, layout):
+        raise EarlError(
+            f"placement.ep = {layout.ep} and placement.replicas = {layout.replicas}: {why}; set placement.ep to a "
+            "divisor of the model's experts and of a replica's ranks, placement.replicas to one of placement.dp"
+        )
 
 
 def check_split(shape: ModelShape, key: str, tp: int, replicated: bool) -> None:

@@ -46,6 +46,11 @@ class ModelShape:
     indivisible: str = ""
     """Why earl's own layers of this family cannot be split by tensor parallelism; empty if they can."""
 
+    @property
+    def expert_parameters(self) -> int:
+        """Of one expert of one layer; 0 without a mixture."""
+        return 3 * self.hidden * (self.intermediate // self.experts_per_token) if self.experts > 1 else 0
+
 
 def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
     """Keys and values of one token on one rank of a tensor-parallel group."""
@@ -71,9 +76,10 @@ class Layer:
     """Peak of the backward pass beside `kept`: gradients of the feed-forward layer, or of attention."""
     forward: int
     """Peak of a pass without gradients, with the embeddings, which it keeps."""
+    attended: int  # of `kept` what is kept before the feed-forward layer
 
 
-def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bool, cp: int = 1) -> Layer:
+def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bool, cp: int = 1, ep: int = 1) -> Layer:
     """A layer of a model that computes in `float_bytes`.
 
     A norm keeps its input and the normalised value (unless its weights are frozen), both in 32 bits, and its output.
@@ -83,6 +89,7 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
         ragged: whether rows of several lengths share a pass, so that their attention is joined into one tensor.
         frozen: whether the model's own weights are.
         cp: ranks that share the tokens: each gathers keys and values of all, and joins the attention of its pieces.
+        ep: ranks that share the experts: tokens travel to them, to each rank as many as it has.
     """
     wide, stream = WIDE_BYTES, shape.hidden * float_bytes
     queries, keys = ceil(shape.heads / tp) * shape.head_dim, ceil(shape.kv_heads / tp) * shape.head_dim
@@ -91,7 +98,9 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     joined = queries if ragged or cp > 1 else 0
     attention = (2 * queries + 2 * keys * cp + joined) * float_bytes + ceil(shape.heads / tp) * wide
     heads = (queries + keys) * normed if shape.head_norms else 0
-    routed = shape.experts_per_token * 2 * stream if shape.experts > 1 else 0
+    routed = ceil(shape.experts_per_token * 2 * stream / tp) if shape.experts > 1 else 0
+    # Gate and up are one product of experts; those that come from other ranks lie beside it.
+    mixed = inner + (0 if ep > 1 else -routed // 2) if routed else 0
     kept = 2 * (shape.hidden * normed + stream) + heads + attention + 4 * inner + routed
     rotated = (3 * queries + 2 * keys) * float_bytes + 3 * stream
     gathered = 4 * keys * cp * float_bytes if cp > 1 else 0  # by rank, and by place
@@ -100,8 +109,9 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
         stream=stream,
         kept=kept,
         # Gradients of gathered tensors are assembled from those of the pieces after the feed-forward layer.
+        attended=kept - shape.hidden * normed - stream - 4 * inner - routed,
         backward=max(2 * inner, 2 * gathered - 4 * inner) + stream,
-        forward=max(4 * stream + 3 * inner + routed, rotated + stream, given + gathered + stream),
+        forward=max(4 * stream + 3 * inner + routed + mixed, rotated + stream, given + gathered + stream),
     )
 
 
@@ -242,7 +252,6 @@ def taught_load(lengths: Sequence[int], limit: int) -> Load:
 
 
 HEAD_NORMS = ("qwen3", "qwen3_moe")  # families with norms of queries and keys
-MIXTURE = "earl does not split the experts of a mixture by tensor parallelism"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +287,6 @@ def nearest(name: str) -> str | None:
 def _known(row: dict[str, str]) -> Known:
     numbers = {field.name: int(row[field.name]) for field in fields(ModelShape) if row.get(field.name, "").isdecimal()}
     numbers["intermediate"] *= numbers["experts_per_token"]
-    mixture = MIXTURE if numbers["experts"] > 1 else ""
-    shape = ModelShape(**numbers, tied=row["tied"] == "true", head_norms=row["type"] in HEAD_NORMS, indivisible=mixture)
+    tied, norms = row["tied"] == "true", row["type"] in HEAD_NORMS
+    shape = ModelShape(**numbers, tied=tied, head_norms=norms, indivisible="")
     return Known(row["name"], row["hub"], row["type"], shape)

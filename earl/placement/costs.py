@@ -6,7 +6,7 @@ from itertools import product
 from earl.config import Config, LearnerConfig
 from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.hardware import of_gpus
-from earl.parallel.layout import Choice, Layout, Stage
+from earl.parallel.layout import Choice, Layout, Stage, learner_layout
 from earl.parallel.memory import ModelShape
 from earl.parallel.throughput.step import VLLM
 from earl.placement.ray.inventory import here, inventory
@@ -31,7 +31,7 @@ def candidates(costs: CostModel) -> dict[Stage, Sequence[Choice]]:
     place, learner = config.placement, config.learner
     devices = place.samplers * config.sampler.tp
     layouts = [
-        Layout(place.ranks // (tp * cp), tp, cp)
+        Layout(place.ranks // (tp * cp), tp, cp, place.ep, place.replicas)
         for cp in ([place.cp] if place.cp > 1 else [cp for cp in range(1, place.ranks + 1) if place.ranks % cp == 0])
         for tp in costs.splits("update", place.ranks // cp)
         if place.ranks // cp % tp == 0
@@ -63,8 +63,7 @@ def now(config: Config, stage: Stage) -> Choice:
     place, learner = config.placement, config.learner
     if stage == "rollout":
         return Choice("rollout", Layout(place.samplers, config.sampler.tp))
-    layout = Layout(place.dp, place.tp, place.cp)
-    return Choice("update", layout, learner.micro_batch_tokens, learner.recompute, learner.offload)
+    return Choice("update", learner_layout(place), learner.micro_batch_tokens, learner.recompute, learner.offload)
 
 
 def chosen(config: Config, choice: Choice) -> Config:
@@ -72,4 +71,4 @@ def chosen(config: Config, choice: Choice) -> Config:
     if choice.stage == "rollout":
         return config.changed(placement={"samplers": layout.dp}, sampler={"tp": layout.tp})
     learner = {name: getattr(choice, name) for name in ("micro_batch_tokens", "recompute", "offload")}
-    return config.changed(placement={"dp": layout.dp, "tp": layout.tp, "cp": layout.cp}, learner=learner)
+    return config.changed(placement=layout.settings, learner=learner)

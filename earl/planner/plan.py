@@ -26,6 +26,9 @@ class FastestLayout:
     """Of the chosen cell; if none fits, of the nearest one."""
     tp: int | None = None  # None: no layout fits
     dp: int | None = None
+    pp: int = 1  # hosts that a copy of the engine reaches over
+    ep: int = 1
+    replicas: int = 1
     recompute: bool = False
     offload: bool = False
     tokens_per_gpu_s: float | None = None
@@ -79,6 +82,9 @@ def _choice(group: Sequence[PlanCell], costs: CostModel | None) -> FastestLayout
         verdict=best.verdict,
         tp=best.tp,
         dp=best.dp,
+        pp=best.pp,
+        ep=best.ep,
+        replicas=best.replicas,
         recompute=best.recompute,
         offload=best.offload,
         tokens_per_gpu_s=speed.value,

@@ -152,5 +152,5 @@ def question(
             )
     loads, layouts = responses(wish.responses), tps(wish.tps, shape, cluster, model)
     read, written = wish.prompt_tokens, wish.reply_tokens
-    costs = CostModel(config, shape, cluster, software, precision, read, written, wish.network_gbps)
+    costs = CostModel(config, shape, cluster, software, precision, read, written, wish.network_gbps, pipelines=True)
     return Question(model, costs, lengths, loads, layouts)

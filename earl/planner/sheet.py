@@ -2,14 +2,14 @@
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import groupby, pairwise
 from math import ceil
 from operator import attrgetter
 from typing import Any
 
-from earl.dispatch.predicted_cost import MIB
+from earl.dispatch.predicted_cost import MIB, load_at
 from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
@@ -101,7 +101,7 @@ def _cost_names(price: float | None) -> list[str]:
 
 
 def layout_text(layout: Layout) -> str:
-    return f"{layout.dp}x{layout.tp}"
+    return f"{layout.dp}x{layout.tp}" + f"x{layout.pp}" * (layout.pp > 1)
 
 
 def _cost(hours: Estimate, price: float | None) -> list[str]:
@@ -112,7 +112,8 @@ def _part(part: StageTime) -> str:
     """Example: "TP8 933 s"."""
     if not part.seconds.value:
         return "-"
-    return f"TP{part.layout.tp} {duration(part.seconds.value)}" if part.layout else duration(part.seconds.value)
+    took, layout = duration(part.seconds.value), part.layout
+    return f"TP{layout.tp}{f'xPP{layout.pp}' * (layout.pp > 1)} {took}" if layout else took
 
 
 def _range(estimate: Estimate) -> str:
@@ -133,7 +134,8 @@ def rollout_grid(plan: Plan) -> Grid:
         first, most = cells[0], max(cell.memory_bytes for cell in cells)
         context = f"{first.context:,}" if first.tp == tps[0] else ""
         fast = [_speed(cell, chosen.get((cell.context, cell.responses)) == cell.tp) for cell in cells]
-        told = [str(first.tp), f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
+        split = f"{first.tp}" + f" x PP {first.pp}" * (first.pp > 1)
+        told = [split, f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
         rows.append((context, *told, *fast))
     return Grid(
         "Rollout: tokens per GPU and second, by responses that one copy of the engine is given at once",
@@ -153,7 +155,9 @@ def training_grid(plan: Plan) -> Grid:
     for group in _by_layout(cells):
         shown = [text for cell in group for text in _trained(cell, chosen[cell.context] == cell.tp)]
         rows.append((f"{group[0].context:,}" if group[0].tp == first else "", str(group[0].tp), *shown))
-    title = "Learner: tokens per GPU and second; R: activations are recomputed, O: moments are in host memory"
+    title = "Learner: tokens per GPU and second; R: activations are recomputed, O: moments in host memory"
+    title += ", E8: experts spread over 8 GPUs" * any(cell.ep > 1 for cell in cells)
+    title += ", H2: 2 replicas" * any(cell.replicas > 1 for cell in cells)
     return Grid(title, ("\ncontext", "\nTP", *names), tuple(rows))
 
 
@@ -182,7 +186,8 @@ def _speed(cell: PlanCell, chosen: bool) -> str:
 
 
 def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:
-    how = f"{cell.micro_batch_tokens:,}{' R' if cell.recompute else ''}{' O' if cell.offload else ''}"
+    marks = {"R": cell.recompute, "O": cell.offload, f"E{cell.ep}": cell.ep > 1, f"H{cell.replicas}": cell.replicas > 1}
+    how = " ".join([f"{cell.micro_batch_tokens:,}", *(mark for mark, on in marks.items() if on)])
     return f"{cell.memory_bytes / GIB:.1f}", how, _speed(cell, chosen)
 
 
@@ -294,9 +299,27 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),
-        choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan)),
+        choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan), *narrower(plan)),
         step=(step_grid(plan.steps, price), *dispatched),
     )
+
+
+def narrower(plan: Plan) -> list[str]:
+    """What weights in 8 bits would make of the longest step's rollout, and the risk."""
+    costs, steps = plan.asked.costs, [step for step in plan.steps if step.parts]
+    precision = costs.engine(1).precision
+    if not steps or costs.measured or precision.weights not in ("bf16", "fp16") or costs.device.fewest_bits > 8:
+        return []
+    own, load = steps[-1], load_at(steps[-1].episodes, steps[-1].context)
+    narrow = replace(costs, precision=replace(precision, weights="fp8", kv=precision.weights))
+    choice = narrow.best(narrow.rollout_choices(plan.sampling), load)
+    took, before = narrow.estimate(choice, load).value, own.parts[0].seconds.value
+    return [
+        f"--weights fp8 instead of {precision.weights}: rollout {duration(took)} instead of {duration(before)} at "
+        f"{own.context:,} tokens, {choice}",
+        "its risk: what samples is then not the policy that learns; with it set algorithm.correction and watch "
+        "kl_to_sampler",
+    ]
 
 
 # The layouts of a step as flags of other programs, whose names are in emit.toml.
@@ -313,7 +336,8 @@ def emitted(plan: Plan, target: str) -> list[str]:
         layouts = {part.stage: part.layout for part in step.parts if part.layout}
         if "rollout" in layouts and "update" in layouts:
             own, other = layouts["rollout"], layouts["update"]
-            told = f"rollout {own.dp} x TP {own.tp}, update {other.dp} x TP {other.tp}"
+            pipeline = f" x PP {own.pp}" * (own.pp > 1)
+            told = f"rollout {own.dp} x TP {own.tp}{pipeline}, update {other.dp} x TP {other.tp}"
             values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
             lines += [f"# context {step.context}: {told}"]
             lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
@@ -333,6 +357,8 @@ def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: Plan
         "sequences": ceil(step.episodes / rollout.dp),
         "memory_share": engine.software.utilization if engine.utilization is None else engine.utilization,
         "dtype": DTYPES.get(precision.weights, "auto"),
+        "executor": "--distributed-executor-backend ray" if rollout.pp > 1 else "",
+        "sharding": update.dp // update.replicas,
         "quantization": "--quantization fp8" if precision.weights == "fp8" else "",
         "kv_cache": "--kv-cache-dtype fp8" if precision.kv == "fp8" else "",
         "strategy": ("megatron", "megatron") if update.tp > 1 else ("fsdp2", "fsdp_config"),

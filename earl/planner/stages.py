@@ -31,6 +31,9 @@ class PlanCell:
     micro_batch_tokens: int | None = None  # per pass of the learner; None: the stage samples
     recompute: bool = False
     offload: bool = False
+    pp: int = 1  # hosts that a copy of the engine reaches over
+    ep: int = 1  # ranks that the experts of a mixture are spread over
+    replicas: int = 1  # groups of the learner's ranks that hold the model once each
     kv_tokens_capacity: int | None = None
     """Tokens of keys and values that one copy of the engine holds; None: the stage keeps none."""
     waves: int | None = None
@@ -110,8 +113,7 @@ class PredictedStep:
             "stages": {
                 part.stage: {
                     "seconds": _object(part.seconds),
-                    "dp": part.layout.dp if part.layout else None,
-                    "tp": part.layout.tp if part.layout else None,
+                    **(asdict(part.layout) if part.layout else {"dp": None, "tp": None}),
                 }
                 for part in self.parts
             },
@@ -168,7 +170,7 @@ def _weights_seconds(costs: CostModel, sampler: Layout, learner: Layout, shared:
     size = weight_bytes(costs.shape, costs.engine(1).precision)
     given, taken = (ceil(layout.size / costs.cluster.gpus_per_host) for layout in (learner, sampler))
     crossing = size * (given - 1) / given if shared else size * max(1.0, taken / given)
-    return crossing / costs.network_bandwidth + size / sampler.tp / costs.device.link_bandwidth
+    return crossing / costs.network_bandwidth + size / (sampler.tp * sampler.pp) / costs.device.link_bandwidth
 
 
 def _exactly(seconds: float) -> Estimate:
@@ -178,11 +180,11 @@ def _exactly(seconds: float) -> Estimate:
 def rollout_cells(asked: Question, gpus: int) -> list[PlanCell]:
     """Cells of every split at every context and load; `gpus` sample."""
     return [
-        _rollout_cell(asked, context, responses, Layout(gpus // tp, tp))
+        _rollout_cell(asked, context, responses, Layout(gpus // engine.devices, engine.tp, pp=engine.pp))
         for context in asked.contexts
         for responses in asked.responses
-        for tp in asked.tps
-        if tp <= gpus
+        for engine in map(asked.costs.engine, asked.tps)
+        if engine.devices <= gpus
     ]
 
 
@@ -198,6 +200,7 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
         responses=responses,
         dp=layout.dp,
         tp=layout.tp,
+        pp=layout.pp,
         feasible=found.running > 0,
         verdict=_verdict(found, engine, context, responses, room),
         memory_bytes=held + found.kv_bytes if found.running else int(held + context * engine.token_bytes),
@@ -233,10 +236,15 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room:
 
 def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
     """Cells of both learner stages at every context, for every split that the heads allow; `gpus` learn."""
-    layouts = learner_layouts(asked, gpus)
+    splits: dict[int, list[Layout]] = {}
+    for layout in learner_layouts(asked, gpus):
+        splits.setdefault(layout.tp, []).append(layout)
     stages: tuple[Stage, ...] = ("experience", "update")
     return [
-        _training_cell(asked, stage, context, own) for stage in stages for context in asked.contexts for own in layouts
+        _training_cell(asked, stage, context, ways)
+        for stage in stages
+        for context in asked.contexts
+        for ways in splits.values()
     ]
 
 
@@ -245,10 +253,11 @@ def learner_layouts(asked: Question, gpus: int) -> list[Layout]:
     return [layout for layout in possible if layout.tp in asked.tps] or possible
 
 
-def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) -> PlanCell:
-    """The fastest way that fits, for both stages the same."""
+def _training_cell(asked: Question, stage: Stage, context: int, layouts: list[Layout]) -> PlanCell:
+    """The fastest way that fits, for both stages the same; the layouts have one split."""
     costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
-    way = costs.best_update([layout], load)
+    way = costs.best_update(layouts, load)
+    layout = way.layout
     own = replace(way, stage=stage)
     need = costs.need(own, costs.largest(load))
     words = verdict(need.needed_bytes, costs.memory_bytes) if need.needed_bytes else need.why_not
@@ -258,6 +267,8 @@ def _training_cell(asked: Question, stage: Stage, context: int, layout: Layout) 
         context=context,
         dp=layout.dp,
         tp=layout.tp,
+        ep=layout.ep,
+        replicas=layout.replicas,
         micro_batch_tokens=way.micro_batch_tokens,
         recompute=way.recompute,
         offload=way.offload,

@@ -11,7 +11,7 @@ from earl.errors import EarlError
 from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import Layout, check_split, shares, splits
+from earl.parallel.layout import check_shared, check_split, learner_layout, shares, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
 from earl.placement.costs import now
@@ -50,7 +50,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     last = costs.best_update(costs.learner_layouts(learning), load)
     learner = {name: getattr(last, name) for name in ("micro_batch_tokens", "recompute", "offload")}
     return config.changed(
-        placement={"dp": last.layout.dp, "tp": last.layout.tp, "samplers": first.layout.dp},
+        placement={**last.layout.settings, "samplers": first.layout.dp},
         sampler={"tp": first.layout.tp},
         learner=learner,
     )
@@ -76,7 +76,7 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
     """Where a decided recipe runs. Raises EarlError when learner and samplers cannot be built, or do not fit."""
     place, embedded = config.placement, site.kind == "embedded"
     costs, load = costs_at(config, shape, site), longest_load(config, shape)
-    check_split(shape, "placement.tp", place.tp, replicated=False)
+    check_shared(shape, learner_layout(place))
     check_split(shape, "sampler.tp", config.sampler.tp, replicated=site.engine == "vllm")
     learner = _learner_bytes(costs, load)
     if not embedded:
@@ -188,8 +188,7 @@ def _check_gpu(costs: CostModel, load: Load) -> None:
     need = costs.need(now(config, "update"), most)
     if need.why_not:
         raise EarlError(
-            f"the learner needs {size(need.needed_bytes)} on each GPU under dp {place.dp} x tp {place.tp} "
-            f"{f'x cp {place.cp} ' if place.cp > 1 else ''}"
+            f"the learner needs {size(need.needed_bytes)} on each GPU under {learner_layout(place).words} "
             f"({_parts(_learner_bytes(costs, load))}), one {kind} has {size(costs.memory_bytes)}; "
             f"{' or '.join(_cures(costs, most))}"
         )
@@ -209,7 +208,7 @@ def _cures(costs: CostModel, load: Load) -> list[str]:
     own, place = now(costs.config, "update"), costs.config.placement
 
     def suffices(dp: int, tp: int, **other: Any) -> bool:
-        return not costs.obstacle(replace(own, layout=Layout(dp, tp, place.cp), **other), load)
+        return not costs.obstacle(replace(own, layout=replace(own.layout, dp=dp, tp=tp), **other), load)
 
     tokens = own.micro_batch_tokens or 0
     halved = [("micro_batch_tokens", tokens >> by) for by in (1, 2)]

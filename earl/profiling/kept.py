@@ -45,7 +45,7 @@ def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
     recipe = {section: {name: known[section][name] for name in names} for section, names in READ.items()}
     counted = {
         "engine": engine_of(config),
-        "learner_devices": place.dp * place.tp * place.cp,
+        "learner_devices": place.ranks,
         "sampler_devices": place.samplers * config.sampler.tp,
         "reference": config.algorithm.kl > 0,
     }

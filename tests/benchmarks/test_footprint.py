@@ -31,6 +31,15 @@ def test_predictions_are_within_a_tenth_and_hardly_ever_under(monkeypatch):
     assert result["under"] <= 0 <= result["over"]
 
 
+@pytest.mark.slow
+def test_experts_and_replicas_take_what_is_predicted_within_a_twentieth(monkeypatch):
+    shared = [case for case in CASES if case.ep > 1 or case.replicas > 1]
+    assert len(shared) == 6
+    monkeypatch.setattr(footprint, "CASES", shared)
+    errors = {row["name"]: row["error"] for row in run(None, None)["rows"]}
+    assert max(map(abs, errors.values())) <= 0.05, errors
+
+
 def test_there_are_enough_configurations_of_every_stage():
     assert len(CASES) == len({case.name for case in CASES}) >= 30
     assert {case.stage for case in CASES} == {"update", "forward", "reference", "sample"}

@@ -13,12 +13,13 @@ def measured():
 
 
 def test_every_layout_has_the_losses_of_one_process(measured):
-    differences = {(row["variant"], row["dp"], row["tp"], row["cp"]): row["difference"] for row in measured["losses"]}
-    assert len(differences) == 28  # 4 variants x dp/tp/cp = 1/1/1, 2/1/1, 1/2/1, 2/2/1, 1/1/2, 2/1/2, 1/2/2
-    assert max(differences.values()) < 1e-4, differences
+    axes = ("variant", "dp", "tp", "cp", "ep", "replicas")
+    differences = {tuple(row[axis] for axis in axes): row["difference"] for row in measured["losses"]}
+    assert len(differences) == 58  # 4 variants x 10 layouts, up to 8 processes, and 2 mixtures x 9
+    assert max(differences.values()) < 1e-5, differences
 
 
 def test_a_run_goes_on_under_any_other_layout(measured):
-    differences = {(row["from"], row["to"]): row["difference"] for row in measured["resumed"]}
-    assert len(differences) == 10  # nine changes of layout, and to one process at the end
+    differences = {(row["variant"], row["from"], row["to"]): row["difference"] for row in measured["resumed"]}
+    assert len(differences) == 15  # ten changes of layout and three of a mixture's, and both to one process at the end
     assert max(differences.values()) < 1e-5, differences

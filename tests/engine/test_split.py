@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from earl.benchmarks.layouts import free_port
 from earl.benchmarks.placements import RECIPE
@@ -47,7 +47,21 @@ def tied(seed):
     return Policy(model, tokenizer)
 
 
-POLICIES = {"wide": wide, "tied": tied}
+def mixture(seed):
+    """Four experts in a layer, of which a token passes two."""
+    torch.manual_seed(seed)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "head_dim": 8, "max_position_embeddings": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_experts_per_tok": 2, "num_experts": 4}
+    tokenizer = character_tokenizer()
+    config = Qwen3MoeConfig(
+        vocab_size=106, eos_token_id=tokenizer.eos_token_id, moe_intermediate_size=24, **shape, **heads
+    )
+    model = Qwen3MoeForCausalLM(config)
+    model.set_attn_implementation(ATTENTION)
+    return Policy(model, tokenizer)
+
+
+POLICIES = {"wide": wide, "tied": tied, "mixture": mixture}
 
 
 def fragment(policy, sampler):
@@ -92,7 +106,7 @@ def assert_alike(one, other):
         assert ours == pytest.approx(theirs, abs=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "tp"), [("tied", 2), ("wide", 4)])
+@pytest.mark.parametrize(("kind", "tp"), [("tied", 2), ("wide", 4), ("mixture", 2)])
 def test_the_same_episodes_and_a_share_of_the_memory(kind, tp):
     told = run(None, (0,) * tp, ours, kind, tp, free_port(), None)
     policy, other = (POLICIES[kind](seed) for seed in (3, 4))
@@ -105,8 +119,9 @@ def test_the_same_episodes_and_a_share_of_the_memory(kind, tp):
     assert all(first is None and second is None for first, second, *_ in told[1:])
     weights, cache = held_bytes(sampler)
     # All hold the norms: two of 32 numbers in each of 2 layers and one at the end, and two of 8 in a layer that norms
-    # heads. Of 106 words over 4 processes, in two tensors, the first has 27 and not 26.5.
-    norms = 4 * (5 * 32 + (2 * 2 * 8 if kind == "wide" else 0))
+    # heads; and routers, of 32 numbers for each of 4 experts. Of 106 words over 4 processes, in two tensors, the first
+    # has 27 and not 26.5.
+    norms = 4 * (5 * 32 + (0 if kind == "tied" else 2 * 2 * 8) + (2 * 4 * 32 if kind == "mixture" else 0))
     words = 4 * 2 * 32 * (27 - 106 / 4) if tp == 4 else 0
     assert told[0][2][0] == (weights - norms) / tp + norms + words
     assert all(own <= told[0][2][0] for _, _, (own, _), _, _ in told)

@@ -16,7 +16,7 @@ def test_splits_divide_heads_and_key_value_heads() -> None:
     assert splits(QWEN_7B, 28, replicated=True) == [1, 2, 4]
     # 4 key-value heads of 32: twice each.
     assert splits(known("Qwen3-30B-A3B").shape, 8, replicated=True) == [1, 2, 4, 8]
-    assert splits(known("Qwen3-30B-A3B").shape, 8) == [1]  # earl does not split experts
+    assert splits(known("Qwen3-30B-A3B").shape, 8) == [1, 2, 4]  # of a mixture the attention: 4 key-value heads
 
 
 def test_a_split_that_heads_do_not_allow_is_refused() -> None:

@@ -11,6 +11,7 @@ from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, ModelShape, known
 from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape
+MIXTURE = known("Qwen3-30B-A3B").shape
 SMALL = known("Qwen2.5-0.5B").shape
 SHARDS = Training(1, 1, 2048, 4, recompute=False, offload=False, lora_rank=0, reference=False)
 PLAIN = replace(SHARDS, whole=True)
@@ -49,6 +50,27 @@ def test_a_model_shared_by_128_devices() -> None:
     assert held.moment == "layer"
     assert held.gathered == pytest.approx((layer + words / 4) * 2, abs=100)
     assert held.buffers == pytest.approx(layer * (2 + 4) - 16_384 * 8192 * 2, abs=100)
+
+
+def test_each_replica_holds_the_whole_model() -> None:
+    whole, replicated = (learner_bytes(QWEN, replace(SHARDS, dp=128, replicas=count)) for count in (1, 4))
+    assert replicated.weights == pytest.approx(4 * whole.weights) == pytest.approx(4 * 72_706_203_648 / 32)
+    assert replicated.optimizer == pytest.approx(4 * whole.optimizer)
+
+
+def test_experts_lie_whole_on_the_ranks_that_share_them() -> None:
+    # Of 30,532,122,624 parameters 48 layers x 128 experts x 3 x 2,048 x 768 are of experts. Over 32 ranks, 8 of them an
+    # ep group: each has 16 experts of every layer, sharded over 32 / 8 = 4 ranks, so 4 each.
+    expert = 3 * 2048 * 768
+    dense = 30_532_122_624 - 48 * 128 * expert
+    spread = replace(SHARDS, dp=32, ep=8)
+    assert learner_bytes(MIXTURE, spread).weights == -(-4 * dense // 32) + 4 * 48 * 4 * expert
+    # Over 96 ranks 16 experts lie on 12 ranks: 2 on eight of them, and four have none.
+    assert learner_bytes(MIXTURE, replace(spread, dp=96)).weights == -(-4 * dense // 96) + 4 * 48 * 2 * expert
+    # A rank gathers 16 experts of a layer, or all 128.
+    alone, own = (forward_bytes(MIXTURE, replace(spread, ep=ep, tokens=32_768, learned=100)) for ep in (1, 8))
+    assert {alone.moment, own.moment} == {"layer"}
+    assert alone.gathered - own.gathered == 4 * expert * (128 - 16)
 
 
 def test_few_tokens_and_many_words_are_fullest_in_the_exchange() -> None:

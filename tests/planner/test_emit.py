@@ -46,7 +46,8 @@ def test_verl_and_torchtitan_are_given_the_update_as_well() -> None:
     assert "trainer.nnodes=16 trainer.n_gpus_per_node=8" in verl
     assert f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={cell.tp}" in verl
     assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={cell.micro_batch_tokens}" in verl
-    assert f"--parallelism.data_parallel_shard_degree {cell.dp} " in titan
+    assert f"--parallelism.data_parallel_replicate_degree {cell.replicas} " in titan
+    assert f"--parallelism.data_parallel_shard_degree {cell.dp // cell.replicas} " in titan
     assert f"--activation_checkpoint.mode {'full' if cell.recompute else 'none'}" in titan
 
 

@@ -12,6 +12,24 @@ def cells(gpus: str = "16x8xH100", recipe: dict | None = None, **wish: str) -> d
     return {(c.stage, c.tp, c.context): c for c in found}
 
 
+ONE_REPLICA = {"placement": {"replicas": 1}}
+
+
+def test_replicas_save_what_goes_between_hosts_for_every_micro_batch() -> None:
+    many = {"learner": {"micro_batch_tokens": 1024, "recompute": True}, "rollout": {"episodes": 2048}}
+    free, one = (cells(contexts="1024", recipe={**many, **own})["update", 1, 1024] for own in ({}, ONE_REPLICA))
+    assert free.replicas > 1 == one.replicas
+    assert free.step_seconds < one.step_seconds
+    assert free.memory_bytes > one.memory_bytes  # each replica has all of the moments
+
+
+def test_experts_are_spread_within_a_host_where_that_is_faster() -> None:
+    recipe = {"placement": {"replicas": 16}}  # a replica is a host
+    found = cells(recipe=recipe, model="Qwen3-30B-A3B", contexts="1024")
+    assert {cell.ep for cell in found.values()} <= {1, 2, 4, 8}
+    assert any(cell.ep > 1 for cell in found.values() if cell.stage == "update")
+
+
 def test_every_split_has_all_gpus() -> None:
     found = cells(contexts="1024")
     assert {(stage, tp, cell.dp) for (stage, tp, _), cell in found.items()} == {
@@ -20,7 +38,7 @@ def test_every_split_has_all_gpus() -> None:
 
 
 def test_memory_grows_with_the_context_or_activations_are_recomputed() -> None:
-    found = cells(contexts="1024,32768", recipe={"learner": {"micro_batch_tokens": 1024}})
+    found = cells(contexts="1024,32768", recipe={**ONE_REPLICA, "learner": {"micro_batch_tokens": 1024}})
     short, long = found["update", 4, 1024], found["update", 4, 32_768]
     assert (short.micro_batch_tokens, long.micro_batch_tokens) == (1024, 32_768)  # the longest row is one alone
     assert (short.recompute, long.recompute) == (False, True)
@@ -52,8 +70,8 @@ def test_moments_leave_only_where_nothing_else_fits() -> None:
 
 
 def test_the_reference_takes_room_beside() -> None:
-    plain = cells(contexts="1024")["experience", 4, 1024]
-    beside = cells(contexts="1024", recipe={"algorithm": {"kl": 0.1}})["experience", 4, 1024]
+    plain = cells(contexts="1024", recipe=ONE_REPLICA)["experience", 4, 1024]
+    beside = cells(contexts="1024", recipe={**ONE_REPLICA, "algorithm": {"kl": 0.1}})["experience", 4, 1024]
     # 72.7 billion parameters x 4 bytes / 128 GPUs = 2.27 GB
     assert beside.memory_bytes - plain.memory_bytes == pytest.approx(72.7e9 * 4 / 128, rel=0.01)
 

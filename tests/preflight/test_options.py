@@ -32,6 +32,8 @@ READERS = {
     "placement.dp": (2, ON_RAY),
     "placement.tp": (2, ON_RAY),
     "placement.cp": (2, ON_RAY),
+    "placement.ep": (2, ON_RAY),
+    "placement.replicas": (2, ON_RAY),
     "placement.samplers": (2, ON_RAY),
     "placement.environments": (2, ON_RAY),
     "placement.max_staleness": (1, {"disaggregated", "disaggregated gpus"}),

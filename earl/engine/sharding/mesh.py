@@ -18,6 +18,7 @@ from earl.dispatch.transports.rendezvous import (
     opened,
     reached,
 )
+from earl.errors import EarlError
 from earl.parallel.layout import Layout
 
 
@@ -30,7 +31,7 @@ class Mesh:
     device: torch.device
     grid: DeviceMesh  # with the axes dp, cp and tp
     shards: DeviceMesh
-    """dp × cp: the processes that FSDP2 shards the same tensor-parallel part over."""
+    """The processes that FSDP2 shards the same tensor-parallel part over; with replicas, these × the processes."""
     store: Sealed  # kept alive as long as the processes are joined
 
     @property
@@ -58,6 +59,20 @@ class Mesh:
     def dp_group(self) -> ProcessGroup:
         return self.grid.get_group("dp")
 
+    def experts(self) -> tuple[DeviceMesh, ProcessGroup]:
+        """Of a mixture, joined anew: for experts what `shards` is for other tensors, and this process's ep group."""
+        layout = self.layout
+        grid, shards = _sharding(self.device, layout, layout.expert_shards, layout.ep)
+        return shards, grid.get_group("parts")
+
+
+def _sharding(device: torch.device, layout: Layout, shards: int, parts: int) -> tuple[DeviceMesh, DeviceMesh]:
+    """All processes as replicas × shards × parts, and without the parts; one replica has no axis, over which FSDP2
+    would copy."""
+    names = ("replicas", "shards", "parts")
+    grid = init_device_mesh(device.type, (layout.replicas, shards, parts), mesh_dim_names=names)
+    return grid, grid[names[:2]] if layout.replicas > 1 else grid["shards"]
+
 
 def join(
     rank: int,
@@ -69,13 +84,12 @@ def join(
 ) -> Mesh:
     """Join `layout.size` processes as a grid; see `join_group`."""
     where = torch.device(device)
+    if layout.uneven:
+        raise EarlError(f"{layout}: {layout.uneven}")
     store = join_group(rank, layout.size, place, store, where, timeout_seconds)
     dp, tp, cp = layout.dp, layout.tp, layout.cp
     grid = init_device_mesh(where.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
-    # FSDP2 shards over one mesh axis; over two, it would replicate along the first.
-    shards = (
-        grid["dp"] if cp == 1 else init_device_mesh(where.type, (dp * cp, tp), mesh_dim_names=("dp_cp", "tp"))["dp_cp"]
-    )
+    shards = grid["dp"] if dp == layout.shards else _sharding(where, layout, layout.shards, tp)[1]
     return Mesh(layout, rank, where, grid, shards, store)
 
 

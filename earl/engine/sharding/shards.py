@@ -1,8 +1,9 @@
-"""A learner sharded over a grid of processes: tensor parallelism along tp, FSDP2 along dp × cp.
+"""A learner sharded over a grid of processes: tensor parallelism along tp, experts along ep, FSDP2 along dp × cp.
 
 Each process computes its data-parallel share of the rows, of these its context-parallel portion of the tokens, with its
-tensor-parallel part of every layer. FSDP2 shards parameters, gradients and moments of a part over dp × cp, and gathers
-one layer at a time.
+tensor-parallel part of every layer, and of a mixture with its experts. FSDP2 shards parameters, gradients and moments
+of a part over the processes of a replica that compute with it, and gathers one layer at a time; gradients are summed
+over the replicas once per optimizer step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -19,9 +22,10 @@ from earl.engine.lora import adapt, drawn, is_factor, plain
 from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
+from earl.engine.sharding.expert_parallel import expert_layers, spread
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import gathered, split
-from earl.parallel.layout import Box, check_split, chunk
+from earl.parallel.layout import EXPERTS, Axis, Box, check_shared, chunk
 
 
 class Shards(Ranks):
@@ -33,12 +37,14 @@ class Shards(Ranks):
         self.share, self.shares = mesh.dp_rank, mesh.layout.dp
         self.rank = mesh.rank
         self._partial: frozenset[str] = frozenset()
+        self._experts: tuple[DeviceMesh, ProcessGroup] | None = None  # None: the model has none, or is not yet made
+        self._root: Any = None
         self._made: tuple[Any, LearnerConfig] | None = None
 
     def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
         """Build the policy's model without weights, split it, and read this process's part of the weights."""
         self._made = policy.model.config, learner
-        scorer = self._built(values, frozen=False)
+        scorer = self._root = self._built(values, frozen=False)
         weights = {} if self._stored else policy.model.state_dict()
         for name, parameter in scorer.model.named_parameters():
             self._fill(name, parameter, weights)
@@ -62,14 +68,18 @@ class Shards(Ranks):
         distributed.all_reduce(counts, distributed.ReduceOp.MAX)
         return int(counts)
 
+    def begin(self, last: bool) -> None:
+        self._root.set_requires_all_reduce(last)
+
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
-        """FSDP2 has summed gradients over dp × cp; unsplit parameters still have to be synchronised over tp."""
+        """FSDP2 has summed gradients over dp × cp, those of experts over all processes; other unsplit parameters still
+        have to be synchronised over tp."""
         named = [(name, self.local(_grad(parameter))) for name, parameter in parameters.items()]
         self._even(named)
         squares = torch.zeros((), device=self.mesh.device)
         for name, gradient in named:
             copies = 1 if name in self.axes else self.layout.tp
-            squares += gradient.float().square().sum() / copies
+            squares += gradient.float().square().sum() / copies / self.layout.replicas
         distributed.all_reduce(squares)
         norm = float(squares.sqrt())
         for _, gradient in named:
@@ -94,7 +104,9 @@ class Shards(Ranks):
     def gathered(self, name: str, tensor: Tensor) -> Tensor:
         part = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         axis, group = self.axes.get(name), self.mesh.tp_group
-        return part if axis is None or group is None else gathered(part, axis, self.shapes[name][axis], group)
+        if axis == EXPERTS and self._experts:
+            axis, group = 0, self._experts[1]
+        return part if axis is None or group is None else gathered(part, int(axis), self.shapes[name][int(axis)], group)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:
         """A scorer of this process's shards; only the value head is initialised, to zero."""
@@ -107,10 +119,11 @@ class Shards(Ranks):
             scorer = Scorer(model, values)
         named = scorer.named_parameters(remove_duplicate=False)
         self.shapes = {own_name(name): tuple(parameter.shape) for name, parameter in named}
+        check_shared(shape_of(model), self.layout)
+        self.axes = self._spread(model)
         if group is not None:
-            check_split(shape_of(model), "placement.tp", tp, replicated=False)
             splits = split(model, tp, self.mesh.tp_rank, group)
-            self.axes, self._partial = splits.axes, splits.partial
+            self.axes, self._partial = {**self.axes, **splits.axes}, splits.partial
             scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, self.mesh.tp_rank)[0])
         scorer.context = self.mesh.cp_group
         if frozen:
@@ -121,16 +134,23 @@ class Shards(Ranks):
         make_buffers(model, self.mesh.device)
         return scorer
 
+    def _spread(self, model: Any) -> dict[str, Axis]:
+        """Spread the experts of a mixture; returns the tensors that are."""
+        if not expert_layers(model):
+            return {}
+        self._experts = self._experts or self.mesh.experts()
+        return spread(model, self._experts[1], self.mesh.tp_group)
+
     def _shard(self, scorer: Scorer, learner: LearnerConfig, frozen: bool) -> None:
-        """Apply FSDP2 to every layer and to the scorer around them; then allocate memory."""
+        """Apply FSDP2 to the experts of every layer, every layer, and the scorer around them; then allocate memory."""
         narrow = learner.dtype == "bfloat16"
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if narrow else MixedPrecisionPolicy()
         hosted = frozen and learner.offload and self.mesh.device.type != "cpu"
         offload = CPUOffloadPolicy() if hosted else OffloadPolicy()
-        for module in (*layers(scorer.model), scorer):
-            fully_shard(
-                module, mesh=self.mesh.shards, reshard_after_forward=True, mp_policy=policy, offload_policy=offload
-            )
+        kinds = [(module, self._experts[0]) for module in expert_layers(scorer.model).values() if self._experts]
+        kinds += [(module, self.mesh.shards) for module in (*layers(scorer.model), scorer)]
+        for module, mesh in kinds:
+            fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy, offload_policy=offload)
         for module in scorer.modules():
             if isinstance(module, FSDPModule):  # sum gradients: the loss is already a share of the mean over all tokens
                 module.set_gradient_divide_factor(1.0)

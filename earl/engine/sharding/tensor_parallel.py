@@ -63,6 +63,7 @@ def gathered(part: Tensor, axis: int, length: int, group: ProcessGroup) -> Tenso
 
 
 COLWISE, ROWWISE, SHARED = "colwise", "rowwise", "replicated_with_grad_allreduce"
+STACKED = "moe_tp_experts"  # of a module that holds the experts of a layer, stacked along the first axis
 PARTIAL_FACTORS = {(COLWISE, True, False), (ROWWISE, False, True)}
 """Adapters: one factor is split as its layer is, the other one is whole: (style, is first factor, is second factor)."""
 
@@ -108,9 +109,12 @@ def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup) -> Splits:
 
 
 def _plan(model: Any) -> dict[str, str]:
-    """Style by name pattern; without embeddings, which are always split by vocabulary."""
+    """Style by name pattern; without embeddings, which are always split by vocabulary, and experts, which are not split
+    but spread (`expert_parallel.py`)."""
     plan = getattr(model.config.get_text_config(), "base_model_tp_plan", None) or {}
-    return {pattern: style for pattern, style in plan.items() if not style.startswith("embedding_")}
+    experts = tuple(pattern for pattern, style in plan.items() if style == STACKED)
+    dense = {pattern: style for pattern, style in plan.items() if not pattern.startswith(experts)}
+    return {pattern: style for pattern, style in dense.items() if not style.startswith("embedding_")}
 
 
 class _Cut:

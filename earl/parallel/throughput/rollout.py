@@ -85,11 +85,16 @@ def _seconds(engine: Engine, workload: Workload, count: float, steps: float, own
 
 
 def mean_step(engine: Engine, workload: Workload, count: float, own: Values) -> float:
-    """Seconds of a step of `count` responses half-way through their replies, with the prompts of later ones."""
-    prompts = count * workload.prompt_tokens / workload.reply_tokens
+    """Seconds of a step of `count` responses half-way through their replies, with the prompts of later ones.
+
+    Over pp stages as many batches are on their way, each with its part of the responses, in the time in which one
+    passes all stages; what is sent between hosts (2 bytes x hidden a token) is left out.
+    """
+    one = max(1.0, count / engine.pp)
+    prompts = one * workload.prompt_tokens / workload.reply_tokens
     context = workload.prompt_tokens + workload.reply_tokens / 2
-    batch = StepLoad(count, context, prompts, workload.prompt_tokens / 2)
-    return average_step(engine, batch, workload.prompt_tokens, own)
+    batch = StepLoad(one, context, prompts, workload.prompt_tokens / 2)
+    return average_step(replace(engine, pp=1), batch, workload.prompt_tokens, own)
 
 
 def gradient(value: Callable[[Values], float], own: Values) -> Vector:
@@ -110,7 +115,7 @@ def surely_faster(first: Engine, second: Engine, workload: Workload) -> bool:
     known = fitted(first)
 
     def ratio(own: Values) -> float:
-        speeds = [tokens_per_second(engine, workload, own) / engine.tp for engine in (first, second)]
+        speeds = [tokens_per_second(engine, workload, own) / engine.devices for engine in (first, second)]
         return speeds[0] / speeds[1]
 
     return interval(ratio, replace(known, spread=known.spread * sqrt(2)))[0] > 1
@@ -118,6 +123,6 @@ def surely_faster(first: Engine, second: Engine, workload: Workload) -> bool:
 
 def _estimate(engine: Engine, workload: Workload, known: Coefficients) -> Estimate:
     def value(values: Values) -> float:
-        return tokens_per_second(engine, workload, values) / engine.tp
+        return tokens_per_second(engine, workload, values) / engine.devices
 
     return Estimate(value(known.values), *interval(value, known))

@@ -164,8 +164,7 @@ class Parts:
 @cache
 def parts(shape: ModelShape) -> Parts:
     words = shape.vocab * shape.hidden
-    width = shape.intermediate // shape.experts_per_token
-    experts = 3 * shape.layers * shape.hidden * width * shape.experts if shape.experts > 1 else 0
+    experts = shape.layers * shape.experts * shape.expert_parameters
     dense = shape.parameters - words * (1 if shape.tied else 2) - experts
     return Parts(0 if shape.tied else words, words, dense, experts, shape.experts_per_token / shape.experts)
 
@@ -203,7 +202,7 @@ WORKSPACE_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One copy of a serving engine over `tp` devices of one host."""
+    """One copy of a serving engine over `tp` devices of one host, or of each of `pp` hosts."""
 
     shape: ModelShape
     device: Device
@@ -213,6 +212,16 @@ class Engine:
     utilization: float | None = None  # share of memory that it takes; None: the software's default
     measured: Coefficients | None = field(default=None, compare=False)
     """Recalibrated ones of this installation; None: those of the tables."""
+    pp: int = 1  # hosts, each with a stage of the layers
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp
+
+    @property
+    def stage(self) -> int:
+        """Layers of the largest stage."""
+        return ceil(self.shape.layers / self.pp)
 
     @property
     def levels(self) -> dict[str, str | None]:
@@ -224,13 +233,13 @@ class Engine:
     @property
     def weight_bytes(self) -> int:
         """Of one device."""
-        return ceil(weight_bytes(self.shape, self.precision) / self.tp)
+        return ceil(weight_bytes(self.shape, self.precision) / self.tp * self.stage / self.shape.layers)
 
     @property
     def token_bytes(self) -> float:
         """Keys and values of one token on one device. Heads are split; fewer heads than devices are copied."""
         heads = ceil(self.shape.kv_heads / self.tp)
-        return 2 * self.shape.layers * heads * self.shape.head_dim * self.precision.kv_bytes
+        return 2 * self.stage * heads * self.shape.head_dim * self.precision.kv_bytes
 
     def reserve_bytes(self, coefficients: Values) -> int:
         """Memory of one device beside weights, keys and values: driver, activations of the largest step, logits."""
@@ -238,7 +247,7 @@ class Engine:
         narrow = min(2.0, self.precision.weight_bytes)
         width = self.shape.hidden * (4 + 2 * narrow) + self.shape.intermediate / self.tp * (4 + narrow)
         logits = self.software.max_sequences * self.shape.vocab * LOGIT_BYTES
-        fixed = CONTEXT_BYTES + (COLLECTIVE_BYTES if self.tp > 1 else 0)
+        fixed = CONTEXT_BYTES + (COLLECTIVE_BYTES if self.devices > 1 else 0)
         return ceil(fixed + coefficients["reserve"] * tokens * width + coefficients["logits"] * logits)
 
     def room_bytes(self, coefficients: Values) -> int:

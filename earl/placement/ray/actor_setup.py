@@ -26,7 +26,7 @@ from earl.engine.model import make, meta_policy
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
-from earl.parallel.layout import Layout
+from earl.parallel.layout import learner_layout
 from earl.placement.ray.memory_budget import Budget, of_memory, thin_threads
 
 # Each process calls `join`, then `sharded_learner`, then the same learner methods with the same arguments.
@@ -100,8 +100,7 @@ def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -
     _between_hosts()
     placement = config.placement
     device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank only its own device
-    layout = Layout(placement.dp, placement.tp, placement.cp)
-    return join(rank, layout, place, store, device, placement.stage_seconds)
+    return join(rank, learner_layout(placement), place, store, device, placement.stage_seconds)
 
 
 def _between_hosts() -> None:

@@ -60,7 +60,7 @@ class Slots:
 def spec_of(config: Config) -> PlacementSpec:
     placement = config.placement
     colocated = placement.kind == "colocated"
-    ranks, apart = placement.dp * placement.tp * placement.cp, placement.environments
+    ranks, apart = placement.ranks, placement.environments
     pool = "shared" if colocated else "rollout"
     return PlacementSpec(
         Fragment("learner", ranks, 1, "shared" if colocated else "learner", "collectives"),

@@ -41,3 +41,8 @@ def test_boxes_make_up_the_weights(variant, layout):
     once = told[0][0].keys()
     assert whole.keys() - once == ({"lm_head.weight"} if variant == "tied" else set())
     assert all(covered[name].all() for name in once)
+
+
+@pytest.mark.parametrize("layout", [Layout(2, ep=2), Layout(4, 2, ep=4, replicas=2)], ids=str)
+def test_boxes_of_experts_make_up_all_of_them(layout):
+    test_boxes_make_up_the_weights("experts", layout)

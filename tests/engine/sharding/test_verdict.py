@@ -4,7 +4,9 @@ The engine's own preparation of a learner runs in this process, as one rank of a
 group, whose exchanges send nothing): it splits, shards and allocates the model, and scores two rows.
 """
 
-from itertools import product
+from dataclasses import replace
+from itertools import pairwise, product
+from random import Random
 from unittest.mock import patch
 
 import pytest
@@ -17,6 +19,7 @@ from earl.config import Config, LearnerConfig
 from earl.engine.attention import spans
 from earl.engine.model import meta_model, shape_of
 from earl.engine.sharding import mesh as meshes
+from earl.engine.sharding.expert_parallel import SpreadExperts
 from earl.engine.sharding.shards import Shards
 from earl.errors import EarlError
 from earl.parallel.cost_model import OWN, CostModel
@@ -40,7 +43,24 @@ FAMILIES = {
     "mixtral": {**SIZES, **EXPERTS, "num_attention_heads": 8, "num_key_value_heads": 8},
     "gpt2": SMALL,
 }
-LAYOUTS = [Layout(*sizes) for sizes in product(range(1, 9), repeat=3) if Layout(*sizes).size <= 8]
+PLAIN = [Layout(*sizes) for sizes in product(range(1, 9), repeat=3) if Layout(*sizes).size <= 8]
+SHARED = [
+    replace(layout, ep=ep, replicas=replicas)
+    for layout in PLAIN
+    for ep, replicas in product((1, 2, 3, 4, 8), (1, 2, 3, 4))
+    if 1 < ep * replicas <= 2 * layout.size
+]
+"""The same with experts spread or in replicas, also such as cannot be."""
+
+
+def some_shared(family: str) -> list[Layout]:
+    """12 whose ranks can be grouped so, without tensor parallelism, and 12 of the others."""
+    random = Random(family)
+    likely = [layout for layout in SHARED if layout.tp == 1 and not layout.uneven]
+    others = [layout for layout in SHARED if layout not in likely]
+    return [*random.sample(likely, 12), *random.sample(others, 12)]
+
+
 LOAD = Load(8, 12.0, 12, 12)
 HOST = ClusterSpec("this machine", 1, 2, None)
 
@@ -54,6 +74,16 @@ def refused(shape, layout: Layout) -> str:
     return costs.obstacle(Choice("update", layout, 64), LOAD)
 
 
+def evenly(experts: SpreadExperts, chosen: torch.Tensor) -> tuple[list[list[int]], list[list[int]]]:
+    """Counts of tokens as if every expert got as many and every process sent what it gets: the fake group carries no
+    tokens, so what it says of the others cannot be true."""
+    size, total = distributed.get_world_size(experts.group), chosen.numel()
+    bounds = [total * number // (size * experts.count) for number in range(size * experts.count + 1)]
+    sent = [stop - start for start, stop in pairwise(bounds)]
+    rows = [sent[start : start + experts.count] for start in range(0, len(sent), experts.count)]
+    return rows, rows
+
+
 def build(config, layout: Layout, rank: int) -> None:
     """As `join` makes a mesh, in a group of one, and as a learner makes its shards."""
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.size)
@@ -64,7 +94,8 @@ def build(config, layout: Layout, rank: int) -> None:
         shards._made = config, LearnerConfig()
         scorer = shards._built(values=True, frozen=False)
         tokens, learned, turns = torch.arange(12)[None] % 37, torch.tensor([2, 3, 9]), torch.tensor([1, 8])
-        scores = scorer(tokens, spans((7, 5), torch.device("cpu")), learned, tokens[0, learned], turns, 1.0)
+        with patch.object(SpreadExperts, "_counts", evenly):
+            scores = scorer(tokens, spans((7, 5), torch.device("cpu")), learned, tokens[0, learned], turns, 1.0)
         assert [len(own) for own in scores] == [3, 3, 2]
     finally:
         distributed.destroy_process_group()
@@ -89,9 +120,11 @@ EACH = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for n
 def test_the_verdict_is_what_building_shows(family: str) -> None:
     config = described(family)
     shape = shape_of(meta_model(config))
-    said = {layout: not refused(shape, layout) for layout in LAYOUTS}
-    assert len(LAYOUTS) == 38
-    assert said == {layout: built(config, layout) for layout in LAYOUTS}
+    layouts = [*PLAIN, *some_shared(family)]
+    said = {layout: not refused(shape, layout) for layout in layouts}
+    assert (len(PLAIN), len(layouts)) == (38, 62)
+    assert {said[layout] for layout in layouts[38:]} == {True, False}
+    assert said == {layout: built(config, layout) for layout in layouts}
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma", "olmo"])
@@ -101,7 +134,7 @@ def test_what_is_refused_for_its_heads_could_not_compute(family: str) -> None:
     layouts = [Layout(1, tp) for tp in range(2, 9) if refused(shape, Layout(1, tp))]
     assert layouts
     for layout in layouts:
-        with patch("earl.engine.sharding.shards.check_split"), pytest.raises(RuntimeError):
+        with patch("earl.engine.sharding.shards.check_shared"), pytest.raises(RuntimeError):
             build(config, layout, 0)
 
 
