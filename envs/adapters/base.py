@@ -33,6 +33,7 @@ class Adapted(ForeignEnv, ABC):
         """The seat of the player to move; `begin` and `apply` set it."""
         self.legal: tuple[str, ...] = ()
         """The legal actions of the player to move; none after the end, or if they cannot be listed."""
+        self._rng: Random | None = None
 
     @abstractmethod
     def begin(self, seed: int) -> None:

@@ -53,7 +53,10 @@ class OpenSpiel(Adapted):
         """Let chance and the opponent move while it is their turn."""
         while (player := self._state.current_player()) != self.seat and player != TERMINAL:
             self.player = player
-            self._chance_decides() if player == CHANCE else self._opponent_moves()
+            if player == CHANCE:
+                self._chance_decides()
+            else:
+                self._opponent_moves()
         self.player, self.over = player, player == TERMINAL
         self.legal = () if self.over else self.actions()
 
