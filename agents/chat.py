@@ -203,16 +203,22 @@ class Chat:
     def _ending(self, text: str) -> tuple[int, int]:
         """The end-of-turn token that a text begins with, white space aside, and where the token's text ends."""
         begin = len(text) - len(text.lstrip())
-        stop = self.tokenizer.eos_token
-        words = {self.tokenizer.eos_token_id: stop}
-        words |= {token: str(self.tokenizer.decode([token], skip_special_tokens=False)) for token in sorted(self.stop)}
-        for token, word in words.items():
+        for token, word in self._stop_words.items():
             if text.startswith(word, begin):
                 return token, begin + len(word)
+        shown, known = text[: len(self.tokenizer.eos_token)], ", ".join(map(repr, self._stop_words.values()))
         raise EarlError(
-            f"the chat template ends a reply with {text[: len(stop)]!r}, which is none of the model's end-of-turn "
-            f"tokens ({', '.join(map(repr, words.values()))}); name it in eos_token_id of its generation_config.json"
+            f"the chat template ends a reply with {shown!r}, which is none of the model's end-of-turn "
+            f"tokens ({known}); name it in eos_token_id of its generation_config.json"
         )
+
+    @cached_property
+    def _stop_words(self) -> dict[int, str]:
+        """The texts of the tokens that end a reply."""
+        words = {self.tokenizer.eos_token_id: self.tokenizer.eos_token}
+        return words | {
+            token: str(self.tokenizer.decode([token], skip_special_tokens=False)) for token in sorted(self.stop)
+        }
 
     def _render(self, before: Sequence[Message], role: str, content: str, prefix: str = "") -> tuple[str, int, int]:
         """The conversation's text, and where in it `content` begins and ends, which follows `prefix` in its message."""

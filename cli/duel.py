@@ -12,7 +12,7 @@ from earl.agents.scripted.base import ScriptedPlayer
 from earl.cli.text import clean
 from earl.envs import registry
 from earl.envs.adapters.base import Adapted
-from earl.envs.base import Info, Plain, TextEnv
+from earl.envs.base import ForeignEnv, Info, TextEnv
 from earl.envs.games.base import Game, State
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
@@ -80,7 +80,7 @@ def solve(env: TextEnv, seed: int) -> None:
     while not (terminated or truncated):
         observation, _, terminated, truncated, info = env.step(ask(env.rule))
         click.echo(clean(observation))
-    if terminated and isinstance(env, Plain):  # whose last words may not tell
+    if terminated and isinstance(env, ForeignEnv):  # whose last words may not tell
         click.echo(clean(info["outcome"]))
     if truncated:
         click.echo(f"no more turns: {env.max_turns} were allowed")

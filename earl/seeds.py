@@ -1,6 +1,7 @@
 """Stateless randomness: each draw's seed is derived from the names of what it is for."""
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,3 +22,13 @@ def uniforms(seeds: NDArray[np.uint64], counter: int) -> NDArray[np.float64]:
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def draws(seed: int) -> Iterator[float]:
+    """The `uniforms` of one seed, one after the other. Seeding costs nothing, where a `Random` takes 5 us."""
+    low = (1 << 64) - 1
+    while True:
+        seed = seed + 0x9E3779B97F4A7C15 & low
+        z = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 & low
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & low
+        yield ((z ^ z >> 31) >> 11) * 2.0**-53

@@ -90,7 +90,18 @@ class TextEnv(gymnasium.Env[str, str]):
         return None
 
 
-class Plain(TextEnv):
+class ForeignEnv(TextEnv):
+    """An environment of other people: it answers as it likes, and an episode that it truncates ends there, and is not
+    charged; a value head estimates what would have followed."""
+
+    charges_truncation = False
+
+    def rule(self, action: str) -> str | None:
+        del action
+        return None
+
+
+class Plain(ForeignEnv):
     """Any object with `reset` and `step`, which may be `async def`, as a TextEnv. An observation is a text, a message
     such as {"role": "tool", "content": "42"}, or a list of the new ones. What it leaves out has these consequences:
 
@@ -100,11 +111,7 @@ class Plain(TextEnv):
     info["outcome"] a win, a draw or a loss by the sign of the sum of its rewards
     draw            no board is shown
     random_action, info["legal_actions"]  `earl envs check` cannot play it, and a reply's length is not checked ahead
-
-    An episode that it truncates ends there, and is not charged; a value head estimates what would have followed.
     """
-
-    charges_truncation = False
 
     def __init__(self, env: Any) -> None:
         for name in ("reset", "step"):
@@ -123,25 +130,26 @@ class Plain(TextEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """The first observation; of `seed` and `options` it is given what it takes, and its info may be missing."""
         told, self._total = {"seed": seed, "options": options}, 0.0
-        returned = _awaited(self._env.reset(**{name: told[name] for name in self._wanted}))
+        returned = awaited(self._env.reset(**{name: told[name] for name in self._wanted}))
         return _as_text(*_parts(returned if isinstance(returned, tuple) else (returned, {}), "reset()", RESET))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        observation, reward, terminated, truncated, info = _parts(_awaited(self._env.step(action)), "step()", STEP)
+        observation, reward, terminated, truncated, info = _parts(awaited(self._env.step(action)), "step()", STEP)
         if _is_reward(reward):
             self._total += float(reward)
         if terminated and isinstance(info, dict) and "outcome" not in info:
-            info = {**info, "outcome": OUTCOMES[1 - (self._total > 0) + (self._total < 0)]}
+            info = {**info, "outcome": outcome_of(self._total)}
         if not isinstance(observation, str):
             observation, info = _as_text(observation, info)
         return observation, reward, terminated, truncated, info
 
-    def rule(self, action: str) -> str | None:
-        del action
-        return None
-
     def close(self) -> None:
-        _awaited(self._env.close() if hasattr(self._env, "close") else None)
+        awaited(self._env.close() if hasattr(self._env, "close") else None)
+
+
+def outcome_of(rewards: float) -> str:
+    """A win, a draw or a loss by the sign of an episode's rewards."""
+    return OUTCOMES[1 - (rewards > 0) + (rewards < 0)]
 
 
 def _as_text(observation: Any, info: Any) -> tuple[Any, Any]:
@@ -160,7 +168,7 @@ def _is_message(told: object) -> bool:
     return isinstance(told, dict) and told.get("role") in SPEAKERS and isinstance(told.get("content"), str)
 
 
-def _awaited(returned: Any) -> Any:
+def awaited(returned: Any) -> Any:
     """What a method returned, or an `async def` comes to, on an event loop that environments of this process share."""
     if not isinstance(returned, CoroutineType):
         return returned

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from earl.envs import registry
-from earl.envs.base import OUTCOMES, Info, Plain, TextEnv, checked_reset, checked_step, checked_turns
+from earl.envs.base import OUTCOMES, ForeignEnv, Info, TextEnv, checked_reset, checked_step, checked_turns
 from earl.errors import EarlError, boundary
 
 # Random legal play. Environments without `info["legal_actions"]` offer `random_action(rng) -> str` instead.
@@ -112,7 +112,7 @@ def _no_global_randomness(name: str, options: Options) -> Iterator[str]:
 
 def _illegal_changes_nothing(name: str, options: Options) -> Iterator[str]:
     """an illegal action changes nothing and is answered with the rule"""
-    if isinstance(registry.make(name, **options), Plain):
+    if isinstance(registry.make(name, **options), ForeignEnv):
         return  # its every reply is an action, or it answers as it likes
     for seed in SEEDS:
         env = registry.make(name, **options)
@@ -156,7 +156,7 @@ def _ends(name: str, options: Options) -> Iterator[str]:
 
 def _alphabet(name: str, options: Options) -> Iterator[str]:
     """observations and actions lie in their spaces, and every step names its role"""
-    if isinstance(registry.make(name, **options), Plain):
+    if isinstance(registry.make(name, **options), ForeignEnv):
         return  # any text is in its space, and a user speaks unless it says otherwise
     for seed in SEEDS:
         env = registry.make(name, **options)
@@ -172,7 +172,7 @@ def _alphabet(name: str, options: Options) -> Iterator[str]:
 def _single_use(name: str, options: Options) -> Iterator[str]:
     """a step before the reset or after the end is refused with EarlError"""
     env = registry.make(name, **options)
-    if isinstance(env, Plain):
+    if isinstance(env, ForeignEnv):
         return  # only ever reset before the first step, and after the last
     with suppress(EarlError):
         env.step("1")

@@ -1,7 +1,9 @@
+from itertools import islice
+
 import numpy as np
 import pytest
 
-from earl.seeds import derive, uniforms
+from earl.seeds import derive, draws, uniforms
 
 MASK = (1 << 64) - 1
 
@@ -27,7 +29,7 @@ def test_the_plain_generator_gives_the_published_numbers():
 def test_uniforms_are_the_top_53_bits_of_the_generator(seed):
     expected = [(number >> 11) / 2**53 for number in splitmix64(seed, 20)]
     drawn = [float(uniforms(np.array([seed], dtype=np.uint64), counter)[0]) for counter in range(20)]
-    assert drawn == expected
+    assert drawn == expected == list(islice(draws(seed), 20))
 
 
 def test_a_seeds_numbers_do_not_depend_on_its_neighbours():

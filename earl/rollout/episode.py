@@ -4,6 +4,7 @@ prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment �
 """
 
 import time
+from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -76,8 +77,8 @@ class TokenLog:
 
     tokens: list[int] = field(default_factory=list)
     authors: bytearray = field(default_factory=bytearray)  # who wrote each token, see `earl.trajectory.Author`
-    logprobs: list[float] = field(default_factory=list)  # of the sampler; 0 where nothing was sampled
-    versions: list[int] = field(default_factory=list)  # weight version that sampled each; -1 where nothing was sampled
+    logprobs: "array[float]" = field(default_factory=lambda: array("f"))  # of the sampler; 0 where nothing was sampled
+    versions: "array[int]" = field(default_factory=lambda: array("i"))  # of the sampling weights; -1 where none were
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -86,21 +87,20 @@ class TokenLog:
         """Append tokens that the policy did not write."""
         self.tokens += piece.tokens
         self.authors += piece.authors
-        self.logprobs += [0.0] * len(piece.tokens)
-        self.versions += [-1] * len(piece.tokens)
+        self.logprobs += array("f", (0.0,)) * len(piece.tokens)
+        self.versions += array("i", (-1,)) * len(piece.tokens)
 
     def write(self, completion: Completion, authors: bytes) -> None:
         """Append tokens that the policy sampled."""
         self.tokens += completion.tokens
         self.authors += authors
-        self.logprobs += completion.logprobs
-        self.versions += completion.versions
+        self.logprobs.extend(completion.logprobs)
+        self.versions.extend(completion.versions)
 
     def columns(self) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
         """As a `Trajectory` has them: tokens, authors, log-probs and versions."""
         authors = np.frombuffer(bytes(self.authors), np.uint8)
-        tokens, versions = (np.array(column, np.int32) for column in (self.tokens, self.versions))
-        return tokens, authors, np.array(self.logprobs, np.float32), versions
+        return np.array(self.tokens, np.int32), authors, np.array(self.logprobs), np.array(self.versions)
 
 
 SUMMARY_TOKENS = 64  # of one summary, unless the recipe says otherwise

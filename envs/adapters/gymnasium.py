@@ -36,22 +36,18 @@ class Gymnasium(Adapted):
 
     def begin(self, seed: int) -> None:
         self._seen, _ = self._env.reset(seed=seed)
-        self._total, self._ended = 0.0, False
+        self._total = 0.0
 
     def apply(self, action: str) -> None:
-        self._seen, reward, ended, self.truncated, _ = self._env.step(int(action) if self._actions else action)
+        self._seen, reward, ended, cut, _ = self._env.step(int(action) if self._actions else action)
         self._total += float(reward)
-        self._ended = bool(ended or self.truncated)
-        self.truncated = bool(self.truncated and not ended)
+        self.over, self.truncated = bool(ended or cut), bool(cut and not ended)
 
     def observation(self) -> str:
         return str(self._env.render()) if self._picture else text_of(self._seen)
 
     def total(self) -> float:
         return self._total
-
-    def over(self) -> bool:
-        return self._ended
 
     def actions(self) -> tuple[str, ...]:
         return self._actions

@@ -1,12 +1,16 @@
 """OpenSpiel's games for one or two players, such as `openspiel:kuhn_poker`; players of one move are taken in turns."""
 
-from random import Random
+from bisect import bisect
+from itertools import accumulate
 from typing import Any
 
 import pyspiel
 
 from earl.envs.adapters.base import Adapted, factory
 from earl.errors import unknown
+from earl.seeds import draws
+
+CHANCE, TERMINAL = int(pyspiel.PlayerId.CHANCE), int(pyspiel.PlayerId.TERMINAL)
 
 
 class OpenSpiel(Adapted):
@@ -21,52 +25,45 @@ class OpenSpiel(Adapted):
         self.instructions = f"The game {kind.long_name}. Answer with one of the listed actions, exactly as written."
 
     def begin(self, seed: int) -> None:
-        self._nature = Random(seed)
-        self._state = self._game.new_initial_state()
-        self._settle()
+        self._nature, self._state = draws(seed), self._game.new_initial_state()
 
     def apply(self, action: str) -> None:
-        self._state.apply_action(self._moves()[action])
-        self._settle()
+        self._state.apply_action(self._numbers[self.legal.index(action)])
 
-    def move_at_random(self, rng: Random) -> None:
-        self._state.apply_action(rng.choice(self._state.legal_actions()))
-        self._settle()
+    def move_at_random(self) -> None:
+        numbers = self._state.legal_actions()
+        self._state.apply_action(numbers[int(self._draw() * len(numbers))])
 
     def observation(self) -> str:
-        seat = self.seat if self.over() else self.player()
+        seat = self.seat if self.over else self.player
         if self._board:
-            shown = self._state.observation_string(seat)
+            shown: str = self._state.observation_string(seat)
         else:
             shown = self._state.information_state_string(seat) if self._known else str(self._state)
-        return shown if self.over() else f"{shown}\nactions: {', '.join(self._moves())}"
+        return shown if self.over else f"{shown}\nactions: {', '.join(self.legal)}"
 
     def total(self) -> float:
-        return float(self._state.returns()[self.seat])
-
-    def over(self) -> bool:
-        return self._over
-
-    def player(self) -> int:
-        return int(self._state.current_player())
+        return float(self._state.player_return(self.seat))
 
     def actions(self) -> tuple[str, ...]:
-        return tuple(self._moves())
+        self._numbers = self._state.legal_actions()
+        return tuple(map(self._state.action_to_string, self._numbers))
 
-    def _settle(self) -> None:
-        """Draw what chance decides."""
-        self._named: dict[str, int] = {}
-        while self._state.is_chance_node():
-            outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
-            self._state.apply_action(self._nature.choices(outcomes, chances)[0])
-        self._over = bool(self._state.is_terminal())
+    def _go_on(self) -> None:
+        """Let chance and the opponent move while it is their turn."""
+        while (player := self._state.current_player()) != self.seat and player != TERMINAL:
+            self.player = player
+            if player == CHANCE:
+                self._chance_decides()
+            else:
+                self._opponent_moves()
+        self.player, self.over = player, player == TERMINAL
+        self.legal = () if self.over else self.actions()
 
-    def _moves(self) -> dict[str, int]:
-        """The actions of the player to move, by name."""
-        if not self._named and not self.over():
-            player, name = self._state.current_player(), self._state.action_to_string
-            self._named = {name(player, action): action for action in self._state.legal_actions()}
-        return self._named
+    def _chance_decides(self) -> None:
+        outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
+        place = bisect(list(accumulate(chances)), next(self._nature))
+        self._state.apply_action(outcomes[min(place, len(outcomes) - 1)])
 
 
 def names() -> list[str]:

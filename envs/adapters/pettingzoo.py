@@ -37,6 +37,9 @@ class PettingZoo(Adapted):
         module = _module(name)
         self._drawn = "ansi" in module.env(**options).metadata.get("render_modes", ())
         self._env = module.env(**options, render_mode="ansi" if self._drawn else None)
+        self._game = self._env  # read without the wrappers, each of which takes time for every attribute
+        while isinstance(self._game, wrappers.BaseWrapper):
+            self._game = self._game.env
         self._names = list(self._env.possible_agents)
 
     def begin(self, seed: int) -> None:
@@ -46,23 +49,18 @@ class PettingZoo(Adapted):
 
     def apply(self, action: str) -> None:
         self._env.step(int(action))
-        self._total += float(self._env.rewards.get(self._names[self.seat], 0.0))
-        self.truncated = all(self._env.truncations.values()) and not any(self._env.terminations.values())
+        self._total += float(self._game.rewards.get(self._names[self.seat], 0.0))
         self._look()
+
+    def move_at_random(self) -> None:
+        self.apply(self._moves[int(self._draw() * len(self._moves))])
 
     def observation(self) -> str:
         shown = self._env.render() if self._drawn else text_of(self._planes)
-        return str(shown) if self.over() else f"{shown}\nmoves: {' '.join(self._moves)}"
+        return str(shown) if self.over else f"{shown}\nmoves: {' '.join(self._moves)}"
 
     def total(self) -> float:
         return self._total
-
-    def over(self) -> bool:
-        ended = self._env.terminations, self._env.truncations
-        return any(any(flags.values()) for flags in ended) or not self._env.agents
-
-    def player(self) -> int:
-        return self._names.index(self._env.agent_selection)
 
     def actions(self) -> tuple[str, ...]:
         return self._moves
@@ -72,13 +70,16 @@ class PettingZoo(Adapted):
 
     def _look(self) -> None:
         """Observe once a turn: it is most of what a large game costs."""
-        over = self.over()
-        agent = self._names[self.seat] if over else self._env.agent_selection
+        game = self._game
+        ended, cut = any(game.terminations.values()), any(game.truncations.values())
+        self.over, self.truncated = ended or cut or not game.agents, cut and not ended
+        agent = self._names[self.seat] if self.over else game.agent_selection
+        self.player = self._names.index(agent)
         seen = self._env.observe(agent)
         masked = isinstance(seen, dict) and "action_mask" in seen
         self._planes = seen["observation"] if masked else seen
-        possible = np.flatnonzero(seen["action_mask"]) if masked else range(self._env.action_space(agent).n)
-        self._moves = () if over else tuple(map(str, possible))
+        possible = np.flatnonzero(seen["action_mask"]).tolist() if masked else range(self._env.action_space(agent).n)
+        self._moves = () if self.over else tuple(map(str, possible))
 
 
 def _modules() -> dict[str, str]:

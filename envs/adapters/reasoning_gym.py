@@ -7,10 +7,11 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
 from earl.envs.adapters.base import factory
+from earl.envs.base import ForeignEnv, Info
 from earl.errors import unknown
 
 
-class ReasoningGym:
+class ReasoningGym(ForeignEnv):
     """The reward is the score; a win is a score of 1."""
 
     max_turns = 1
@@ -20,13 +21,14 @@ class ReasoningGym:
         self._name, self._options = name, options
         reasoning_gym.create_dataset(name, seed=0, size=1, **options)  # refuses what it does not know
 
-    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        del options  # there is no opponent
         own = Random().getrandbits(31) if seed is None else seed & 0x7FFFFFFF
         self._tasks = reasoning_gym.create_dataset(self._name, seed=own, size=1, **self._options)
         self._task = self._tasks[0]
         return self._task["question"], {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         score = float(self._tasks.score_answer(action, self._task))
         return f"score {score:g}", score, True, False, {"outcome": "win" if score >= 1 else "loss"}
 

@@ -14,7 +14,7 @@ import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
 from earl.envs.adapters.base import Adapted, factory
-from earl.envs.base import MOST_TURNS
+from earl.envs.base import MOST_TURNS, Info
 from earl.errors import unknown
 
 BRACKETED = re.compile(r"\[(?!GAME\]|Player|Moderator)[^\[\]\n]{1,24}\]")
@@ -40,34 +40,30 @@ class TextArena(Adapted):
         self._game = deepcopy(self._new)  # some keep what happened in an episode
         with self._chance_of_its_own():
             self._game.reset(num_players=self._players, seed=seed)
-        self._over, self._heard = False, ["", ""]
+        self._heard = ["", ""]
         self._listen()
         self.max_turns = getattr(self._game.state, "max_turns", None) or MOST_TURNS
 
     def apply(self, action: str) -> None:
-        self._heard[self.player()] = ""
+        self._heard[self.player] = ""
         with self._chance_of_its_own():
-            self._over, _ = self._game.step(action)
+            over, _ = self._game.step(action)
+        self.over = bool(over)
         self._listen()
 
     def observation(self) -> str:
-        if self.over():
+        if self.over:
             reason = (self._game.state.game_info or {}).get(self.seat, {}).get("reason", "")
             return "\n".join(filter(None, [self._heard[self.seat], str(reason)]))
-        return self._heard[self.player()]
+        return self._heard[self.player]
 
     def total(self) -> float:
-        return float((self._game.state.rewards or {}).get(self.seat, 0.0)) if self._over else 0.0
+        return float((self._game.state.rewards or {}).get(self.seat, 0.0)) if self.over else 0.0
 
-    def over(self) -> bool:
-        return bool(self._over)
-
-    def player(self) -> int:
-        return int(self._game.state.current_player_id)
-
-    def _shown(self) -> dict[str, Any]:
-        solved = {"outcome": "win" if self.total() >= 1 else "loss"} if self.over() and self._players == 1 else {}
-        return {"role": "user", **solved}
+    def _info(self) -> Info:
+        if self.over and self._players == 1:
+            return {"role": "user", "outcome": "win" if self.total() >= 1 else "loss"}
+        return super()._info()
 
     def random_action(self, rng: Random) -> str:
         """One of the actions in brackets that the last message shows, else a number."""
@@ -78,8 +74,9 @@ class TextArena(Adapted):
 
     def _listen(self) -> None:
         """Take what the player to move is told; own words are in the chat already."""
-        if not self._over:
+        if not self.over:
             player, said = self._game.get_observation()
+            self.player = int(player)
             own = textarena.ObservationType.PLAYER_ACTION
             texts = [text for author, text, kind in said if author != player or kind != own]
             self._heard[player] = "\n".join(filter(None, [self._heard[player], *texts]))
