@@ -31,7 +31,7 @@ class Mesh:
     grid: DeviceMesh  # with the axes dp, cp and tp
     shards: DeviceMesh
     """dp × cp: the processes that FSDP2 shards the same tensor-parallel part over."""
-    store: Sealed  # kept alive as long as the processes are joined
+    store: Sealed | None  # kept alive as long as the processes are joined; None: they are not
 
     @property
     def dp_rank(self) -> int:
@@ -69,7 +69,11 @@ def join(
 ) -> Mesh:
     """Join `layout.size` processes as a grid; see `join_group`."""
     where = torch.device(device)
-    store = join_group(rank, layout.size, place, store, where, timeout_seconds)
+    return mesh_of(rank, layout, where, join_group(rank, layout.size, place, store, where, timeout_seconds))
+
+
+def mesh_of(rank: int, layout: Layout, where: torch.device, store: Sealed | None) -> Mesh:
+    """The grid of processes that have joined."""
     dp, tp, cp = layout.dp, layout.tp, layout.cp
     grid = init_device_mesh(where.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
     # FSDP2 shards over one mesh axis; over two, it would replicate along the first.
