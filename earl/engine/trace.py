@@ -199,11 +199,7 @@ class Recorder(TorchDispatchMode):
         packet = func._overloadpacket
         self._operation = name = packet.__name__
         for tensor in tree_leaves(result):
-            if (
-                isinstance(tensor, Tensor)
-                and not is_traceable_wrapper_subclass(tensor)
-                and tensor.device.type != "meta"
-            ):
+            if isinstance(tensor, Tensor) and self._has_memory(tensor):
                 self._changed(tensor.untyped_storage())
         if func.namespace in ("c10d", "_c10d_functional") and name in OPERATIONS:
             self._exchange(OPERATIONS[name], func, args, result)
@@ -212,9 +208,9 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _has_memory(self, tensor: Tensor) -> bool:
-        if isinstance(tensor, FakeTensor) and tensor.fake_mode is not self._fake:
-            return False
-        return tensor.device.type != "meta" and not is_traceable_wrapper_subclass(tensor)
+        if isinstance(tensor, FakeTensor):
+            return tensor.fake_mode is self._fake and tensor.device.type != "meta"
+        return not is_traceable_wrapper_subclass(tensor) and tensor.untyped_storage().device.type != "meta"
 
     def _changed(self, storage: Any) -> None:
         key, size = storage._cdata, storage.nbytes()
