@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import (
@@ -331,6 +332,7 @@ def _alone(job: TraceJob) -> Iterator[Mesh]:
         yield mesh_of(job.rank, job.layout, torch.device("cpu"), None)
     finally:
         distributed.destroy_process_group()
+        _clear_sharding_prop_cache()  # it holds the names of groups
 
 
 def traced(described: Any, config: Config, job: TraceJob) -> Trace:
