@@ -2,6 +2,7 @@
 made in `earl/engine/trace.py`."""
 
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 from earl.config import Config
@@ -67,7 +68,8 @@ def trace_question(asked: Question, learning: int) -> TraceQuestion:
             changed = {"dtype": costs.dtype, "recompute": choice.recompute, "offload": choice.offload}
             learner = costs.config.learner.model_copy(update={**changed, "micro_batch_tokens": tokens})
             config = costs.config.model_copy(update={"learner": learner})
-            return TraceQuestion(costs, choice, load, config, TraceJob(choice.layout, context, tokens))
+            rows = ceil(tokens / context)  # that fill a micro-batch, all of one length
+            return TraceQuestion(costs, choice, load, config, TraceJob(choice.layout, tokens // rows, tokens))
     raise EarlError(f"no update fits on {costs.cluster.where}, so there is nothing to trace; name more GPUs")
 
 
