@@ -69,7 +69,7 @@ class FakeNumbers(TorchDispatchMode):
             return NotImplemented  # such as DTensor, whose operations on what it wraps come here, too
         kwargs = kwargs or {}
         given = [own for own in tree_leaves((args, kwargs)) if isinstance(own, Tensor)]
-        if not _faked(func, given, kwargs):
+        if _others_active() or not _faked(func, given, kwargs):
             return func(*args, **kwargs)
         if func is _ATEN._local_scalar_dense.default:
             return 1.0 if given[0].is_floating_point() else 1
@@ -82,6 +82,11 @@ class FakeNumbers(TorchDispatchMode):
             even = torch.arange(places.numel()) % given[0].shape[-1]
             return best, even.view(places.shape)
         return result
+
+
+def _others_active() -> bool:
+    """Whether DTensor is asking for shapes, by fake tensors of its own."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _faked(func: Any, given: list[Tensor], kwargs: Mapping[str, Any]) -> bool:
