@@ -146,6 +146,7 @@ def _grouped_flops(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
 
 FLOPS: Mapping[Any, Callable[..., int]] = {
     **flop_registry,  # of torch's FlopCounterMode
+    _ATEN.addmm_: flop_registry[_ATEN.addmm],
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
     _ATEN._grouped_mm: _grouped_flops,

@@ -101,7 +101,7 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     return Layer(
         stream=stream,
         kept=kept,
-        # After the feed-forward layer come gradients of its norm, and those of gathered tensors from those of the pieces.
+        # After the feed-forward layer: gradients of its norm; those of gathered tensors, from those of the pieces.
         backward=max(2 * inner, scaled - 2 * stream - 4 * inner - routed, 2 * gathered - 4 * inner) + stream,
         forward=max(4 * stream + 3 * inner + routed, rotated + stream, given + gathered + stream, widened + 3 * stream),
     )
