@@ -155,10 +155,10 @@ FLOPS: Mapping[Any, Callable[..., int]] = {
 
 class Recorder(TorchDispatchMode):
     """Counts, within its context, the bytes of live tensors and their peak, exchanges, and floating-point operations.
-    FSDP2 frees and takes memory by resizing storages, which is no operation. groups: names of groups by their ranks.
+    FSDP2 frees and takes memory by resizing storages, which is no operation. groups: see `groups_of`.
     fake: the mode of fake tensors that stand for real ones; DTensor makes others, to learn of shapes."""
 
-    def __init__(self, groups: Mapping[tuple[int, ...], str], fake: FakeTensorMode | None) -> None:
+    def __init__(self, groups: Mapping[str, str], fake: FakeTensorMode | None) -> None:
         super().__init__()
         self._groups, self._fake, self._sizes = groups, fake, dict[int, int]()
         self.live = 0
@@ -232,10 +232,10 @@ class Recorder(TorchDispatchMode):
         self.live -= self._sizes.pop(key)
 
     def _exchange(self, operation: str, func: Any, args: Any, result: Any) -> None:
-        ranks = tuple(distributed.get_process_group_ranks(_group(func, args)))
+        group = _group(func, args)
         tensors = [[own for own in tree_leaves(part) if isinstance(own, Tensor)] for part in (*args, result)]
         most = max(sum(own.nbytes for own in several) for several in tensors)
-        self.count(operation, self._groups.get(ranks, "others"), len(ranks), most)
+        self.count(operation, self._groups.get(group.group_name, "others"), group.size(), most)
 
     def count(self, operation: str, group: str, ranks: int, size: int) -> None:
         self._counts[operation, group, ranks] += 1
@@ -262,12 +262,16 @@ class MadeUp:
         return torch.empty(wanted.shape).normal_(std=0.02)
 
 
-def groups_of(mesh: Mesh) -> dict[tuple[int, ...], str]:
-    """Names of a rank's groups by their ranks; of equal ones the last."""
-    everyone = tuple(range(mesh.layout.size))
-    named = {"dp x cp": mesh.shards.get_group(), "dp": mesh.dp_group, "cp": mesh.cp_group, "tp": mesh.tp_group}
-    found = {tuple(distributed.get_process_group_ranks(group)): name for name, group in named.items() if group}
-    return {everyone: "all", **found}
+def groups_of(mesh: Mesh) -> dict[str, str]:
+    """What a rank's groups are called here, by torch's names of them."""
+    named = {
+        "all": distributed.group.WORLD,
+        "dp x cp": mesh.shards.get_group(),
+        "dp": mesh.dp_group,  # where cp is 1, the same as before
+        "cp": mesh.cp_group,
+        "tp": mesh.tp_group,
+    }
+    return {group.group_name: name for name, group in named.items() if group}
 
 
 def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
