@@ -96,7 +96,7 @@ class DispatchJob:
         """Plan the transfer: rows start evenly spread; they go where work is least, or stay if that costs nothing."""
         lengths = row_lengths(self.context, self.rows)
         begin = 0 if self.shared else self.learned.size
-        learned = Layout(self.learned.dp, self.learned.size // self.learned.dp)  # a tp and a cp group have the same rows
+        learned = Layout(self.learned.dp, self.learned.size // self.learned.dp)  # tp and cp groups share rows
         given = spread(
             self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
         )

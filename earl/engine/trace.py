@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass_type,
 )
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 from transformers import AutoConfig
 
 from earl.algorithms.registry import algorithm
@@ -53,15 +53,17 @@ from earl.parallel.traced import Exchange, StageTrace, Trace, TracedStage, Trace
 from earl.rollout.synthetic import SyntheticEpisodes, rows_of
 
 _ATEN: Any = torch.ops.aten
+_FLASH_ON_CPU: Any = _ATEN._scaled_dot_product_flash_attention_for_cpu
+_FLASH_ON_CPU_BACKWARD: Any = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
 _WRAPPED: Any = torch.ops._c10d_functional._wrap_tensor_autograd.default
 
 
-class FakeNumbers(TorchDispatchMode):
+class FakeNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Floating-point tensors are fake; integers and booleans are real as long as they follow from others alone, so that
     code may branch on them. A number that is read from a fake tensor is 1, and the best k of n are spread evenly."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,14 +134,6 @@ OPERATIONS = {
 """torch's operations that exchange tensors, with and without gradients, by their common names."""
 
 
-def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query.shape, key.shape, value.shape)
-
-
-def _attention_backward_flops(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
-
-
 def _grouped_flops(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
     return 2 * rows.numel() * weights.shape[-1]
 
@@ -147,19 +141,19 @@ def _grouped_flops(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
 FLOPS: Mapping[Any, Callable[..., int]] = {
     **flop_registry,  # of torch's FlopCounterMode
     _ATEN.addmm_: flop_registry[_ATEN.addmm],
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    _FLASH_ON_CPU: flop_registry[_ATEN._scaled_dot_product_flash_attention],
+    _FLASH_ON_CPU_BACKWARD: flop_registry[_ATEN._scaled_dot_product_flash_attention_backward],
     _ATEN._grouped_mm: _grouped_flops,
 }
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts, within its context, the bytes of live tensors and their peak, exchanges, and floating-point operations.
     FSDP2 frees and takes memory by resizing storages, which is no operation. groups: see `groups_of`.
     fake: the mode of fake tensors that stand for real ones; DTensor makes others, to learn of shapes."""
 
     def __init__(self, groups: Mapping[str, str], fake: FakeTensorMode | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._groups, self._fake, self._sizes = groups, fake, dict[int, int]()
         self.live = 0
         self._begin()
@@ -182,11 +176,11 @@ class Recorder(TorchDispatchMode):
 
         self._patch = patch.object(torch.UntypedStorage, "resize_", resized)
         self._patch.start()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._patch.stop()
 
     def stage(self, name: TracedStage, work: Callable[[], Any]) -> tuple[StageTrace, Any]:
@@ -245,7 +239,7 @@ class Recorder(TorchDispatchMode):
 def _group(func: Any, args: Any) -> Any:
     if func.namespace == "c10d":
         return distributed.ProcessGroup.unbox(next(own for own in args if isinstance(own, torch.ScriptObject)))
-    return distributed.distributed_c10d._resolve_process_group(args[-1])
+    return torch._C._distributed_c10d._resolve_process_group(args[-1])
 
 
 # The stages of a step, as a run's rank calls them (`earl/placement/ray/learner.py`).
@@ -304,9 +298,9 @@ LITTLE = 64  # tokens of the row of the first update
 def _rows(job: TraceJob, vocab: int) -> tuple[Rows, RowShare]:
     """A data-parallel rank's rows, whose tokens but the first are all learned, and its share of the step."""
     rows = rows_of(SyntheticEpisodes(job.row_tokens, 1, 1.0, vocab), range(job.rows), seed=job.rank)
-    counts = (np.tile(rows.per_row(marked), job.layout.dp) for marked in (rows.mask, rows.value_mask))
+    learned, turns = (np.tile(rows.per_row(marked), job.layout.dp) for marked in (rows.mask, rows.value_mask))
     own = job.rank // (job.layout.size // job.layout.dp) * job.rows
-    return rows, RowShare(np.arange(own, own + job.rows), *counts, alone=True)
+    return rows, RowShare(np.arange(own, own + job.rows), learned, turns, alone=True)
 
 
 def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) -> Batch:
@@ -342,7 +336,7 @@ def _alone(job: TraceJob) -> Iterator[Mesh]:
         yield mesh_of(job.rank, job.layout, torch.device("cpu"), None)
     finally:
         distributed.destroy_process_group()
-        _clear_sharding_prop_cache()  # it holds the names of groups
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it holds the names of groups
 
 
 def traced(described: Any, config: Config, job: TraceJob) -> Trace:
