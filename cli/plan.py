@@ -27,6 +27,7 @@ from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, 
 from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
 from earl.planner.sheet import Grid, comparison_grid, duration, emitted, layout_text, sheet
+from earl.planner.tracing import trace_question
 from earl.recipe import build, load_toml, override
 from earl.runs.store import Store
 
@@ -196,12 +197,17 @@ def _kinds(path: Path | None) -> Mapping[str, Device] | None:
     return own_devices(text, str(path))
 
 
-def plans(
-    asked: Sequence[Question], price: float | None, page: Path | None, as_json: bool, target: str | None = None
-) -> None:
-    """Plan for every cluster and print the plans, with a comparison if there are several. `price` is of a GPU-hour.
-    With a `target`, print the layouts as its flags instead."""
-    found = [plan(one) for one in asked]
+def with_trace(one: Plan, model: str) -> Plan:
+    """The plan with a trace of its update. Raises EarlError for what cannot be traced."""
+    from earl.engine.trace import described, traced  # imports torch, which nothing else of a plan needs
+
+    wanted = trace_question(one.asked, one.learning)
+    return replace(one, traced=wanted.answered(traced(described(model), wanted.config, wanted.job)))
+
+
+def plans(found: Sequence[Plan], price: float | None, page: Path | None, as_json: bool, target: str | None) -> None:
+    """Print the plans, with a comparison if there are several. `price` is of a GPU-hour. With a `target`, print the
+    layouts as its flags instead."""
     if page:
         from earl.reports.planning import write
 
@@ -229,7 +235,7 @@ def _show(one: Plan, price: float | None) -> None:
         _print(grid)
     click.echo("\nThe choice, by context")
     click.echo("\n".join(f"  {line}" for line in told.choices))
-    for grid in told.step:
+    for grid in (*told.step, *told.traced):
         click.echo()
         _print(grid)
 
@@ -315,6 +321,7 @@ def command(
     margin: float | None,
     root: Path,
     emit: str | None,
+    trace: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -327,7 +334,11 @@ def command(
         raise click.UsageError("--margin is read with --replay alone; leave it out, or name a run.")
     options = Options(env=env, price=price, **given)
     if dispatch:
+        if trace:
+            raise click.UsageError("--trace is of a whole plan; leave it or --dispatch out.")
         return transfers(options, columns, as_json)
     if columns is not None:
         raise click.UsageError("--columns is read with --dispatch alone; leave it out, or add --dispatch.")
-    return plans(questions(options), price, html, as_json, emit)
+    found = [plan(one) for one in questions(options)]
+    traced = [with_trace(one, options.model) for one in found] if trace else found
+    return plans(traced, price, html, as_json, emit)

@@ -96,14 +96,15 @@ class DispatchJob:
         """Plan the transfer: rows start evenly spread; they go where work is least, or stay if that costs nothing."""
         lengths = row_lengths(self.context, self.rows)
         begin = 0 if self.shared else self.learned.size
+        learned = Layout(self.learned.dp, self.learned.size // self.learned.dp)  # tp and cp groups share rows
         given = spread(
             self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
         )
         process = given.processes[given.parts, 0, np.arange(self.rows) % self.prepared.tp]  # that holds it, in turn
-        here = np.where(process < self.learned.size, process // self.learned.tp, -1)  # the learner's part there
-        parts = balance(work_of(self.shape).of(lengths), self.learned.dp, here)
+        here = np.where(process < learned.size, process // learned.tp, -1)  # the learner's part there
+        parts = balance(work_of(self.shape).of(lengths), learned.dp, here)
         hosts = np.arange(self.cluster.gpus) // self.cluster.gpus_per_host
-        return plan(lengths, columns, given, spread(self.learned, range(self.learned.size), parts), hosts)
+        return plan(lengths, columns, given, spread(learned, range(learned.size), parts), hosts)
 
 
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:

@@ -104,14 +104,21 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     kept = 2 * (shape.hidden * normed + stream) + heads + attention + 4 * inner + routed
     rotated = (3 * queries + 2 * keys) * float_bytes + 3 * stream
     gathered = 4 * keys * cp * float_bytes if cp > 1 else 0  # by rank, and by place
+    narrow = float_bytes < wide  # then a norm computes in copies of 32 bits, over the whole stream
+    widened, scaled = (2 * wide * shape.hidden, 5 * wide * shape.hidden) if narrow else (0, 0)
     given = (queries + 6 * keys) * float_bytes + 3 * stream if cp > 1 else 0  # with keys and values as they are sent
     return Layer(
         stream=stream,
         kept=kept,
-        # Gradients of gathered tensors are assembled from those of the pieces after the feed-forward layer.
         attended=kept - shape.hidden * normed - stream - 4 * inner - routed,
-        backward=max(2 * inner, 2 * gathered - 4 * inner) + stream,
-        forward=max(4 * stream + 3 * inner + routed + mixed, rotated + stream, given + gathered + stream),
+        # After the feed-forward layer: gradients of its norm; those of gathered tensors, from those of the pieces.
+        backward=max(2 * inner, scaled - 2 * stream - 4 * inner - routed, 2 * gathered - 4 * inner) + stream,
+        forward=max(
+            4 * stream + 3 * inner + routed + mixed,
+            rotated + stream,
+            given + gathered + stream,
+            widened + 3 * stream,
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from earl.parallel.throughput.rollout import Workload, surely_faster
 from earl.parallel.throughput.step import fitted, uncalibrated
 from earl.planner.question import Question
 from earl.planner.stages import PlanCell, PredictedStep, rollout_cells, step, training_cells
+from earl.planner.tracing import TracedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class Plan:
     switches: tuple[Switch, ...]  # contexts with the same choice, by stage and load
     map: tuple[Speedup, ...]
     steps: tuple[PredictedStep, ...]  # one for each context
+    traced: TracedPlan | None = None
 
     @property
     def fitting(self) -> tuple[int, ...]:
@@ -170,6 +172,7 @@ class Plan:
             "step": [each.as_object for each in self.steps],
             "dispatch": [asdict(each.dispatch) for each in self.steps if each.dispatch],
             "cost": [each.cost(price) for each in self.steps],
+            "trace": self.traced and self.traced.as_object,
         }
 
 

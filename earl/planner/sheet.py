@@ -15,8 +15,10 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import uncalibrated
+from earl.parallel.traced import StageTrace
 from earl.planner.plan import Plan, Speedup, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
+from earl.planner.tracing import Comparison, TracedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +285,58 @@ def _split(run: Switch) -> str:
     return f"TP {run.tp}" if run.tp else "no layout fits"
 
 
+def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
+    """What the learner's own code took, and where that is not what the plan says; empty without a trace."""
+    if traced is None:
+        return ()
+    stages, job = traced.trace.stages, traced.trace.job
+    of_stages = [
+        (own.stage, *(f"{size / GIB:.2f}" for size in (own.held_bytes, own.peak_bytes, own.exchanged())), _flops(own))
+        for own in stages
+    ]
+    exchanges = [
+        (own.stage, f"{each.operation}, {each.group}", f"{each.ranks}", f"{each.count:,}", f"{each.bytes / GIB:.3f}")
+        for own in stages
+        for each in own.exchanges
+    ]
+    operators = [
+        (own.stage, name, f"{count / TERA:.3f}") for own in stages for name, count in sorted(own.flops.items())
+    ]
+    units = {"GiB": GIB, "TFLOP": TERA}
+    sums = [
+        (each.what, each.unit, *(f"{size / units[each.unit]:.2f}" for size in (each.traced, each.planned)), _away(each))
+        for each in traced.comparisons
+    ]
+    title = (
+        f"Traced: {traced.choice}, rank {job.rank} of {job.layout.size:,}, {job.micro_batches} micro-batches with rows "
+        f"of {job.row_tokens:,} tokens; the learner's own code on tensors without numbers"
+    )
+    return (
+        Grid(title, ("stage", "GiB held", "at the peak", "exchanged", "TFLOP"), tuple(of_stages)),
+        Grid("Traced, and by the plan's own sums", ("", "unit", "traced", "planned", "differs"), tuple(sums)),
+        Grid("Exchanges traced", ("stage", "operation", "ranks", "times", "GiB"), tuple(exchanges)),
+        Grid("Arithmetic traced, attention as if not causal", ("stage", "operator", "TFLOP"), tuple(operators)),
+    )
+
+
+TERA = 1e12
+
+
+def _flops(stage: StageTrace) -> str:
+    return f"{sum(stage.flops.values()) / TERA:.2f}"
+
+
+def _away(each: Comparison) -> str:
+    return f"{each.percent:+.1f} %"
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
     head: tuple[str, ...]
     grids: tuple[Grid, ...]
     choices: tuple[str, ...]  # where the layout changes, by stage and load
     step: tuple[Grid, ...]  # the recipe's step, and its dispatch
+    traced: tuple[Grid, ...] = ()
 
 
 def sheet(plan: Plan, price: float | None) -> Sheet:
@@ -301,6 +349,7 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
         grids=(rollout_grid(plan), *maps, training_grid(plan)),
         choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan), *narrower(plan)),
         step=(step_grid(plan.steps, price), *dispatched),
+        traced=trace_grids(plan.traced),
     )
 
 

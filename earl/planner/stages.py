@@ -8,7 +8,7 @@ from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, lo
 from earl.dispatch.rows import columns as named
 from earl.parallel.cost_model import CostModel, guessed
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import Layout, Stage, verdict
+from earl.parallel.layout import Choice, Layout, Stage, verdict
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
 from earl.parallel.throughput.step import Engine, fitted, weight_bytes
@@ -144,7 +144,7 @@ def step(asked: Question, context: int, sampling: int, learning: int) -> Predict
     episodes, tokens = load.sequences, int(load.sequences * load.mean_tokens)
     possible = costs.rollout_choices(sampling)
     rollouts = [choice for choice in possible if choice.layout.tp in asked.tps] or possible
-    first, last = costs.best(rollouts, load), costs.best_update(learner_layouts(asked, learning), load)
+    first, last = costs.best(rollouts, load), update_choice(asked, context, learning)
     obstacles = {
         first.stage: costs.obstacle(first, load),
         last.stage: costs.obstacle(last, costs.largest(load)),
@@ -246,6 +246,12 @@ def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
         for context in asked.contexts
         for ways in splits.values()
     ]
+
+
+def update_choice(asked: Question, context: int, gpus: int) -> Choice:
+    """The fastest way to learn that fits, or the one that comes nearest."""
+    load = load_at(asked.costs.config.rollout.episodes, context)
+    return asked.costs.best_update(learner_layouts(asked, gpus), load)
 
 
 def learner_layouts(asked: Question, gpus: int) -> list[Layout]:

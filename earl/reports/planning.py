@@ -134,6 +134,6 @@ def _section(plan: Plan, price: float | None, number: int) -> dict[str, Any]:
         "key": f"cluster-{number}",
         "title": plan.asked.costs.cluster.where.removeprefix("--gpus "),
         "told": told,
-        "grids": [*told.step, *told.grids],
+        "grids": [*told.step, *told.grids, *told.traced],
         "figures": [*maps, speed_figure(plan, prefix), step_figure(plan, prefix), *memory],
     }

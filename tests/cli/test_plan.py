@@ -82,3 +82,31 @@ def test_what_is_refused(earl, arguments: tuple[str, ...], words: list[str]) -> 
     assert "Traceback" not in said.err
     for word in words:
         assert word in said.err
+
+
+def test_a_trace_of_a_models_folder(earl, tmp_path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "qwen2", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,'
+        ' "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}'
+    )
+    line = ("plan", "--model", str(tmp_path), "--gpus", "2x4xH100", "--context", "128", "--trace")
+    fixed = ("--set", "placement.dp=2", "--set", "placement.tp=2", "--set", "placement.cp=2")
+    traced = earl(*line, *fixed, "--json", "--html", str(tmp_path / "plan.html")).json["trace"]
+    assert traced["job"]["layout"] == {"dp": 2, "tp": 2, "cp": 2}
+    assert [stage["stage"] for stage in traced["stages"]][-2:] == ["weights", "checkpoint"]
+    assert {own["group"] for stage in traced["stages"] for own in stage["exchanges"]} >= {"dp x cp", "cp", "tp"}
+    assert [each["what"] for each in traced["compared"]][:3] == [
+        "held between stages",
+        "peak of experience",
+        "peak of the update",
+    ]
+    assert abs(traced["compared"][0]["percent"]) < 1
+    assert "Traced, and by the plan&#39;s own sums" in (tmp_path / "plan.html").read_text()
+
+
+def test_what_cannot_be_traced_ends_with_what_to_do(earl) -> None:
+    line = ("plan", "--model", "Qwen2.5-0.5B", "--gpus", "8xH100", "--context", "1024", "--trace")
+    refused = earl(*line, "--set", "learner.offload=true")
+    assert refused.code == 2
+    assert "learner.offload cannot be traced" in refused.err
+    assert earl(*line, "--dispatch").code == 2

@@ -170,10 +170,11 @@ ADAPTED = {
 }
 NARROW = {
     # In 16 bits, each half of the tokens on another rank: 5 of 256 bytes; 2 of them learned. Of the output layer's
-    # gradient 120 numbers in both types, 6 bytes, beside the slice's, 120 // 4 x 6.
+    # gradient 120 numbers in both types, 6 bytes, beside the slice's, 120 // 4 x 6. Gradients of a norm: five copies of
+    # 8 numbers in 32 bits where two tensors of the stream and 4 x 20 bytes of the feed-forward layer were, 48 bytes.
     "gather": (1740, 480 + 1000, 480 + 1000, 0, 0),
     "head": (1740 + 480, 480, 1000, 3 * 1280 + 2 * 160 + 32 + 32, 180 + 720),
-    "layer": (1740 + 240 + 1000, 480 + 1000, 1000 + 2000 - 1280, 3 * 1280 + 5 * 56, 0),
+    "layer": (1740 + 240 + 1000, 480 + 1000, 1000 + 2000 - 1280, 3 * 1280 + 5 * (48 + 16), 0),
     "send": (1740 + 240, 480, 1000 + 2000 + 2000 // 4, 2 * 1280, 0),
     "words": (1740 + 240 + 240, 480, 2000, 80, 0),
     "exchange": (1740 + 240, 0, 960 + 960 // 4, 0, 0),

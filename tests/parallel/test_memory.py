@@ -76,6 +76,17 @@ def test_a_layer_whose_keys_are_gathered():
     assert own.forward == (64 + 6 * 64) * 4 + 3 * 256 + 4 * 64 * 3 * 4 + 256
 
 
+def test_norms_of_a_layer_in_eight_parts():
+    # In 16 bits norms compute in 32, over all 64 numbers of the stream: forward two copies beside three tensors of it;
+    # backward five, where two tensors of the stream and 4 x 16 numbers of the feed-forward layer were.
+    own = layer(SMALL, 8, 2, ragged=False, frozen=False)
+    assert own.forward == 2 * 64 * 4 + 3 * 128
+    assert own.backward == 5 * 64 * 4 - 2 * 128 - 4 * 16 * 2 + 128
+    # In 32 bits there are no copies: queries and keys of a head of 32 as they are rotated, 3 + 2, and the stream.
+    wide = layer(SMALL, 8, 4, ragged=False, frozen=False)
+    assert (wide.forward, wide.backward) == ((3 + 2) * 32 * 4 + 4 * 256, 2 * 64 + 256)
+
+
 def test_a_layer_of_a_mixture():
     mixture = replace(SMALL, experts=8, experts_per_token=2)
     alone, routed = (layer(shape, 1, 4, ragged=False, frozen=False) for shape in (SMALL, mixture))

@@ -32,7 +32,7 @@ class Mesh:
     grid: DeviceMesh  # with the axes dp, cp and tp
     shards: DeviceMesh
     """The processes that FSDP2 shards the same tensor-parallel part over; with replicas, these × the processes."""
-    store: Sealed  # kept alive as long as the processes are joined
+    store: Sealed | None  # kept alive as long as the processes are joined; None: they are not
 
     @property
     def dp_rank(self) -> int:
@@ -86,7 +86,11 @@ def join(
     where = torch.device(device)
     if layout.uneven:
         raise EarlError(f"{layout}: {layout.uneven}")
-    store = join_group(rank, layout.size, place, store, where, timeout_seconds)
+    return mesh_of(rank, layout, where, join_group(rank, layout.size, place, store, where, timeout_seconds))
+
+
+def mesh_of(rank: int, layout: Layout, where: torch.device, store: Sealed | None) -> Mesh:
+    """The grid of processes that have joined."""
     dp, tp, cp = layout.dp, layout.tp, layout.cp
     grid = init_device_mesh(where.type, (dp, cp, tp), mesh_dim_names=("dp", "cp", "tp"))
     shards = grid["dp"] if dp == layout.shards else _sharding(where, layout, layout.shards, tp)[1]

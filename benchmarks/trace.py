@@ -1,0 +1,71 @@
+"""A trace against processes that really compute: live tensors and exchanged bytes, counted alike.
+
+The processes of a case are joined by gloo and hold real tensors; the trace of a rank has neither. Each case
+(trace.toml) is eight processes.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from earl.benchmarks.layouts import free_port, model_config
+from earl.benchmarks.processes import Seat
+from earl.benchmarks.processes import run as run_processes
+from earl.config import Config
+from earl.engine.sharding.mesh import joined_mesh
+from earl.engine.trace import recorded, traced
+from earl.parallel.layout import Layout
+from earl.parallel.traced import StageTrace, Trace, TraceJob
+from earl.recipe import build, load_toml
+
+CASES = load_toml(Path(__file__).with_suffix(".toml"))
+
+
+def run(only: str | None = None) -> dict[str, Any]:
+    """Trace and measure each case. For the result see `earl bench trace --help`."""
+    rows = [row for case in CASES["cases"] if only is None or only in case["name"] for row in rows_of(case)]
+    return {
+        "rows": rows,
+        "peak_error": max(abs(row["peak_error"]) for row in rows),
+        "exchange_error": max(abs(row["exchange_error"]) for row in rows),
+    }
+
+
+def rows_of(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each stage: the fullest rank's peak, and all bytes of the busiest one."""
+    model, layout = {**CASES["model"], **case.get("model", {})}, Layout(*case["layout"])
+    config = build({"env": {"name": "any"}, **{key: case.get(key, {}) for key in ("learner", "algorithm")}})
+    job = TraceJob(layout, case["row_tokens"], config.learner.micro_batch_tokens)
+    measured = run_processes(None, (0,) * layout.size, _rank, model, config, job, free_port())
+    predicted = [traced(model_config(model), config, replace(job, rank=rank)) for rank in range(layout.size)]
+    return [_row(case["name"], *pair) for pair in zip(_fullest(measured), _fullest(predicted), strict=True)]
+
+
+def _fullest(traces: list[Trace]) -> list[StageTrace]:
+    """Of each stage the rank with the highest peak."""
+    by_stage = zip(*(own.stages for own in traces), strict=True)
+    return [max(stages, key=lambda stage: stage.peak_bytes) for stages in by_stage]
+
+
+def _row(name: str, measured: StageTrace, predicted: StageTrace) -> dict[str, Any]:
+    sent, expected = measured.exchanged(), predicted.exchanged()
+    return {
+        "name": name,
+        "stage": measured.stage,
+        "measured_bytes": measured.peak_bytes,
+        "traced_bytes": predicted.peak_bytes,
+        "peak_error": predicted.peak_bytes / measured.peak_bytes - 1,
+        "exchanged_bytes": sent,
+        "traced_exchanged_bytes": expected,
+        "exchange_error": expected / sent - 1 if sent else float(expected > 0),
+    }
+
+
+def _rank(seat: Seat, model: dict[str, Any], config: Config, job: TraceJob, port: int) -> Trace:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    with joined_mesh(seat.process, job.layout, seat.address, port) as mesh:
+        return recorded(mesh, model_config(model), config, replace(job, rank=seat.process))
