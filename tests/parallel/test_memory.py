@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 from earl.parallel.memory import (
-    MIXTURE,
     Estimate,
     Known,
     Load,
@@ -152,8 +151,7 @@ def test_a_row_of_the_catalogue():
         head_norms=True,
         experts=6,
         experts_per_token=3,
-        indivisible=MIXTURE,
     )
     assert _known(row) == Known("Mixed-1B", "who/Mixed-1B-chat", "qwen3_moe", shape)
     plain = _known(row | {"type": "llama", "tied": "false", "experts": "1", "experts_per_token": "1"}).shape
-    assert (plain.tied, plain.head_norms, plain.indivisible, plain.intermediate) == (False, False, "", 5)
+    assert (plain.tied, plain.head_norms, plain.intermediate) == (False, False, 5)
