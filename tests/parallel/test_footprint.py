@@ -133,14 +133,23 @@ def test_16_bits_on_a_host_leave_kernels_behind() -> None:
 TINY = ModelShape(3480, 3, 8, 4, 2, 2, 20, 30, 64)
 """3,480 parameters: 2 x 30 x 8 of embeddings and output layer, 3 x 1,000 of layers."""
 HALVES = Training(2, 2, tokens=10, float_bytes=4, recompute=False, offload=False, lora_rank=0, reference=False)
-# Bytes at each moment: gradients, gathered, buffers, activations, logits.
+# Bytes at each moment, where the last layer begins and then the first: gradients, gathered, buffers, activations,
+# logits.
 SHARDED = {
     # Of each tensor-parallel half: layers of 500 parameters, embeddings and output layer of 120 each. A shard of all
     # gradients is 4 x (3 x 500 + 240) / 2 = 3,480. A token keeps 2 x (8 x 8 + 32) of norms, 4 x (8 + 4) + 2 x 4 of
     # attention and 4 x 40 of the feed-forward layer: 408, and the backward pass 2 x 40 + 32.
     "gather": (3480, 960 + 2000, 960 + 2000, 0, 0),
+    "experts": (
+        3480,
+        960 + 2000,
+        0,
+        10 * 152,
+        0,
+    ),  # there are none; of 408 a token keeps 152 before its feed-forward layer
     "head": (3480 + 480, 960, 2000, 3 * 4080 + 2 * 320 + 320 + 320, 8 * 10 * 15),
     "layer": (3480 + 480 + 2000, 960 + 2000, 2000, 3 * 4080 + 1120, 0),
+    "first layer": (3480 + 480 + 2000, 960 + 2000, 2000, 4080 + 1120, 0),
     "send": (3480 + 480, 960, 2000 + 2000 + 2000 // 2, 2 * 4080, 0),
     "words": (3480 + 480 + 480, 960, 2000, 320, 0),
     "exchange": (3480 + 480, 0, 960 + 960 // 2, 0, 0),
@@ -150,8 +159,10 @@ TIED = {
     # One table of 120, layers of 540. Only inputs of 32 are kept, and a layer's 408 are made again; gloo copies what
     # it sums; and without earlier micro-batches the first layers' gradients are the first.
     "gather": (0, 480 + 2160, 480 + 2160, 0, 0),
+    "experts": (0, 480 + 2160, 0, 10 * 152, 0),
     "head": (480, 480, 2160, 3 * 320 + 2 * 320 + 320 + 320, 8 * 10 * 15),
     "layer": (480 + 2160, 480 + 2160, 2160 + 2160 - 320, 3 * 320 + 4080 + 1120, 0),
+    "first layer": (2 * 3480 // 3 + 480 + 2160, 480 + 2160, 2160 + 2160 - 320, 320 + 4080 + 1120, 0),
     "send": (480, 480, 2160 + 2 * 2160 + 2160 // 2, 2 * 320, 0),
     "words": (2 * 3480 // 3 + 3 * 480, 480, 2160, 320, 0),
     "exchange": (3480 + 480, 0, 2 * 480 + 480 // 2, 0, 0),
@@ -161,8 +172,10 @@ ADAPTED = {
     # Adapters of rank 2: 2 x 3 x (2 x 16 + 2 x 12 + 3 x 28) = 840 parameters, nothing gathered. Norms keep 4 bytes
     # less; a token 2 x (8 x 4 + 32) + 4 x (16 + 8) + 4 x 4 + 4 x 80 = 560.
     "gather": (3360, 0, 0, 0, 0),
+    "experts": (3360, 0, 0, 10 * (560 - 8 * 4 - 32 - 4 * 80), 0),
     "head": (3360, 0, 0, 3 * 5600 + 2 * 320 + 320 + 320, 8 * 10 * 30),
     "layer": (3360, 0, 0, 3 * 5600 + 10 * 192, 0),
+    "first layer": (3360, 0, 0, 5600 + 10 * 192, 0),
     "send": (3360, 0, 0, 2 * 5600, 0),
     "words": (3360, 0, 0, 320, 0),
     "exchange": (3360, 0, 0, 0, 0),
@@ -173,8 +186,10 @@ NARROW = {
     # gradient 120 numbers in both types, 6 bytes, beside the slice's, 120 // 4 x 6. Gradients of a norm: five copies of
     # 8 numbers in 32 bits where two tensors of the stream and 4 x 20 bytes of the feed-forward layer were, 48 bytes.
     "gather": (1740, 480 + 1000, 480 + 1000, 0, 0),
+    "experts": (1740, 480 + 1000, 0, 5 * (256 - 8 * 6 - 16 - 4 * 20), 0),
     "head": (1740 + 480, 480, 1000, 3 * 1280 + 2 * 160 + 32 + 32, 180 + 720),
     "layer": (1740 + 240 + 1000, 480 + 1000, 1000 + 2000 - 1280, 3 * 1280 + 5 * (48 + 16), 0),
+    "first layer": (1740 + 240 + 1000, 480 + 1000, 1000 + 2000 - 1280, 1280 + 5 * (48 + 16), 0),
     "send": (1740 + 240, 480, 1000 + 2000 + 2000 // 4, 2 * 1280, 0),
     "words": (1740 + 240 + 240, 480, 2000, 80, 0),
     "exchange": (1740 + 240, 0, 960 + 960 // 4, 0, 0),
@@ -196,11 +211,11 @@ NARROW = {
     ],
 )
 def test_the_moments_of_an_update(shape, training, expected) -> None:
-    found = {
-        one.moment: (one.gradients, one.gathered, one.buffers, one.activations, one.logits)
+    found = [
+        (one.moment, (one.gradients, one.gathered, one.buffers, one.activations, one.logits))
         for one in Moments(shape, training).update()
-    }
-    assert found == expected
+    ]
+    assert found == [(moment.removeprefix("first "), row) for moment, row in expected.items()]
 
 
 def test_the_moments_of_a_pass() -> None:

@@ -46,7 +46,7 @@ def test_the_update_of_the_longest_context_is_traced_in_full_micro_batches() -> 
 
 def test_a_recipe_may_fix_the_layout() -> None:
     wanted = trace_question(asked(contexts="2048", recipe={"placement": {"dp": 4, "tp": 8, "cp": 4}}), 128)
-    assert wanted.job.layout == Layout(4, 8, 4)
+    assert replace(wanted.job.layout, replicas=1) == Layout(4, 8, 4)  # replicas are the plan's to choose
 
 
 def test_what_does_not_fit_is_not_traced() -> None:
