@@ -60,6 +60,7 @@ def test_transfers_on_loopback_where_hosts_are_not_permitted(small, monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
 def test_the_same_through_ray(small, monkeypatch):
     monkeypatch.setattr(dispatch, "check_network", refused)  # on Ray of this machine
     rows = dispatch.run(2, "200mbit", repeats=1, ray=True)["rows"]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not installed("vllm"), reason="vLLM is an extra"
 
 TOLERANCE = 1e-4
 CASES = {"untied": ("untied", 1), "tied": ("tied", 1), "tied-tp2": ("tied", 2)}
-"""Untied weights over two processes are probed in `placement/test_relayout.py`."""
+"""Untied weights over two processes are probed in `placement/test_vllm_placed.py`."""
 
 
 def policy_of(kind):

@@ -76,9 +76,8 @@ def expected(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_ray")
-@pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
-def test_environments_apart_learn_the_same(kind, expected, tmp_path):
-    apart = differences(expected, numbers(trained(tmp_path, kind, placed(kind))))
+def test_environments_apart_learn_the_same(expected, tmp_path):
+    apart = differences(expected, numbers(trained(tmp_path, "colocated", placed("colocated"))))
     assert max(apart["loss"], apart["reward"]) <= 1e-4, apart
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from earl.benchmarks.faults import RECIPE, FaultInjector, PlannedFault, _signal, campaign
+from earl.benchmarks.faults import RECIPE, FaultInjector, PlannedFault, _signal, episodes, finished, numbers
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
 from earl.recipe import build, dump, override
 from earl.runs import checkpoint
 from earl.runs.folder import create, lock
+from earl.runs.store import read_numbers
 from earl.stopping import StopRequest
 from earl.trainer import train
 
@@ -37,27 +38,64 @@ BLOWS = [
 ]
 
 
+def struck(root, name, *blows, transport="peers"):
+    """A run that is struck so, and what is known of it at its end."""
+    config = build(override(RECIPE, [f'placement.transport="{transport}"', "placement.checksums=true"]))
+    injector = FaultInjector([*blows], _signal)
+    folder = finished(root, name, config, injector)
+    assert {*injector.injected} == {*blows}
+    return folder, read_numbers(folder.database)
+
+
+def recoveries(run):
+    return [event.message for event in run.events if event.kind == "recovered"]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The numbers of a run left alone, whose rows go through Ray's objects."""
+    folder, run = struck(tmp_path_factory.mktemp("calm"), "calm", transport="objects")
+    assert recoveries(run) == []
+    assert episodes(folder) == 192  # 6 steps of 32
+    return numbers(folder)
+
+
 @pytest.mark.slow
-def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(tmp_path):
-    result = campaign(tmp_path, build(RECIPE), [BLOWS], _signal)
-    assert result["blows"]["all"] == len(BLOWS)
-    assert result["runs"] == {"all": 1, "same": 1}
-    # 6 steps of 32 episodes
-    assert result["episodes"] == {"left_alone": 192, "struck": [192]}
+def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(calm, tmp_path):
+    folder, run = struck(tmp_path, "struck", *BLOWS)
+    assert numbers(folder) == calm
+    assert episodes(folder) == 192
     # A learner that is mended begins again, and so may be struck before its worker is replaced: but none goes unseen.
-    assert result["recoveries"] >= 3
+    assert len(recoveries(run)) >= 3
 
 
 @pytest.mark.slow
-def test_a_rank_that_stops_while_samplers_draw_weights_from_it_is_replaced(tmp_path):
-    blows = [
+def test_a_rank_that_stops_while_samplers_draw_weights_from_it_is_replaced(calm, tmp_path):
+    folder, run = struck(
+        tmp_path,
+        "drawing",
         PlannedFault("learner rank", "weights", "stop", member=0, call=1, delay=0.1),
         PlannedFault("learner rank", "weights", "stop", member=1, call=3, delay=0.1),
-    ]
-    result = campaign(tmp_path, build(RECIPE), [blows], _signal)
-    assert result["blows"]["all"] == 2
-    assert result["runs"] == {"all": 1, "same": 1}
-    assert result["recoveries"] >= 1  # what was mended before the first checkpoint is forgotten with that
+    )
+    assert numbers(folder) == calm
+    assert len(recoveries(run)) >= 1  # what was mended before the first checkpoint is forgotten with that
+
+
+@pytest.mark.slow
+def test_rows_by_peers_who_are_killed_and_stopped_are_those_by_objects_to_the_bit(calm, tmp_path):
+    folder, run = struck(
+        tmp_path,
+        "exchanging",
+        # Of a worker's calls in the stage, the first one joins the group, and each step has one more.
+        PlannedFault("rollout worker", "dispatch", "kill", member=1, call=3, delay=0.0),
+        PlannedFault("rollout worker", "dispatch", "stop", member=0, call=6, delay=0.0),
+        PlannedFault("learner rank", "dispatch", "kill", member=1, call=9, delay=0.0),
+    )
+    assert numbers(folder) == calm
+    assert {value for _, value in run.metrics["dispatch/peers"]} == {1.0}
+    events = [event.message for event in run.events if event.kind in ("dispatch", "recovered")]
+    for name in ("rollout worker 1", "rollout worker 0", "learner rank"):
+        assert any(name in message and "during dispatch" in message for message in events), events
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from earl.placement.backend import on_cluster
 from earl.recipe import build, override
 from earl.rehearsal.cluster import down, up
 
-EPISODES = 4000
+EPISODES = 2000
 cluster = up("traffic", 4, "500mbit", cpus=1, memory_mib=128, say=lambda _: None)  # one process of the run on each host
 try:
     link = Seat(0, "", cluster.interface, ())

@@ -4,20 +4,47 @@ import pytest
 
 from earl import audit
 from earl.benchmarks.training import trained
+from earl.errors import EarlError
+from earl.runs.store import Store
+from tests.placement.test_relayout import Switching, switched
 
-pytestmark = pytest.mark.usefixtures("shared_ray")
+pytest.importorskip("vllm", reason="vLLM is an extra")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_ray")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
-def test_a_run_on_ray_samples_with_vllm(tiny, tmp_path, kind):
-    pytest.importorskip("vllm", reason="vLLM is an extra")
-    config = tiny(
+@pytest.fixture
+def recipe(tiny):
+    return lambda **placement: tiny(
         sampler={"engine": "vllm", "kv_cache_gib": 0.1},
-        model={"hidden": 32, "layers": 1, "heads": 2, "head_dim": 32, "intermediate": 32},
-        placement={"kind": kind, "dp": 2},
+        model={"hidden": 64, "layers": 1, "heads": 2, "head_dim": 32, "intermediate": 32},
+        placement={"dp": 2, **placement},
         run={"checkpoint_every": 1},
     )
-    folder = trained(tmp_path, "vllm", config)
-    # Every log-prob is that of the checkpoint's weights, versions and masks are right: nothing stale was sampled with.
+
+
+def assert_sound(folder):
+    """Log-probs are those of the checkpoint's weights, versions and masks are right: nothing stale was sampled with."""
     assert list(audit.audit(folder).findings) == []
+
+
+def test_a_run_whose_devices_take_turns_samples_with_vllm(recipe, tmp_path):
+    assert_sound(trained(tmp_path, "vllm", recipe(kind="colocated")))
+
+
+class Engines(Switching):
+    """Asks for more devices than there are before each switch."""
+
+    def switch(self, stages, step):
+        with pytest.raises(EarlError, match="the run began with 2 x 1; choose a split of as many devices"):
+            stages.relayout(3, 1, step - 1)
+        super().switch(stages, step)  # which compares a probe's log-probs with the learner's
+
+
+def test_engines_are_others_after_a_switch(recipe, tmp_path):
+    splits = {5: (1, 2), 6: (2, 1)}
+    config = recipe(kind="disaggregated", samplers=2)
+    folder, switches = switched(tmp_path, "vllm", config, splits, kind=Engines)
+    assert switches == len(splits)
+    assert_sound(folder)
+    with Store(folder.database, read_only=True) as store:
+        assert not [event for event in store.events() if event.kind == "recovered"]

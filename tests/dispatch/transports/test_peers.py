@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from earl.benchmarks import processes
 from earl.benchmarks.processes import run, started
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
@@ -109,7 +110,8 @@ def busy():
         (busy, "Late", "process 2 (host 1) did not do its part within 3.6 s; it answers"),
     ],
 )
-def test_a_process_that_fails_is_named_by_all_others_in_time(tmp_path, fault, kind, words, stepwise):
+def test_a_process_that_fails_is_named_by_all_others_in_time(tmp_path, monkeypatch, fault, kind, words, stepwise):
+    monkeypatch.setattr(processes, "_LAST_WORDS_SECONDS", 0.1)  # the one that is stopped or busy has none
     with started(None, HOSTS, failing, tmp_path / "store", fault, stepwise) as pipes:
         said = [pipes[process].recv() for process in (0, 1, 3)]
     for name, message, seconds in said:
