@@ -4,7 +4,7 @@ Pure, from shapes alone; every process computes the same plan. Ranks with equal 
 what all ranks together pack at a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
@@ -82,6 +82,23 @@ def holders(weight: Weight, layout: Layout) -> dict[Box, list[int]]:
         if box.numbers:
             found.setdefault(box, []).append(rank)
     return found
+
+
+def regrouping(
+    weights: Sequence[Weight], owners: Sequence[int], layout: Layout, piece_bytes: int
+) -> Iterator[list[WeightPiece]]:
+    """Rounds in which every tensor comes to its owner, whole. In a round each owner is sent at most a piece of each box
+    of one tensor, so that all ranks send at the same time; what an owner holds itself is a piece too."""
+    queues: list[list[list[WeightPiece]]] = [[] for _ in range(layout.size)]
+    for number, weight in enumerate(weights):
+        cuts = []
+        for box, ranks in holders(weight, layout).items():
+            source = owners[number] if owners[number] in ranks else ranks[number % len(ranks)]
+            parts = cut(box, max(1, piece_bytes // weight.dtype.itemsize))
+            cuts.append([WeightPiece(number, part, source, part.numbers * weight.dtype.itemsize) for part in parts])
+        queues[owners[number]] += [[piece for piece in turn if piece] for turn in zip_longest(*cuts)]
+    for turns in zip_longest(*queues):
+        yield [piece for turn in turns if turn for piece in turn]
 
 
 def _cut_evenly(weight: Weight, layout: Layout, most: int) -> list[tuple[Box, list[int]]]:
