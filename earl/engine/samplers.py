@@ -138,6 +138,13 @@ def engine_of(config: Config) -> str:
     return choose() if config.sampler.engine == "auto" else config.sampler.engine
 
 
+def sampler_dtype(config: Config) -> torch.dtype:
+    """What a recipe's sampler computes in: the learner casts weights before they travel."""
+    from earl.engine.vllm.device import device
+
+    return device().dtype if engine_of(config) == "vllm" else torch.float32
+
+
 def make_sampler(config: Config, policy: Policy, tp_group: TpGroup | None = None) -> Sampler:
     """A sampler with the policy's weights; without weights if the policy's model is on the meta device. It also
     completes single prompts if environments are slow or remote, or rollout overlaps with learning. tp_group: the

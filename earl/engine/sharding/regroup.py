@@ -11,13 +11,14 @@ from torch import Tensor, distributed
 from earl.dispatch.weights import Weight, WeightPiece, regrouping
 from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.sharding.mesh import Mesh
+from earl.parallel.layout import Axis
 
 ROUND_BYTES = 1 << 25
 """What a rank sends in one round, and what it receives, at most."""
 
 
 def regrouped(
-    parts: Mapping[str, TensorPart], axes: Mapping[str, int | None], owners: Mapping[str, int], mesh: Mesh
+    parts: Mapping[str, TensorPart], axes: Mapping[str, Axis], owners: Mapping[str, int], mesh: Mesh
 ) -> dict[str, Tensor]:
     """The tensors that this rank owns, whole and in host memory. All ranks call this, each with its parts."""
     layout = mesh.layout

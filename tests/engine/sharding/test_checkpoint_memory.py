@@ -91,7 +91,7 @@ def test_no_process_holds_more_than_its_part_and_one_file(tmp_path):
     assert most_bytes < own_bytes + model_bytes, "one of them could gather the weights"
     for layout, work in ((Layout(4), saved), (Layout(2, 2), loaded), (Layout(1, 2, 2), loaded)):
         told = run(None, (0,) * RANKS, within, layout, free_port(), work, most_bytes + SPARE_BYTES, tmp_path)
-        print(layout, [(own / 1e6, peak / own) for own, peak in told], model_bytes)
+        print(f"{work.__name__} under {layout}:", *(f"{peak / own:.2f}" for own, peak in told), "of its part")
         for own, peak in told:
             assert 0.99 * own_bytes < own < 1.01 * own_bytes
             assert peak <= most_bytes
