@@ -53,4 +53,4 @@ def _exchanged(
         taken[piece.source] += piece.size
     came = torch.empty(sum(taken), dtype=torch.uint8, device=mesh.device)
     distributed.all_to_all_single(came, torch.cat(sent), taken, given)
-    return [*zip(coming, came.cpu().split([piece.size for piece in coming]), strict=True)]
+    return [*zip(coming, torch.split(came.cpu(), [piece.size for piece in coming]), strict=True)]
