@@ -127,7 +127,9 @@ def _by_reader(weight: Weight, box: Box, readers: int) -> list[tuple[Box, int]]:
     """A box in parts, and the process of a reader that needs each."""
     if weight.reader_axis is None or readers == 1:
         return [(box, 0)]
-    split = [Layout(tp=readers, ep=readers).box(weight.shape, weight.reader_axis, process) for process in range(readers)]
+    split = [
+        Layout(tp=readers, ep=readers).box(weight.shape, weight.reader_axis, process) for process in range(readers)
+    ]
     parts = [(own.common(box), reader) for reader, own in enumerate(split, 1)]
     return [(part, reader) for part, reader in parts if part is not None]
 
