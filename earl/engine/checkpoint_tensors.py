@@ -5,37 +5,25 @@ without a place is whole, so the weights of a Hugging Face folder are read by th
 """
 
 import copy
+import heapq
 import json
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
-from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from earl.errors import EarlError
 from earl.parallel.layout import Box
-
-FILE_BYTES = 5_000_000_000
-"""The largest weight file, as in `save_pretrained`, unless one tensor is larger."""
-
-
-def write_model(folder: Path, model: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Write configuration and weights as `save_pretrained` does. tensors: in host memory, none sharing memory."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = copy.deepcopy(model.config)
-    config.architectures, config.dtype = [type(model).__name__.removeprefix("FSDP")], "float32"
-    config.save_pretrained(folder)
-    if model.can_generate() and model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
-    save_torch_state_dict({**tensors}, folder, max_shard_size=FILE_BYTES)
-
 
 PLACES = "places"  # metadata key of the place of each tensor in a file
 
@@ -45,6 +33,10 @@ class TensorPart:
     numbers: Tensor
     box: Box
     shape: tuple[int, ...]  # of the whole tensor
+
+    @property
+    def whole_bytes(self) -> int:
+        return prod(self.shape) * self.numbers.dtype.itemsize
 
 
 class TensorSource(Protocol):
@@ -80,55 +72,97 @@ def check_finite(name: str, tensor: Tensor, cure: str) -> None:
         raise EarlError(f"{name} holds numbers that are NaN or infinite; {cure}")
 
 
+KINDS = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "BOOL": torch.bool, "U8": torch.uint8},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+}
+LENGTH_BYTES = 8  # of the number at a file's start: how long the header is that follows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part of a tensor in a file. It is mapped read-only while it is read: safetensors would map the whole file as
+    memory of its own, which a limit on memory counts, or read the whole tensor."""
+
+    path: Path
+    begin: int  # in the file, in bytes
+    kind: torch.dtype
+    box: Box
+
+    def read(self, wanted: Box) -> Tensor:
+        """A copy of what lies in a box that is inside this part's."""
+        if not self.path.is_file():  # reading a pipe would block forever
+            raise _unreadable(self.path, "it is no regular file")
+        shape = (*self.box.shape, self.kind.itemsize)
+        try:
+            mapped = np.memmap(self.path, np.uint8, "r", self.begin, shape)
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.path, str(error)) from error
+        return torch.from_numpy(np.array(mapped[wanted.inside(self.box)])).view(self.kind).view(wanted.shape)
+
+
 class Stored:
     """Tensors of a folder's safetensors files, and of further folders with a prefix to their names. Raises EarlError on
     reading missing, partial or non-finite data."""
 
     def __init__(self, folder: Path, *more: tuple[Path, str]) -> None:
         self._folder = folder
-        self._places: dict[str, list[tuple[Path, str, Box]]] = defaultdict(list)
+        self._parts: dict[str, list[StoredPart]] = defaultdict(list)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        found = [(path, prefix) for own, prefix in ((folder, ""), *more) for path in sorted(own.glob("*.safetensors"))]
-        for path, prefix in found:
-            with _opened(path) as file:
-                places = _places((file.metadata() or {}).get(PLACES, "{}"), path)
-                for name in file.keys():  # noqa: SIM118
-                    own = tuple(file.get_slice(name).get_shape())
-                    shape, offset = places.get(name, (own, (0,) * len(own)))
-                    ends = map(operator.add, offset, own)
-                    if not len(own) == len(offset) == len(shape) or any(map(operator.gt, ends, shape)):
-                        raise _unreadable(path, f"{name!r} lies outside of its tensor")
-                    self._places[prefix + name].append((path, name, Box(offset, own)))
+        for own, prefix in ((folder, ""), *more):
+            for path in sorted(own.glob("*.safetensors")):
+                for name, shape, part in _parts_of(path):
+                    self._parts[prefix + name].append(part)
                     self.shapes[prefix + name] = shape
 
     @property
     def numbers(self) -> int:
-        return sum(box.numbers for boxes in self._places.values() for *_, box in boxes)
+        return sum(part.box.numbers for parts in self._parts.values() for part in parts)
 
     def read(self, name: str, wanted: Box) -> Tensor:
         """A part of a tensor; only overlapping parts of files are read."""
-        pieces = [(*place, common) for place in self._places[name] if (common := place[-1].common(wanted))]
-        if sum(common.numbers for *_, common in pieces) != wanted.numbers:
+        pieces = [(part, common) for part in self._parts[name] if (common := part.box.common(wanted))]
+        if sum(common.numbers for _, common in pieces) != wanted.numbers:
             raise EarlError(f"{self._folder} lacks {name!r}, or a part of it; was every process's file copied?")
         result: Tensor | None = None
-        for path, key, box, common in pieces:
-            with _opened(path) as file:
-                index = common.inside(box)
-                part: Tensor = file.get_slice(key)[index] if index else file.get_tensor(key)
-            check_finite(f"{name} in {path}", part, "use an earlier checkpoint or another model")
+        for part, common in pieces:
+            numbers = part.read(common)
+            check_finite(f"{name} in {part.path}", numbers, "use an earlier checkpoint or another model")
             if common == wanted:
-                return part
-            result = torch.empty(wanted.shape, dtype=part.dtype) if result is None else result
-            result[common.inside(wanted)] = part
+                return numbers
+            result = torch.empty(wanted.shape, dtype=part.kind) if result is None else result
+            result[common.inside(wanted)] = numbers
         assert result is not None
         return result
+
+
+def _parts_of(path: Path) -> Iterator[tuple[str, tuple[int, ...], StoredPart]]:
+    """The tensors of a file: name, shape of the whole, and the part that is here."""
+    with _opened(path) as file:  # sees to it that the header is sound
+        places = _places((file.metadata() or {}).get(PLACES, "{}"), path)
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(LENGTH_BYTES), "little")
+        header = json.loads(raw.read(length))
+    for name, told in header.items():
+        if name == "__metadata__":
+            continue
+        own = tuple(told["shape"])
+        shape, offset = places.get(name, (own, (0,) * len(own)))
+        ends = map(operator.add, offset, own)
+        if not len(own) == len(offset) == len(shape) or any(map(operator.gt, ends, shape)):
+            raise _unreadable(path, f"{name!r} lies outside of its tensor")
+        if told["dtype"] not in KINDS:
+            raise _unreadable(path, f"{name!r} has numbers of the kind {told['dtype']!r}")
+        begin = LENGTH_BYTES + length + told["data_offsets"][0]
+        yield name, shape, StoredPart(path, begin, KINDS[told["dtype"]], Box(offset, own))
 
 
 def _opened(path: Path) -> "safe_open":
     if not path.is_file():  # reading a pipe would block forever
         raise _unreadable(path, "it is no regular file")
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework="pt", backend="pread")
     except SafetensorError as error:
         raise _unreadable(path, str(error)) from error
 
@@ -147,7 +181,72 @@ def _places(text: str, path: Path) -> dict[str, tuple[tuple[int, ...], tuple[int
     return places
 
 
-# A learner's snapshot is a copy, so training continues while it is written.
+# A checkpoint's weights are a Hugging Face folder: whole tensors, in files that the ranks write at the same time.
+
+FILE_BYTES = 5_000_000_000
+"""The largest weight file, as in `save_pretrained`, unless one tensor is larger."""
+
+
+FORMAT = {"format": "pt"}  # metadata that `transformers` asks for
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    name: str
+    rank: int  # that writes it
+    tensors: Mapping[str, int]  # their bytes
+
+
+def weight_files(parts: Mapping[str, TensorPart], ranks: int) -> list[WeightFile]:
+    """The files of a model. The largest tensors are dealt out first, each to the rank with the fewest bytes so far; one
+    rank alone writes what `save_pretrained` writes.
+
+    Example: tensors of 9, 6, 1 and 4 bytes over 2 ranks: 9 + 1 and 6 + 4.
+    """
+    sizes = {name: part.whole_bytes for name, part in parts.items()}
+    loads, ranked = [(0, rank) for rank in range(ranks)], dict[str, int]()
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        load, ranked[name] = loads[0]
+        heapq.heapreplace(loads, (load + sizes[name], ranked[name]))
+    owned: list[list[str]] = [[] for _ in range(ranks)]
+    for name in sizes:  # in the model's order
+        owned[ranked[name]].append(name)
+    cuts = [(rank, cut) for rank, names in enumerate(owned) for cut in _within_files(names, sizes)]
+    whole = len(cuts) == 1
+    return [
+        WeightFile("model.safetensors" if whole else f"model-{number:05}-of-{len(cuts):05}.safetensors", rank, cut)
+        for number, (rank, cut) in enumerate(cuts, 1)
+    ]
+
+
+def _within_files(names: Sequence[str], sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Neighbouring tensors that fit into one file."""
+    file: dict[str, int] = {}
+    load = 0
+    for name in names:
+        if file and load + sizes[name] > FILE_BYTES:
+            yield file
+            file, load = {}, 0
+        file[name] = sizes[name]
+        load += sizes[name]
+    if file:
+        yield file
+
+
+def describe(folder: Path, model: Any, files: Sequence[WeightFile]) -> None:
+    """Write what makes files of weights a model: its configuration and, of several files, the index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__.removeprefix("FSDP")], "float32"
+    config.save_pretrained(folder)
+    if model.can_generate() and model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    if len(files) > 1:
+        places = {name: file.name for file in files for name in file.tensors}
+        total = sum(sum(file.tensors.values()) for file in files)
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
 
 STATE = "learner"
 """Folder of moments, value head and adapters; inference engines would read them as weights beside config.json."""
@@ -155,36 +254,57 @@ REFERENCE = "reference"
 """Folder of the reference model, also the base of adapters; missing until there is one."""
 
 
-def write_snapshot(
-    rank: int,
-    parts: Mapping[str, TensorPart],
-    models: Mapping[str, Mapping[str, Tensor]],
-    model: Any,
-    tokenizer: Any,
-    folder: Path,
-) -> None:
-    """Write copies in host memory; other processes may write into the same folder at the same time. Raises EarlError
-    when a number is not finite; nothing is written then.
+class TensorFile:
+    """A file to be written, relative to a snapshot's folder. Tensors of a device are copied to host memory at once;
+    those in host memory, if the learner goes on to use them (`shared`), when `keep` is called."""
+
+    def __init__(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], shared: bool) -> None:
+        self._name, self._metadata = name, {**metadata}
+        self._shared = {name for name, tensor in tensors.items() if shared and tensor.device.type == "cpu"}
+        self.tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+    @classmethod
+    def of_parts(cls, name: str, parts: Mapping[str, TensorPart]) -> "TensorFile":
+        places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
+        # Only one key of metadata: the order of several is random.
+        metadata = {PLACES: json.dumps(places)}
+        return cls(name, {name: part.numbers for name, part in parts.items()}, metadata, shared=True)
+
+    def keep(self) -> None:
+        for name in self._shared:
+            self.tensors[name] = self.tensors[name].clone()
+        self._shared.clear()
+
+    def write(self, folder: Path) -> None:
+        path = folder / self._name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, path, metadata=self._metadata)
+
+
+class Snapshot:
+    """What one process saves of a moment; other processes may write into the same folder at the same time. Tensors in
+    host memory are not copied as long as they stay as they are: who changes them calls `keep` before.
 
     Args:
-        parts: moments, value head and adapters of this rank.
-        models: whole models by folder; of one process only.
-        model: whose configuration they have.
+        files: of this process.
+        describe: writes the rest; the first process's alone does something.
     """
-    numbers = {name: part.numbers.contiguous() for name, part in parts.items()}
-    for tensors in (*models.values(), numbers):
-        for name, tensor in tensors.items():
-            check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
-    for name, tensors in models.items():
-        write_model(folder / name, model, tensors)
-    if models:
-        tokenizer.save_pretrained(folder)
-    (folder / STATE).mkdir(parents=True, exist_ok=True)
-    places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
-    # Only one key of metadata: the order of several is random.
-    save_file(numbers, folder / STATE / f"rank-{rank:05}.safetensors", metadata={PLACES: json.dumps(places)})
 
+    def __init__(self, files: Sequence[TensorFile], describe: Callable[[Path], None]) -> None:
+        self._files, self._describe, self._lock = files, describe, Lock()
 
-def copied(tensor: Tensor) -> Tensor:
-    """A copy in host memory, independent of the tensor."""
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    def keep(self) -> None:
+        """Copy the tensors that may change, or wait until they are written if that has begun."""
+        with self._lock:
+            for file in self._files:
+                file.keep()
+
+    def __call__(self, folder: Path) -> None:
+        """Write into a folder, from any thread. Raises EarlError, before writing, when a number is not finite."""
+        with self._lock:
+            for file in self._files:
+                for name, tensor in file.tensors.items():
+                    check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
+            for file in self._files:
+                file.write(folder)
+        self._describe(folder)

@@ -23,11 +23,11 @@ from transformers.cache_utils import Cache, DynamicLayer
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import Probe, Sampler, check
-from earl.engine.sharding.expert_parallel import spread
+from earl.engine.sharding.expert_parallel import expert_layers, spread
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.errors import EarlError
-from earl.parallel.layout import Box, Layout, check_split
+from earl.parallel.layout import EXPERTS, Axis, Box, Layout, check_split
 from earl.parallel.memory import PASS_TOKENS, kv_bytes, room_for
 from earl.seeds import uniforms
 from earl.trajectory import Completion, Prompt
@@ -405,6 +405,14 @@ class TpGroup:
         if len(message):
             distributed.broadcast(message, 0)
         return message.numpy().tobytes()
+
+
+def split_axes(config: Any) -> Mapping[str, Axis]:
+    """The axis that a split sampler cuts a tensor along, by name; others are whole in every process."""
+    model = meta_model(config)
+    layers = expert_layers(model).items()
+    experts = {f"{name}.{key}" for name, module in layers for key, _ in module.named_parameters(recurse=False)}
+    return {**dict.fromkeys(experts, EXPERTS), **split(model, 1, 0, None).axes}
 
 
 class SplitSampler(LocalSampler):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from earl.config import LearnerConfig
-from earl.engine.checkpoint_tensors import bundles
+from earl.engine.checkpoint_tensors import TensorPart, bundles
 from earl.engine.lora import adapt, drawn, is_factor
 from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
@@ -71,6 +71,10 @@ class Ranks(Protocol):
     def gathered(self, name: str, tensor: Tensor) -> Tensor:  # noqa: ARG002
         """The whole parameter."""
         return tensor
+
+    def regrouped(self, parts: Mapping[str, TensorPart], owners: Mapping[str, int]) -> Mapping[str, Tensor]:
+        """The tensors of a model that this process owns, whole. parts: what it holds of each."""
+        return {name: part.numbers for name, part in parts.items() if owners[name] == self.rank}
 
 
 class Replicas(Ranks):

@@ -13,6 +13,7 @@ from earl.config import Config
 from earl.engine.local import LocalSampler, SplitSampler, TpGroup
 from earl.engine.model import Policy, shape_of
 from earl.engine.sampler import Probe, Sampler
+from earl.engine.vllm.device import device
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
 from earl.rollout.drivers import Streams
@@ -136,6 +137,11 @@ def choose() -> str:
 
 def engine_of(config: Config) -> str:
     return choose() if config.sampler.engine == "auto" else config.sampler.engine
+
+
+def sampler_dtype(config: Config) -> torch.dtype:
+    """What a recipe's sampler computes in: the learner casts weights before they travel."""
+    return device().dtype if engine_of(config) == "vllm" else torch.float32
 
 
 def make_sampler(config: Config, policy: Policy, tp_group: TpGroup | None = None) -> Sampler:

@@ -1,17 +1,30 @@
 """The state of a learner: weights and optimizer moments by name, copied, restored and moved."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from earl.config import LearnerConfig
-from earl.engine.checkpoint_tensors import REFERENCE, STATE, Stored, TensorPart, TensorSource, copied, write_snapshot
+from earl.engine.checkpoint_tensors import (
+    FORMAT,
+    REFERENCE,
+    STATE,
+    Snapshot,
+    Stored,
+    TensorFile,
+    TensorPart,
+    TensorSource,
+    WeightFile,
+    describe,
+    weight_files,
+)
 from earl.engine.lora import factors, is_factor, merged, plain
 from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
@@ -52,6 +65,7 @@ class TrainState:
         self.frozen: Scorer | None = None
         self._frozen_named: dict[str, nn.Parameter] = {}
         self.steps = 0
+        self._snapshots: WeakSet[Snapshot] = WeakSet()  # that may share tensors with this object
 
     @property
     def adapted(self) -> bool:
@@ -70,6 +84,7 @@ class TrainState:
         self.steps += 1
         if self._config.offload:
             self._move_moments(self._scorer.device)
+        self._keep_snapshots()
         self.optimizer.step()
         if self._config.offload:
             self._move_moments(torch.device("cpu"))
@@ -77,35 +92,57 @@ class TrainState:
     def weights(self) -> dict[str, Tensor]:
         """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
         They are gathered one by one: other processes never hold more than one whole tensor."""
-        return {name: tensor for name, tensor in self._whole(self._scorer.model.state_dict()) if not self._ranks.rank}
+        tensors = self._scorer.model.state_dict()
+        whole = ((plain(name), self._merged(name, tensors)) for name in tensors if not is_factor(name))
+        return {name: tensor for name, tensor in whole if not self._ranks.rank}
 
     def held(self) -> HeldTensors:
         """This process's boxes of the weights, in host memory where there are adapters; only tensors with adapters are
         gathered, one at a time."""
-        tensors, parts = tensors_once(self._scorer.model), {}
+        names = [name for name in tensors_once(self._scorer.model) if not is_factor(name)]
+        axes = {plain(name): self._ranks.axes.get(name) for name in names}
+        return HeldTensors(dict(self._boxes(self._scorer)), axes, self._ranks.layout)
+
+    def _boxes(self, scorer: Scorer, adapted: bool = True) -> Iterator[tuple[str, TensorPart]]:
+        """This process's boxes of a model, with adapters merged or left out."""
+        tensors = tensors_once(scorer.model)
         for name, tensor in tensors.items():
             if is_factor(name):
                 continue
             box, shape = self._ranks.box(name, tensor)
-            if factors(name):
-                own = self._merged(name, tensors, adapted=True)[box.slices].clone()
-            else:
-                own = self._ranks.local(tensor)
+            merges = adapted and factors(name)
+            own = self._merged(name, tensors)[box.slices].clone() if merges else self._ranks.local(tensor)
             own = own if own.shape == box.shape else own[box.slices]
-            parts[plain(name)] = TensorPart(own.cpu() if self.adapted else own, box, shape)
-        axes = {plain(name): self._ranks.axes.get(name) for name in tensors if not is_factor(name)}
-        return HeldTensors(parts, axes, self._ranks.layout)
+            yield plain(name), TensorPart(own.cpu() if self.adapted else own, box, shape)
 
-    def snapshot(self) -> Callable[[Path], None]:
-        """A copy of everything in host memory, and the function that writes it; see `Learner.snapshot`."""
-        models = {"": self._copied(self._scorer)}
-        if self._config.lora_rank:
-            models[REFERENCE] = self._copied(self._scorer, adapted=False)
+    def snapshot(self) -> Snapshot:
+        """What this process saves of the present state; see `Learner.snapshot`."""
+        models = {"": self._boxes(self._scorer)}
+        if self.adapted:
+            models[REFERENCE] = self._boxes(self._scorer, adapted=False)
         elif self.frozen is not None:
-            models[REFERENCE] = self._copied(self.frozen)
-        written = {} if self._ranks.rank else models
-        parts = {name: replace(part, numbers=copied(part.numbers)) for name, part in self._own_parts()}
-        return partial(write_snapshot, self._ranks.rank, parts, written, self._scorer.model, self._tokenizer)
+            models[REFERENCE] = self._boxes(self.frozen)
+        files = [TensorFile.of_parts(f"{STATE}/rank-{self._ranks.rank:05}.safetensors", dict(self._own_parts()))]
+        plans, shared = {}, self._ranks.layout.size == 1  # regrouped tensors are copies
+        for folder, boxes in models.items():
+            parts = dict(boxes)
+            plans[folder] = planned = weight_files(parts, self._ranks.layout.size)
+            owners = {name: file.rank for file in planned for name in file.tensors}
+            whole = self._ranks.regrouped(parts, owners)
+            files += [
+                TensorFile(str(Path(folder, file.name)), {name: whole[name] for name in file.tensors}, FORMAT, shared)
+                for file in planned
+                if file.rank == self._ranks.rank
+            ]
+        snapshot = Snapshot(files, partial(self._describe, {} if self._ranks.rank else plans))
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def _describe(self, plans: Mapping[str, Sequence[WeightFile]], folder: Path) -> None:
+        for name, planned in plans.items():
+            describe(folder / name, self._scorer.model, planned)
+        if plans:
+            self._tokenizer.save_pretrained(folder)
 
     def restore(self, folder: Path) -> None:
         """Read this process's part of snapshots that were written under any layout."""
@@ -141,6 +178,7 @@ class TrainState:
 
     def take(self, state: TensorSource) -> None:
         """Read this process's part of what all processes of any layout gave; see `carried`."""
+        self._keep_snapshots()
         for name, parameter in self._named.items():
             self._fill(name, parameter, state, name if _own(name) else plain(name))
         self.optimizer.state.clear()
@@ -177,23 +215,19 @@ class TrainState:
         if box.numbers:
             self._ranks.local(tensor.detach()).copy_(stored.read(stored_name, box))
 
-    def _whole(self, tensors: Mapping[str, Tensor], adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """A model's whole tensors, adapters merged or left out; gathered by all processes together."""
-        for name in tensors:
-            if not is_factor(name):
-                yield plain(name), self._merged(name, tensors, adapted)
+    def _keep_snapshots(self) -> None:
+        """Before tensors change: snapshots that are not written yet share them."""
+        for snapshot in self._snapshots:
+            snapshot.keep()
+        self._snapshots.clear()
 
-    def _merged(self, name: str, tensors: Mapping[str, Tensor], adapted: bool) -> Tensor:
+    def _merged(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+        """A whole tensor of the model with its adapter merged; gathered by all processes together."""
         weight = self._ranks.gathered(name, tensors[name].detach())
-        if adapted and (thin := factors(name)):
+        if thin := factors(name):
             first, second = (self._ranks.gathered(factor, tensors[factor].detach()) for factor in thin)
             return merged(weight, first, second, self._config)
         return weight
-
-    def _copied(self, scorer: Scorer, adapted: bool = True) -> dict[str, Tensor]:
-        """Copies of tied tensors once; none on processes that do not save."""
-        found = self._whole(tensors_once(scorer.model), adapted)
-        return {name: copied(tensor) for name, tensor in found if not self._ranks.rank}
 
 
 def _own(name: str) -> bool:

@@ -1,11 +1,13 @@
 """Whatever the layout: every number is given once, by a rank that has it, in buckets that are small and well filled."""
 
+from itertools import chain
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earl.dispatch.weights import PIECES, Weight, cut, holders, pack, plan_weights
+from earl.dispatch.weights import PIECES, Weight, cut, holders, pack, plan_weights, regrouping
 from earl.parallel.layout import Box, Layout
 
 KINDS = (torch.float32, torch.bfloat16, torch.int8)
@@ -15,7 +17,7 @@ KINDS = (torch.float32, torch.bfloat16, torch.int8)
 def weights(draw, number: int):
     shape = tuple(draw(st.lists(st.integers(1, 7), max_size=3)))
     axes = st.none() | st.integers(0, len(shape) - 1) if shape else st.none()
-    return Weight(f"tensor {number}", shape, draw(st.sampled_from(KINDS)), draw(axes))
+    return Weight(f"tensor {number}", shape, draw(st.sampled_from(KINDS)), draw(axes), draw(axes))
 
 
 @st.composite
@@ -24,7 +26,8 @@ def plans(draw):
     sizes = st.sampled_from([1, 2, 3])
     layout = draw(st.builds(Layout, sizes, sizes, sizes))
     count, bucket_bytes = draw(st.integers(0, 5)), draw(st.integers(32, 300))
-    return plan_weights([draw(weights(number)) for number in range(count)], layout, bucket_bytes), bucket_bytes
+    everything = [draw(weights(number)) for number in range(count)]
+    return plan_weights(everything, layout, bucket_bytes, draw(sizes)), bucket_bytes
 
 
 def whole(weight: Weight) -> torch.Tensor:
@@ -60,6 +63,54 @@ def test_every_number_is_given_once_bit_for_bit_by_a_rank_that_has_it(made):
     assert all((count == 1).all() for count in came.values())
     assert all(torch.equal(read[weight.name], whole(weight)) for weight in plan.weights)
     assert sum(plan.given_bytes()) == sum(whole(weight).nbytes for weight in plan.weights)
+
+
+@settings(max_examples=200)
+@given(plans())
+def test_a_process_of_a_split_reader_takes_its_part_and_nothing_else(made):
+    plan, _ = made
+    for process, taken in enumerate(plan.taken_bytes()):
+        came = {weight.name: np.zeros(weight.shape, bool) for weight in plan.weights}
+        for piece in chain(*plan.buckets):
+            if piece.reader in (0, process + 1):
+                came[plan.weights[piece.weight].name][piece.box.slices] = True
+        for weight in plan.weights:
+            needed = np.zeros(weight.shape, bool)
+            axis = None if plan.readers == 1 else weight.reader_axis
+            needed[Layout(tp=plan.readers).box(weight.shape, axis, process).slices] = True
+            assert (came[weight.name] == needed).all()
+        assert taken == sum(int(came[weight.name].sum()) * weight.dtype.itemsize for weight in plan.weights)
+
+
+def test_numbers_are_cast_where_they_are_as_they_would_be_where_they_go():
+    numbers = torch.randn(64, 48) * 10.0 ** torch.randint(-30, 30, (64, 48))
+    numbers[0, :4] = torch.tensor([0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8])  # the last two lie between two bfloat16
+    plan = plan_weights([Weight("words", (64, 48), torch.bfloat16)], Layout(), 1 << 20)
+    message = torch.from_numpy(pack(plan, 0, plan.buckets[0], {"words": numbers}))
+    assert len(message) == 2 * numbers.numel(), "half of the bytes of float32"
+    pieces = message.split([piece.size for piece in plan.buckets[0]])
+    for piece, own in zip(plan.buckets[0], pieces, strict=True):
+        cast = numbers[piece.box.slices].to(torch.bfloat16)
+        assert own.view(torch.int16).equal(cast.flatten().view(torch.int16))
+
+
+@settings(max_examples=100)
+@given(plans(), st.randoms())
+def test_regrouping_brings_every_number_once_to_its_owner(made, random):
+    plan, piece_bytes = made
+    owners = [random.randrange(plan.layout.size) for _ in plan.weights]
+    came = {weight.name: np.zeros(weight.shape, int) for weight in plan.weights}
+    for pieces in regrouping(plan.weights, owners, plan.layout, piece_bytes):
+        for owner in range(plan.layout.size):
+            received = [piece for piece in pieces if owners[piece.weight] == owner]
+            assert len({piece.weight for piece in received}) <= 1, "of one tensor at a time"
+            assert sum(piece.size for piece in received) <= plan.layout.size * piece_bytes
+        for piece in pieces:
+            weight = plan.weights[piece.weight]
+            assert piece.size <= piece_bytes
+            assert piece.box.common(plan.layout.box(weight.shape, weight.axis, piece.source)) == piece.box
+            came[weight.name][piece.box.slices] += 1
+    assert all((count == 1).all() for count in came.values())
 
 
 @settings(max_examples=200)

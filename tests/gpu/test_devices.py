@@ -10,7 +10,7 @@ from torch import distributed
 from earl.benchmarks.footprint import CASES, cases_of
 from earl.config import Config, SamplerConfig
 from earl.dispatch.transports.rendezvous import backend_for
-from earl.engine.samplers import choose
+from earl.engine.samplers import choose, sampler_dtype
 from earl.engine.sharding import mesh as meshes
 from earl.engine.vllm import device as vllm_device
 from earl.engine.vllm.device import Gpu
@@ -73,6 +73,16 @@ def test_without_a_gpu_the_local_sampler_is_taken(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert choose() == engine
         assert isinstance(vllm_device.device(), Gpu) == there
+
+
+def test_weights_travel_in_what_the_sampler_computes_in(monkeypatch):
+    local, vllm = (
+        Config(env={"name": "tictactoe"}, sampler=SamplerConfig(engine=engine)) for engine in ("local", "vllm")
+    )
+    assert sampler_dtype(local) == sampler_dtype(vllm) == torch.float32  # vLLM on a CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert sampler_dtype(local) == torch.float32
+    assert sampler_dtype(vllm) == torch.bfloat16
 
 
 @gpu

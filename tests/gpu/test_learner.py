@@ -117,8 +117,8 @@ def test_a_checkpoint_of_a_cpu_loads_on_the_device(sharded, plain, rows, tmp_pat
     assert_alike(losses(learner, rows), losses(other, rows), 1e-3)
 
 
-def test_an_offloaded_reference_is_gathered_for_a_checkpoint(sharded, plain, rows, tmp_path):
-    # Its shards lie in host memory: on a GPU, NCCL alone could not gather them.
+def test_an_offloaded_reference_is_written_into_a_checkpoint(sharded, plain, rows, tmp_path):
+    # Its shards lie in host memory.
     learner, other = sharded(offload=True), plain()
     before = learner.logprobs(rows, reference=True)
     losses(learner, rows)

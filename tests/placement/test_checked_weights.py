@@ -24,7 +24,7 @@ class Rank(WeightServer):
         self._buckets = BucketStore(lambda: own, rank, self._manifest, 1, checksums)
 
     def bucket(self, number, again=False):
-        return [self._flipped(own) if number == 1 else own for own in super().bucket(number, again)]
+        return [self._flipped(own) if number == 1 and own else own for own in super().bucket(number, again)]
 
     def manifest(self):
         return self._manifest

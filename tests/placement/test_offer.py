@@ -8,7 +8,7 @@ import torch
 from earl.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.learner import Learner
-from earl.engine.local import LocalSampler
+from earl.engine.local import LocalSampler, split_axes
 from earl.engine.model import make, tensors_once
 from earl.engine.ranks import Replicas
 from earl.engine.sampler import Probe, StaleWeights
@@ -36,17 +36,18 @@ def held(model, layout, rank):
 class Rank(WeightServer):
     """A learner rank without a learner."""
 
-    def serve(self, layout, rank):
+    def serve(self, layout, rank, tp=1, dtype=torch.float32):
         own = held(make(MODEL, seed=3).model, layout, rank)
-        self._budget, manifest = Budget(None), manifest_of(own, BUCKET)
+        split = split_axes(make(MODEL, seed=1).model.config) if tp > 1 else {}
+        self._budget, manifest = Budget(None), manifest_of(own, BUCKET, dtype, split, tp)
         self._buckets, self._barrier = BucketStore(lambda: own, rank, manifest, readers=1), BucketBarrier(1)
         return manifest
 
 
-def source(ray, layout):
+def source(ray, layout, *asked):
     kind = ray.remote(concurrency_groups={"health": 1})(Rank).options(num_cpus=0)
     ranks = tuple(kind.remote() for _ in range(layout.size))
-    manifests = [ray.get(actor.serve.remote(layout, rank)) for rank, actor in enumerate(ranks)]
+    manifests = [ray.get(actor.serve.remote(layout, rank, *asked)) for rank, actor in enumerate(ranks)]
     assert all(manifest == manifests[0] for manifest in manifests)
     return WeightSource(manifests[0], ranks)
 
@@ -77,6 +78,23 @@ def test_a_sampler_takes_what_the_ranks_serve(ray):
     sampler.load(taken, 1, Probe.of(policy.model))
     with pytest.raises(StaleWeights):
         sampler.load(taken, 2, Probe.of(other.model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Layout(4), Layout(1, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_process_of_a_split_sampler_is_sent_what_it_needs_in_the_samplers_dtype(ray, layout, dtype):
+    # 1.02 times its own numbers in the sampler's dtype at most; nothing is sent but these numbers.
+    served, model = source(ray, layout, 2, dtype), make(MODEL, seed=3).model
+    axes, two = split_axes(model.config), Layout(1, 2)
+    for process in range(2):
+        reader, needed = WeightReader(served), 0
+        for name, tensor in tensors_once(model).items():
+            box = two.box(tensor.shape, axes.get(name), process)
+            assert reader.part(name, box).equal(tensor[box.slices].to(dtype)), name
+            needed += box.numbers * dtype.itemsize
+        assert needed <= reader.received_bytes <= 1.02 * needed
+        assert needed < 0.55 * dtype.itemsize * sum(tensor.numel() for tensor in tensors_once(model).values())
 
 
 @pytest.mark.parametrize("lora_rank", [0, 2])

@@ -17,13 +17,14 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from earl.config import LearnerConfig
-from earl.engine.checkpoint_tensors import TensorSource
+from earl.engine.checkpoint_tensors import TensorPart, TensorSource
 from earl.engine.lora import adapt, drawn, is_factor, plain
 from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.expert_parallel import expert_layers, spread
 from earl.engine.sharding.mesh import Mesh
+from earl.engine.sharding.regroup import regrouped
 from earl.engine.sharding.tensor_parallel import gathered, split
 from earl.parallel.layout import EXPERTS, Axis, Box, check_shared, chunk
 
@@ -107,6 +108,12 @@ class Shards(Ranks):
         if axis == EXPERTS and self._experts:
             axis, group = 0, self._experts[1]
         return part if axis is None or group is None else gathered(part, int(axis), self.shapes[name][int(axis)], group)
+
+    def regrouped(self, parts: Mapping[str, TensorPart], owners: Mapping[str, int]) -> Mapping[str, Tensor]:
+        if self.layout.size == 1:
+            return super().regrouped(parts, owners)
+        axes = {plain(name): axis for name, axis in self.axes.items()}
+        return regrouped(parts, axes, owners, self.mesh)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:
         """A scorer of this process's shards; only the value head is initialised, to zero."""

@@ -87,7 +87,7 @@ class Splits:
     """Tensors that are not split, but whose gradient has to be summed over the group."""
 
 
-def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup) -> Splits:
+def split(model: Any, tp: int, tp_rank: int, group: ProcessGroup | None) -> Splits:
     """Replace every split tensor of a meta-device model by one of this process's shape, and add the exchanges. The
     caller has seen to it that the model can be split so (`earl.parallel.layout.check_split`)."""
     cut = _Cut(Layout(1, tp), tp_rank, group)
@@ -120,7 +120,7 @@ def _plan(model: Any) -> dict[str, str]:
 class _Cut:
     """A model being split; tensors are tracked by identity, so that tied ones are split once."""
 
-    def __init__(self, layout: Layout, tp_rank: int, group: ProcessGroup) -> None:
+    def __init__(self, layout: Layout, tp_rank: int, group: ProcessGroup | None) -> None:
         self.layout, self.rank, self.group = layout, tp_rank, group
         self.axes: dict[int, int] = {}
         self.partial: set[int] = set()

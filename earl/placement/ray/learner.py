@@ -26,7 +26,9 @@ from earl.dispatch.transports import objects
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.checkpoint_tensors import TensorPart, bundles
 from earl.engine.learner import Learner, Update
+from earl.engine.local import split_axes
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
+from earl.engine.samplers import sampler_dtype
 from earl.errors import EarlError, OutOfMemory
 from earl.parallel.layout import Box, Layout
 from earl.placement.peers import WorkerLost
@@ -99,15 +101,17 @@ class WeightServer(Alive):
     _learner: Learner
     _rank: int
     _coarse: bool  # whether it computes in bfloat16
+    _sent_as: torch.dtype  # that of the samplers
 
     @stage("weights")
-    def weights(self, readers: int, checksums: bool) -> tuple[WeightManifest, Probe]:
-        """Serve the present weights to `readers` processes; returns their manifest, and a probe. checksums: whether
-        readers verify what they load."""
+    def weights(self, readers: int, tp: int, checksums: bool) -> tuple[WeightManifest, Probe]:
+        """Serve the present weights to `readers` processes; returns their manifest, and a probe. tp: processes of each
+        sampler; checksums: whether readers verify what they load."""
         state, held = self._learner.state, self._learner.state.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
-        manifest = manifest_of(held)
+        split = split_axes(self._learner.scorer.model.config) if tp > 1 else {}
+        manifest = manifest_of(held, dtype=self._sent_as, split=split, readers=tp)
         # Adapters are merged by all ranks together, so only now; other tensors may move to host memory meanwhile.
         source = (lambda: held) if state.adapted else state.held
         self._buckets = BucketStore(source, self._rank, manifest, readers, checksums)
@@ -120,9 +124,9 @@ class WeightServer(Alive):
 
     @stage("weights")
     def bucket(self, number: int, again: bool = False) -> list[Any]:
-        """A reference to a bucket of the present weights, packed anew if `again`; None where this rank gives
-        nothing."""
-        return [self._buckets.bucket(number, again)]
+        """References to this rank's messages of a bucket of the present weights, packed anew if `again`; see
+        `BucketStore.bucket`."""
+        return [*self._buckets.bucket(number, again)]
 
     def leave_barrier(self, reader: str) -> None:
         self._barrier.leave(reader)
@@ -141,7 +145,7 @@ class LearnerActor(ExchangeMember, WeightServer):
     ) -> None:
         """Join the other ranks and make the learner. carried: all ranks' state to continue from; see `leave`."""
         config = build(recipe)
-        self._coarse = config.learner.dtype == "bfloat16"
+        self._coarse, self._sent_as = config.learner.dtype == "bfloat16", sampler_dtype(config)
         self._rank = rank
         with Connections() as self._connections:
             mesh = joined(config, rank, meeting, self._meets)
@@ -274,8 +278,8 @@ class LearnerGroup:
 
     def weights(self) -> tuple[WeightSource, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        readers, checksums = len(self._dispatcher.workers.loading.group), self._dispatcher.settings.checksums
-        manifest, probe = self._all("weights", "weights", readers, checksums)[0]
+        loading, checksums = self._dispatcher.workers.loading, self._dispatcher.settings.checksums
+        manifest, probe = self._all("weights", "weights", len(loading.group), loading.tp, checksums)[0]
         members = self._group.members
         ranks, nodes = tuple(member.actor for member in members), tuple(member.node for member in members)
         return WeightSource(manifest, ranks, nodes, checksums), probe

@@ -1,15 +1,17 @@
 """Weight sync: every sampler reads the weights from the learner's ranks, tensor by tensor.
 
-Ranks pack buckets into the object stores of their hosts; the driver passes references only. Only samplers hold whole
-weights, and a split sampler reads only its part. Of ranks with equal parts one gives each, evenly spread. A host's
-store fetches an object once for all samplers there.
+Ranks pack buckets into the object stores of their hosts, in the sampler's dtype; the driver passes references only.
+Only samplers hold whole weights, and a process of a split sampler is sent only its part. Of ranks with equal parts one
+gives each, evenly spread. A host's store fetches an object once for all samplers there.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -20,13 +22,14 @@ from torch import Tensor
 from earl.dispatch.transports.base import CHECKSUM_BYTES, TRIES, Bytes, Corrupted, intact, seal
 from earl.dispatch.weights import Weight, WeightPiece, WeightPlan, holders, pack, plan_weights
 from earl.engine.train_state import HeldTensors
-from earl.parallel.layout import Box, Layout, whole
+from earl.parallel.layout import Axis, Box, Layout, whole
 from earl.placement.ray.memory_budget import aside
 
 BUCKET_BYTES = 1 << 28  # what all ranks together pack at a time for a reader
 SOON_SECONDS, LATER_SECONDS = 0.001, 0.05
 """Interval of asking whether a bucket may be read: at first, and at most."""
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
+Sender = tuple[int, int]  # a rank, and the process of a reader that its message is for: see `WeightPiece.reader`
 _plan = lru_cache(maxsize=4)(plan_weights)
 
 
@@ -37,15 +40,26 @@ class WeightManifest:
     weights: tuple[Weight, ...]
     layout: Layout  # of the ranks
     bucket_bytes: int = BUCKET_BYTES
+    readers: int = 1  # processes that a sampler is split over
 
     @property
     def plan(self) -> WeightPlan:
-        return _plan(self.weights, self.layout, self.bucket_bytes)
+        return _plan(self.weights, self.layout, self.bucket_bytes, self.readers)
 
 
-def manifest_of(held: HeldTensors, bucket_bytes: int = BUCKET_BYTES) -> WeightManifest:
-    weights = (Weight(name, part.shape, part.numbers.dtype, held.axes[name]) for name, part in held.parts.items())
-    return WeightManifest(tuple(weights), held.layout, bucket_bytes)
+def manifest_of(
+    held: HeldTensors,
+    bucket_bytes: int = BUCKET_BYTES,
+    dtype: torch.dtype = torch.float32,
+    split: Mapping[str, Axis] = MappingProxyType({}),
+    readers: int = 1,
+) -> WeightManifest:
+    """dtype: of floating point on the way; split: the axis along which samplers split a tensor, by name."""
+    weights = []
+    for name, part in held.parts.items():
+        kind = dtype if part.numbers.is_floating_point() else part.numbers.dtype
+        weights.append(Weight(name, part.shape, kind, held.axes[name], split.get(name)))
+    return WeightManifest(tuple(weights), held.layout, bucket_bytes, readers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +76,14 @@ class WeightSource:
 
     def metrics(self, samplers: tuple[str, ...]) -> dict[str, float]:
         """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object
-        store fetches an object once, however many samplers are there. samplers: their nodes."""
+        store fetches an object once, however many samplers are there. samplers: the node of each, that of all its
+        processes."""
         by_rank = self.manifest.plan.given_bytes()
         ranks = [*zip(by_rank, self.nodes, strict=True)]
         across = sum(size for host in {*samplers} for size, own in ranks if own != host)
         bound = _least(self.manifest, self.nodes, samplers)
         return {
-            "weights/bytes": float(sum(by_rank) * len(samplers)),
+            "weights/bytes": float(sum(self.manifest.plan.taken_bytes()) * len(samplers)),
             "weights/bytes_across": float(across),
             "weights/bytes_least": float(bound),
             "weights/ratio": across / bound if bound else 1.0,
@@ -77,9 +92,9 @@ class WeightSource:
 
 class WeightReader(Mapping[str, Tensor]):
     """Whole tensors, each made when it is read and not kept; tied ones once. Only messages of one bucket are held at a
-    time, even if a tensor spans several; read in order, each is fetched once. `damaged` lists messages that arrived
-    damaged and were sent again. Reading raises Corrupted when a message arrives damaged in every try, and RayError when
-    a rank or its host is gone."""
+    time, even if a tensor spans several; read in order, each is fetched once, and `received_bytes` counts them.
+    `damaged` lists messages that arrived damaged and were sent again. Reading raises Corrupted when a message arrives
+    damaged in every try, and RayError when a rank or its host is gone."""
 
     def __init__(self, source: WeightSource) -> None:
         self._source, self._name = source, uuid4().hex
@@ -87,13 +102,14 @@ class WeightReader(Mapping[str, Tensor]):
         self._numbers = {weight.name: number for number, weight in enumerate(self._plan.weights)}
         self._pieces: list[list[tuple[int, WeightPiece, int]]] = [[] for _ in self._numbers]
         for bucket, pieces in enumerate(self._plan.buckets):
-            begins = [0] * self._plan.layout.size
+            begins = Counter[Sender]()
             for piece in pieces:
-                self._pieces[piece.weight].append((bucket, piece, begins[piece.source]))
-                begins[piece.source] += piece.size
+                self._pieces[piece.weight].append((bucket, piece, begins[piece.source, piece.reader]))
+                begins[piece.source, piece.reader] += piece.size
         self._left = set(self._numbers)
-        self._bucket, self._messages = -1, dict[int, Bytes]()
-        self._references: Sequence[Reference | None] = ()  # of the bucket, by rank
+        self._bucket, self._messages = -1, dict[Sender, Bytes]()
+        self._references: Sequence[Sequence[Reference | None]] = ()  # of the bucket, by rank and reader
+        self.received_bytes = 0
         self.damaged: list[str] = []
 
     def __len__(self) -> int:
@@ -112,9 +128,11 @@ class WeightReader(Mapping[str, Tensor]):
         overlapping = [(*own, common) for own in self._pieces[number] if (common := own[1].box.common(box))]
         for bucket, pieces in groupby(overlapping, key=lambda own: own[0]):
             own = [*pieces]
-            self._fetch(bucket, {piece.source for _, piece, *_ in own})
+            self._fetch(bucket, {(piece.source, piece.reader) for _, piece, *_ in own})
             for _, piece, begin, common in own:
-                message = self._messages[piece.source][begin : begin + piece.size].reshape(*piece.box.shape, -1)
+                message = self._messages[piece.source, piece.reader][begin : begin + piece.size].reshape(
+                    *piece.box.shape, -1
+                )
                 numbers = message[common.inside(piece.box)].copy()  # the store's arrays are views
                 made[common.inside(box)] = torch.from_numpy(numbers).view(made.dtype).view(common.shape)
         self._left.discard(name)
@@ -123,26 +141,29 @@ class WeightReader(Mapping[str, Tensor]):
             ray.get([rank.leave_barrier.remote(self._name) for rank in self._source.ranks])
         return made
 
-    def _fetch(self, bucket: int, ranks: set[int]) -> None:
+    def _fetch(self, bucket: int, senders: set[Sender]) -> None:
         """Drop another bucket's messages, and fetch those missing of this one, as views of the store."""
         if bucket != self._bucket:
             self._messages, self._references = {}, ()
             self._references, self._bucket = self._opened(bucket), bucket
-        missing = sorted(ranks - self._messages.keys())
-        found = ray.get([self._references[rank] for rank in missing])
-        for rank, message in zip(missing, found, strict=True):
-            self._messages[rank] = self._checked(rank, message) if self._source.checksums else message
+        missing = sorted(senders - self._messages.keys())
+        found = ray.get([self._references[rank][reader] for rank, reader in missing])
+        for sender, message in zip(missing, found, strict=True):
+            self.received_bytes += message.nbytes
+            self._messages[sender] = self._checked(sender, message) if self._source.checksums else message
 
-    def _opened(self, bucket: int) -> Sequence[Reference | None]:
-        """References by rank. Asking for a new bucket lets all ranks drop the previous one."""
+    def _opened(self, bucket: int) -> Sequence[Sequence[Reference | None]]:
+        """References by rank and reader. Asking for a new bucket lets all ranks drop the previous one."""
         pause = SOON_SECONDS
         while not ray.get(self._source.ranks[0].come.remote(self._name, bucket)):
             time.sleep(pause)
             pause = min(2 * pause, LATER_SECONDS)
-        return [own for (own,) in ray.get([rank.bucket.remote(bucket) for rank in self._source.ranks])]
+        opened: Sequence[Sequence[Reference | None]] = ray.get([r.bucket.remote(bucket) for r in self._source.ranks])
+        return opened
 
-    def _checked(self, rank: int, message: Bytes) -> Bytes:
+    def _checked(self, sender: Sender, message: Bytes) -> Bytes:
         """A message without its checksum, packed again until it is intact, at most TRIES times."""
+        rank, reader = sender
         said = (
             f"bucket {self._bucket} of the weights of learner rank {rank} arrived damaged at a sampler: "
             "its checksum differs"
@@ -150,8 +171,7 @@ class WeightReader(Mapping[str, Tensor]):
         for attempt in range(TRIES):
             if attempt:
                 self.damaged.append(said)
-                (reference,) = ray.get(self._source.ranks[rank].bucket.remote(self._bucket, True))
-                message = ray.get(reference)
+                message = ray.get(ray.get(self._source.ranks[rank].bucket.remote(self._bucket, True))[reader])
             if intact(message):
                 return message[:-CHECKSUM_BYTES]
         raise Corrupted(f"{said}; this was tried {TRIES} times, look at the network and the memory of both hosts")
@@ -175,12 +195,13 @@ class BucketStore:
     readers: int  # processes that load weights and are not done
     checksums: bool = False
     number: int = -1
-    kept: Reference | None = None
+    kept: Sequence[Reference | None] = ()
 
-    def bucket(self, number: int, again: bool = False) -> Reference | None:
-        """A bucket in the object store, replacing the previous one; None where this rank gives nothing."""
-        if number != self.number or again or self.kept is None:
-            self.kept, self.number = None, number
+    def bucket(self, number: int, again: bool = False) -> Sequence[Reference | None]:
+        """This rank's messages of a bucket in the object store, replacing those of the previous one: that for all
+        processes of a reader, then one for each; None where there is nothing to say."""
+        if number != self.number or again or not self.kept:
+            self.kept, self.number = (), number
             self.kept = self._packed(number)
         return self.kept
 
@@ -188,14 +209,18 @@ class BucketStore:
         """A reader is done; after the last one, nothing is kept."""
         self.readers -= 1
         if self.readers <= 0:
-            self.kept = None
+            self.kept = ()
 
-    def _packed(self, number: int) -> Reference | None:
+    def _packed(self, number: int) -> Sequence[Reference | None]:
         plan = self.manifest.plan
-        pieces = [piece for piece in plan.buckets[number] if piece.source == self.rank]
-        if not pieces:
-            return None
-        message = pack(plan, self.rank, pieces, {name: part.numbers for name, part in self.held().parts.items()})
+        messages: list[list[WeightPiece]] = [[] for _ in range(plan.readers + 1)]
+        for piece in plan.buckets[number]:
+            if piece.source == self.rank:
+                messages[piece.reader].append(piece)
+        held = {name: part.numbers for name, part in self.held().parts.items()} if any(messages) else {}
+        return [self._put(pack(plan, self.rank, pieces, held)) if pieces else None for pieces in messages]
+
+    def _put(self, message: Bytes) -> Reference:
         with aside():
             return ray.put(seal(message) if self.checksums else message)
 
