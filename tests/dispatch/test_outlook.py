@@ -26,11 +26,12 @@ def recipe(kind: str = "colocated", episodes: int = 256) -> Config:
 
 def test_the_layouts_are_those_that_a_step_is_planned_with() -> None:
     # 16 prompts are for 16 samplers: tp 8. 16 bytes x 72.7e9 / 128 = 8.5 GiB a rank, but inputs of 80 layers for 32,768
-    # tokens are 40 GiB, a whole layer at work 17, gathered ones with what is sent 15: tp 2.
+    # tokens are 40 GiB, a whole layer at work 17, gathered ones with what is sent 15: tp 2. Two replicas sum gradients
+    # across hosts once for a rank's micro-batches; with 8.5 GiB more each they still fit.
     planned = job(recipe(), QWEN, of_gpus("16x8xH100"), 32_768, 256)
     assert (planned.prepared, planned.learned, planned.shared, planned.fits) == (
         Layout(16, 8),
-        Layout(64, 2),
+        Layout(64, 2, replicas=2),
         True,
         True,
     )
