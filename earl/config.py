@@ -256,7 +256,7 @@ class PlacementConfig(Section):
     heartbeat_seconds: float = Field(10.0, gt=0)
     """A process that says nothing for so long is taken for dead and replaced."""
     stage_seconds: float = Field(1800.0, gt=0)
-    """The longest that one stage of a step may take before whoever has not answered is taken for hung."""
+    """The longest that one stage of a step may take before an actor that has not answered is taken for hung."""
     max_recoveries: int = Field(100, ge=0)
     """Failures that are mended before the run gives up."""
 

@@ -37,7 +37,7 @@ def matches(world: EpisodeFactory, opponents: Sequence[str], exact: bool, episod
             raise EarlError(f"{world.env} is a task without opponents; leave out --opponent and --exact")
         return [Match("", 0, False, episodes, world.env)]
     if not opponents:
-        raise EarlError(f"{world.env} is played against somebody; name one with --opponent, such as random")
+        raise EarlError(f"{world.env} needs an opponent; name one with --opponent, such as random")
     if ANY in opponents and not exact:
         raise EarlError(f"opponent {ANY!r} stands for every legal reply; it needs --exact")
     return [Match(name, seat, exact, episodes, world.env) for name in opponents for seat in range(world.seats)]

@@ -65,7 +65,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "assignment", "message"),
     [
-        (GAME, "env.opponents={}", "env.opponents is empty, but tictactoe is played against somebody"),
+        (GAME, "env.opponents={}", "env.opponents is empty, but tictactoe needs an opponent"),
         (GAME, "evaluate.opponents=[]", "evaluate.opponents is empty"),
         (GAME, 'evaluate.opponents=["random", "random"]', "names 'random' twice; name each opponent once"),
         (GAME, 'evaluate.opponents=["any"]', "'any' stands for every legal reply; it needs --exact"),

@@ -69,7 +69,7 @@ def _downloaded(path: str | Path, weights: bool) -> Path:
     except (OSError, ValueError) as error:
         if here:
             raise EarlError(
-                f"model {str(path)!r} is not on this machine, and nobody is asked for it by a dry run or for an "
+                f"model {str(path)!r} is not on this machine, and is not fetched by a dry run or for an "
                 f"opponent; fetch it with: hf download {hub}"
             ) from None
         what = repr(str(path)) if hub == str(path) else f"{str(path)!r}, which is {hub}"

@@ -31,7 +31,7 @@ from earl.runs import trajectories
 from earl.runs.storage import read_below
 from earl.trajectory import Group, GroupOf, Played, Task, TrajectorySummary
 
-NOBODY = -1
+NO_WORKER = -1
 """In place of the worker of a group that none has begun."""
 
 
@@ -75,10 +75,10 @@ class Ahead:
             self._next = self._next or version + 1
             while self._next <= self._last and len(self._workers) < self._room:
                 self._open(self._next, limit)
-        return [ticket for ticket, worker in self.playing.items() if worker == NOBODY]
+        return [ticket for ticket, worker in self.playing.items() if worker == NO_WORKER]
 
     def begin(self, ticket: Ticket, worker: int) -> None:
-        assert self._workers[ticket] == NOBODY, "a group is begun once, unless it is lost"
+        assert self._workers[ticket] == NO_WORKER, "a group is begun once, unless it is lost"
         self._workers[ticket] = worker
 
     def end(self, ticket: Ticket, worker: int, group: GroupOf[TrajectorySummary]) -> None:
@@ -98,7 +98,7 @@ class Ahead:
         """The unlearned groups that a lost worker was playing or held: each has to be begun again."""
         lost = [ticket for ticket, own in self._workers.items() if own == worker]
         for ticket in lost:
-            self._workers[ticket] = NOBODY
+            self._workers[ticket] = NO_WORKER
             self._outlines.pop(ticket, None)
         return lost
 
@@ -132,7 +132,7 @@ class Ahead:
 
     def _open(self, step: int, limit: int) -> None:
         self.limits[step], self._next = limit, step + 1
-        self._workers |= {Ticket(step, number): NOBODY for number in range(self._prompts)}
+        self._workers |= {Ticket(step, number): NO_WORKER for number in range(self._prompts)}
 
 
 # Checkpoint of the groups that wait for the learner, in checkpoints/step-000010/ahead/: ahead.json,

@@ -113,7 +113,7 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
     """Opponents exist, are unique, and are present if `needed`."""
     listed = list(names)
     if needed and not listed:
-        raise EarlError(f"{key} is empty, but {env} is played against somebody; name one, such as random")
+        raise EarlError(f"{key} is empty, but {env} needs an opponent; name one, such as random")
     for name in listed:
         if listed.count(name) > 1:
             raise EarlError(f"{key} names {name!r} twice; name each opponent once")

@@ -34,7 +34,7 @@ sys.addaudithook(watch)
 said = []
 for line in json.loads(sys.argv[1]):
     contacts.clear()
-    # What is started on this machine contacts nobody: the query for GPUs, and Python that renders a chat template.
+    # What is started on this machine uses no network: the query for GPUs, and Python that renders a chat template.
     local = ("nvidia-smi", sys.executable)
     said.append([run(line), [one for one in contacts if not any(name in one[1] for name in local)]])
 print(json.dumps(said))
@@ -79,7 +79,7 @@ def test_a_dry_run_contacts_nobody(watched, tiny: Path, tmp_path: Path) -> None:
     assert [contacts for _, contacts in said] == [[]] * len(lines)
     assert [code for code, _ in said] == [0, 0, 0, 0, 2, 0, 0, 0], text
     assert f"the Ray cluster at {ELSEWHERE}, which was not asked what it has" in text
-    assert "model 'nobody/unknown' is not on this machine, and nobody is asked for it by a dry run" in text
+    assert "model 'nobody/unknown' is not on this machine, and is not fetched by a dry run" in text
 
 
 def test_contacts_are_seen_where_there_are_some(watched) -> None:

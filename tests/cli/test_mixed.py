@@ -108,7 +108,7 @@ def test_the_dry_run_tells_the_shares(earl, mixed: Path, tmp_path: Path) -> None
         ('name = "connect4"\nshare', ('name = "arithmetic"\nshare', "list each environment once")),
         ("share = 0.5", ("share = 0", "env.others.0.share")),
         ("opponents = { random", ("opponents = { nobody", "nobody")),
-        ("opponents = { random = 1.0 }", ("", "connect4 is played against somebody")),
+        ("opponents = { random = 1.0 }", ("", "connect4 needs an opponent")),
         ('teacher = "solver"', ('teacher = "perfect"', "perfect")),
         ("num_operations = 1", ("operations = 1", "operations")),
         ('name = "connect4"', ('name = "conect4"', "connect4")),

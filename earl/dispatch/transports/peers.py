@@ -31,7 +31,7 @@ from earl.errors import EarlError
 # waiting. So every process also answers on a socket of its own; on an error, a process asks all others, follows the
 # chain of waiting processes to its end, and tells all others what it found before it gives up.
 
-NOBODY = -1
+NO_PROCESS = -1
 GONE, SILENT = -2, -3
 """In place of an answer: the process ended or cannot be reached; it accepts connections but does not answer."""
 _KINDS: dict[str, type[EarlError]] = {kind.__name__: kind for kind in (ProcessLost, Late)}
@@ -44,7 +44,7 @@ class Liveness:
     def __init__(self, register: Store, process: int, hosts: Numbers, address: str, seconds: float) -> None:
         """Listen on `address`, this process's own; `seconds` is the limit for an answer. Raises Late when another
         process does not listen within the register's timeout."""
-        self.waits_for = NOBODY  # the process that this one waits for
+        self.waits_for = NO_PROCESS  # the process that this one waits for
         self._process, self._hosts, self._seconds = process, hosts, seconds
         self._told: EarlError | None = None
         self._door = socket.create_server((address, 0), backlog=len(hosts))
@@ -127,7 +127,7 @@ class Liveness:
 def _last(answers: dict[int, int], first: int) -> int:
     """The end of a chain of processes that wait for each other; the first one when they wait in a cycle."""
     seen, last = {first}, first
-    while answers[last] != NOBODY:
+    while answers[last] != NO_PROCESS:
         last = answers[last]
         if last in seen:
             return first
@@ -203,7 +203,7 @@ class PeerTransport:
             self._liveness.waits_for = other
             with self._blaming(other):
                 work.wait(self._patience)
-        self._liveness.waits_for = NOBODY
+        self._liveness.waits_for = NO_PROCESS
 
     @contextmanager
     def _blaming(self, other: int) -> Iterator[None]:
@@ -244,7 +244,7 @@ class DeviceTransport(PeerTransport):
 
     def _complete(self, start: Callable[[], Work]) -> None:
         """Run a collective. NCCL's own `wait` only queues behind it, and would never notice a missing process."""
-        # The next process: whoever asks is led on by those that wait, to the first that does not.
+        # The next process: an asking process is led on by those that wait, to the first that does not.
         self._liveness.waits_for = other = (self.process + 1) % len(self.hosts)
         deadline = time.monotonic() + self._patience.total_seconds()
         with self._blaming(other):
@@ -254,7 +254,7 @@ class DeviceTransport(PeerTransport):
                     raise RuntimeError("timed out")
                 time.sleep(_POLL_SECONDS)
             work.wait()
-        self._liveness.waits_for = NOBODY
+        self._liveness.waits_for = NO_PROCESS
 
 
 def join(
