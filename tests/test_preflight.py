@@ -74,7 +74,6 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "env.options.draw=1", "unknown option of environment tictactoe 'draw'"),
         (GAME, "env.options.draw_reward=half", "env.options.draw_reward = 'half' must be a number, as its default 0.0"),
         (GAME, "env.options.draw_reward=true", "must be a number"),
-        (GAME, "env.name=connect4", "opponent 'perfect' needs the whole game tree, connect4 is too large"),
         (GAME, "agent.instructions=true", "the first prompt of tictactoe alone takes 384"),
         (GAME, "context.limit=17", "takes 16 and its shortest action 2; set context.limit to at least 18"),
         (GAME, "context.limit=1025", "1025 is longer than the 1024 tokens the model was made for"),
