@@ -128,7 +128,6 @@ def test_what_a_person_sees() -> None:
         (["tictactoe", "--against", "dome"], "'dome' is neither a run nor an opponent; did you mean 'done'"),
         (["tictactoe", "--against", "heuristik"], "did you mean 'heuristic'?"),
         (["tictactoe", "--against", "alphabeta:99"], "depth '99' is not a whole number within"),
-        (["connect4", "--against", "perfect"], "needs the whole game tree"),
         (["connect4", "--against", "done"], "was trained in tictactoe, not in connect4"),
         (["arithmetic", "--against", "random"], "neither a run nor an opponent"),
         (["arithmetic", "--seat", "first"], "leave out --seat"),

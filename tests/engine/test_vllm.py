@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+import earl.agents.scripted.connect4  # noqa: F401  numba's library once kept vLLM from starting
 from earl.config import ModelConfig, SamplerConfig
 from earl.engine.model import Policy, character_tokenizer, make
 from earl.engine.sampler import Probe, StaleWeights, check

