@@ -258,9 +258,11 @@ class MadeUp:
 
 def groups_of(mesh: Mesh) -> dict[str, str]:
     """What a rank's groups are called here, by torch's names of them."""
+    *replicas, shards = mesh.shards.get_all_groups()
     named = {
         "all": distributed.group.WORLD,
-        "dp x cp": mesh.shards.get_group(),
+        "replicas": replicas[0] if replicas else None,
+        "dp x cp": shards,
         "dp": mesh.dp_group,  # where cp is 1, the same as before
         "cp": mesh.cp_group,
         "tp": mesh.tp_group,

@@ -46,10 +46,11 @@ def with_numbers(config, own: Config, job: TraceJob):
     ("layout", "changes", "own"),
     [
         (Layout(4), {}, recipe()),
+        (Layout(4, replicas=2), {}, recipe()),
         (Layout(2, 2, 2), {}, recipe(name="ppo", kl=0.1)),
         (Layout(2, 2), {"kind": "qwen3", "tie_word_embeddings": True}, recipe(dtype="bfloat16", recompute=True)),
     ],
-    ids=["dp", "dp, tp, cp, reference, values", "dp, tp, tied, recomputed"],
+    ids=["dp", "dp in replicas", "dp, tp, cp, reference, values", "dp, tp, tied, recomputed"],
 )
 def test_fake_tensors_take_what_real_ones_take(layout: Layout, changes, own: Config) -> None:
     config, job = small(**changes), TraceJob(layout, 32, 64)
