@@ -351,18 +351,18 @@ class CostModel:
 
     def _fetching_seconds(self, way: Training, copies: float) -> float:
         """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
-        hosts = ceil(way.shards * way.tp / self.host_devices) if not self.on_host else 1
+        hosts = ceil(way.layout.shards * way.tp / self.host_devices) if not self.on_host else 1
         size, experts = (
             copies * count * way.float_bytes for count in (self.shape.parameters, parts(self.shape).experts)
         )
         link = self.device.link_bandwidth * self.values["link"]
-        dense = (size - experts) / way.tp * (way.shards - 1) / way.shards
-        inside = (dense + experts / way.ep * (way.expert_shards - 1) / way.expert_shards) / link
+        dense = (size - experts) / way.tp * (way.layout.shards - 1) / way.layout.shards
+        inside = (dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards) / link
         return max(inside, size * (hosts - 1) / hosts / self.network_bandwidth)
 
     def _replicating_seconds(self, way: Training) -> float:
         """Of summing gradients over the replicas: over the links of hosts, unless one host holds them all."""
-        ranks, host = way.shards * way.tp, self.host_devices
+        ranks, host = way.layout.shards * way.tp, self.host_devices
         own = 2 * (way.replicas - 1) / way.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
         if self.on_host or ranks * way.replicas <= host:
             return own / (self.device.link_bandwidth * self.values["link"])

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Any
 
 from earl.config import Config
+from earl.parallel.layout import Layout
 from earl.parallel.memory import (
     KERNEL_BYTES,
     PRODUCT_AT_ONCE,
@@ -54,14 +55,8 @@ class Training:
         return replace(cls(dp, tp, *kept), **other)
 
     @property
-    def shards(self) -> int:
-        """Ranks over which each part of a layer is sharded."""
-        return self.dp * self.cp // self.replicas
-
-    @property
-    def expert_shards(self) -> int:
-        """Ranks over which the experts of one rank of an ep group are sharded."""
-        return self.shards * self.tp // self.ep
+    def layout(self) -> Layout:
+        return Layout(self.dp, self.tp, self.cp, self.ep, self.replicas)
 
     @property
     def portion(self) -> int:
@@ -74,13 +69,13 @@ def held_bytes(shape: ModelShape, training: Training, number_bytes: int) -> int:
     experts = shape.layers * shape.experts * shape.expert_parameters
     if training.whole:
         return ceil(number_bytes * shape.parameters / training.tp)
-    devices = training.shards * training.tp
+    devices = training.layout.shards * training.tp
     return ceil(number_bytes * (shape.parameters - experts) / devices) + number_bytes * held_experts(shape, training)
 
 
 def held_experts(shape: ModelShape, training: Training) -> int:
     """Parameters of experts on the fullest rank."""
-    own = ceil(ceil(shape.experts / training.ep) / training.expert_shards)
+    own = ceil(ceil(shape.experts / training.ep) / training.layout.expert_shards)
     return shape.layers * own * shape.expert_parameters
 
 
@@ -163,17 +158,17 @@ class Moments:
         self.shape, self.training, self.tokens = shape, training, training.portion
         self.head = 0 if rank else WIDE_BYTES * head  # output layer, in 32 bits
         self.root = 0 if whole else kind * tables * head  # output layer and embeddings, gathered: one unit in FSDP2
-        self.root_sent = Unit.of(0, root_trained, kind, training.shards, training.on_host)
+        self.root_sent = Unit.of(0, root_trained, kind, training.layout.shards, training.on_host)
         self.unit, self.mixed = Unit(), Unit()  # a layer, and its experts
         if not whole:
             count = unit + (trained if rank else 0)
-            self.unit = Unit.of(count, trained, kind, training.shards, training.on_host)
-            self.mixed = Unit.of(own, 0 if rank else own, kind, training.expert_shards, training.on_host)
+            self.unit = Unit.of(count, trained, kind, training.layout.shards, training.on_host)
+            self.mixed = Unit.of(own, 0 if rank else own, kind, training.layout.expert_shards, training.on_host)
         self.last = self.mixed if self.experts else self.unit  # of a layer's forward pass
         gradients = WIDE_BYTES * (shape.layers * trained + root_trained)
         held = 0 if rank else self.experts if whole else held_experts(shape, training)
         # All gradients, as they wait for the step.
-        self.shards = ceil(gradients / (1 if whole else training.shards)) + WIDE_BYTES * held
+        self.shards = ceil(gradients / (1 if whole else training.layout.shards)) + WIDE_BYTES * held
         ragged = training.ragged and training.on_host
         self.layer = layer(shape, tp, kind, ragged, frozen=rank > 0, cp=training.cp, ep=training.ep)
         self.states = self.tokens * stream  # one tensor of the stream
@@ -268,7 +263,7 @@ def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
 
 
 def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes]) -> LearnerBytes:
-    devices = training.tp if training.whole else training.shards * training.tp
+    devices = training.tp if training.whole else training.layout.shards * training.tp
     adapters = adapter_parameters(shape, training.lora_rank) if training.lora_rank else 0
     base = held_bytes(shape, training, WIDE_BYTES)
     weights = base + ceil(WIDE_BYTES * adapters / devices)

@@ -92,7 +92,7 @@ def compared(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list
 def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison]:
     """Of the ranks that share the weights of one tensor-parallel part: the plan fetches weights twice for every
     micro-batch, for the forward and the backward pass, and sends gradients once."""
-    if way.shards == 1:
+    if way.layout.shards == 1:
         return []
     numbers = costs.shape.parameters / way.tp * trace.job.micro_batches
     gathered, scattered = (

@@ -259,7 +259,7 @@ def test_a_recipe_s_training() -> None:
     made = Training.of(config, 2, 3, learned=7, cp=2)
     assert (made.dp, made.tp, made.tokens, made.float_bytes) == (2, 3, own.micro_batch_tokens, 2)
     assert (made.recompute, made.offload, made.lora_rank, made.reference) == (own.recompute, own.offload, 4, True)
-    assert (made.learned, made.cp, made.shards, made.portion) == (7, 2, 4, -(-own.micro_batch_tokens // 2))
+    assert (made.learned, made.cp, made.layout.shards, made.portion) == (7, 2, 4, -(-own.micro_batch_tokens // 2))
 
 
 @given(
