@@ -28,7 +28,7 @@ class Observer(Protocol):
         """An event, such as a better evaluation or a raised limit."""
 
     def stopping(self) -> None:
-        """A stop was requested and follows after the step; called by the signal handler."""
+        """A stop was requested and follows after the step; called in a thread of its own."""
 
 
 class Observers:

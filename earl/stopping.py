@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the guard runs this file alone
@@ -45,8 +46,8 @@ def stopping_on_signals(observer: "Observer | None") -> Iterator[StopRequest]:
     def ask(number: int, _: object) -> None:
         request.raised = True
         signal.signal(number, interrupt)
-        if observer:
-            observer.stopping()
+        if observer:  # not here: what this handler interrupted may hold the lock of the stream that is written to
+            Thread(target=observer.stopping).start()
 
     with _guarded(_grace()):
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
