@@ -42,6 +42,9 @@ EXACT: dict[str, dict[str, Strategy]] = {
 }
 """What plays in solved games, by environment."""
 
+FORMER = {"minimax": "alphabeta"}
+"""What earlier recipes and runs call a player. Draws are derived from names, so these stand in a run as they were."""
+
 BOARD_PLAYERS = (*STRATEGIES, *SEARCHES, *EXACT)
 
 TEACHERS = {"arithmetic": arithmetic.POLICIES}
@@ -91,7 +94,7 @@ def agent(name: str, env: str) -> Agent:
 
 
 def _is_own(name: str) -> bool:
-    return environments.is_path(name) and name.partition(":")[0] not in SEARCHES
+    return environments.is_path(name) and name.partition(":")[0] not in (*SEARCHES, *FORMER)
 
 
 def _own(kind: str, name: str, method: str) -> Any:
@@ -136,7 +139,8 @@ def _parse(name: str) -> tuple[str, str | None, float]:
     if match is None:
         raise EarlError(f"opponent {name!r} is not of the form NAME[:EFFORT][@EPSILON], such as 'alphabeta:4@0.25'")
     epsilon = match["epsilon"]
-    return match["name"], match["effort"], 0.0 if epsilon is None else _epsilon(name, epsilon)
+    base = FORMER.get(match["name"], match["name"])
+    return base, match["effort"], 0.0 if epsilon is None else _epsilon(name, epsilon)
 
 
 def _effort(name: str, text: str | None, search: Search) -> int:

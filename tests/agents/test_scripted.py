@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from earl.agents.scripted import perfect
+from earl.agents.scripted.base import ScriptedPlayer
 from earl.agents.scripted.registry import agent, names, player
 from earl.envs import registry
 from earl.envs.games import GAMES
@@ -278,3 +279,10 @@ def test_alphabeta_looks_four_plies_ahead_unless_told():
     for state in random_positions(CONNECT4, 5):
         default, four = player("alphabeta", "connect4"), player("alphabeta:4", "connect4")
         assert default.distribution(CONNECT4, state) == four.distribution(CONNECT4, state)
+
+
+def test_earlier_recipes_and_runs_call_alphabeta_minimax():
+    for state in random_positions(CONNECT4, 5):
+        before, now = player("minimax:2@0.5", "connect4"), player("alphabeta:2@0.5", "connect4")
+        assert before.distribution(CONNECT4, state) == now.distribution(CONNECT4, state)
+    assert isinstance(agent("minimax", "connect4"), ScriptedPlayer)
