@@ -136,7 +136,7 @@ class Layouts:
                 with clock("switch"):
                     self._lay(decision, None)
 
-    def keep(self, stage: Stage | None, step: int, work: Callable[[], Result]) -> Result:
+    def run_with_oom_retry(self, stage: Stage | None, step: int, work: Callable[[], Result]) -> Result:
         """Run a stage's work, which must be repeatable; when memory runs out, run it again under another layout.
 
         The time is recorded unless `stage` is None. Raises EarlError when no layout is left, and WorkerLost when the

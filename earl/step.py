@@ -104,7 +104,7 @@ class OpenRun:
 
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()
-        snapshot = partial(self.layouts.keep, None, progress.step, self.placement.snapshot)
+        snapshot = partial(self.layouts.run_with_oom_retry, None, progress.step, self.placement.snapshot)
         self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
 
 
@@ -114,14 +114,16 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         return _imitate(run, progress, clock)
     run.layouts.choose_layout("rollout", step, clock)
     with clock("rollout"):
-        groups = run.layouts.keep("rollout", step, partial(run.placement.rollout, step))
+        groups = run.layouts.run_with_oom_retry("rollout", step, partial(run.placement.rollout, step))
     with clock("track"):
         record = _track(run, progress, groups)
     batch: Any = None
     stats: dict[str, float] = {}
     if run.placement.learned(groups):
         run.layouts.choose_layout("update", step, clock)
-        batch, stats = run.layouts.keep("update", step, partial(_learn, run.placement, groups, step - warm, clock))
+        batch, stats = run.layouts.run_with_oom_retry(
+            "update", step, partial(_learn, run.placement, groups, step - warm, clock)
+        )
         _count_skipped(run, progress, stats)
     else:
         run.journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
@@ -199,7 +201,9 @@ def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     """One step of the warm start."""
     step, placement = progress.step, run.placement
     with clock("rollout"):
-        rows = run.layouts.keep(None, step, lambda: placement.demonstrations(step, progress.context.ceiling))
+        rows = run.layouts.run_with_oom_retry(
+            None, step, lambda: placement.demonstrations(step, progress.context.ceiling)
+        )
     if not len(rows.lengths):
         run.journal.event(step, "skipped", "nothing was learned: every demonstration ended by a fault")
         return StepRecord({})
@@ -214,7 +218,7 @@ def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
             return placement.imitate(taken, rows.num_turns, step)
 
     run.layouts.choose_layout("update", step, clock)
-    stats = run.layouts.keep("update", step, learn)
+    stats = run.layouts.run_with_oom_retry("update", step, learn)
     _count_skipped(run, progress, stats)
     return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
 

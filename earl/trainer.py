@@ -92,7 +92,7 @@ def _advance(run: OpenRun, progress: Progress, peers: Peers) -> None:
 
 def _sync(run: OpenRun, step: int) -> Mapping[str, float]:
     """Copy the learner's weights to the rollout workers; returns metrics of the transfer."""
-    return run.layouts.keep(None, step, partial(run.placement.sync, step))
+    return run.layouts.run_with_oom_retry(None, step, partial(run.placement.sync, step))
 
 
 def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clock) -> None:

@@ -69,7 +69,7 @@ SHORT = OutOfMemory("update", "learner rank 1", "you tried to allocate 4096 byte
 
 def test_what_ran_out_is_left_and_the_work_done_again(tiny):
     layouts, placement, notes = made(tiny)
-    assert layouts.keep("update", 1, failing(SHORT)) == "done"
+    assert layouts.run_with_oom_retry("update", 1, failing(SHORT)) == "done"
     # dp2 tp1 is what is set; the other ways to use 2 ranks are dp1 tp2 and dp1 cp2
     [(choice, after)] = placement.laid
     assert (choice.stage, choice.layout, after) == ("update", Layout(1, 1, 2), SHORT)
@@ -81,7 +81,7 @@ def test_what_ran_out_is_left_and_the_work_done_again(tiny):
 
 def test_it_is_not_taken_again_for_such_contexts(tiny):
     layouts, placement, _ = made(tiny)
-    layouts.keep("update", 1, failing(SHORT))
+    layouts.run_with_oom_retry("update", 1, failing(SHORT))
     for step in range(2, 30):
         layouts.record_load(step, LOAD)
         layouts.choose_layout("update", step, Clock())
@@ -91,7 +91,7 @@ def test_it_is_not_taken_again_for_such_contexts(tiny):
 def test_without_another_layout_the_run_ends_with_all_reasons(tiny):
     layouts, _, notes = made(tiny)
     with pytest.raises(EarlError, match=r"nothing fits contexts of 100 tokens .*dp2 tp1.*; dp1 tp2"):
-        layouts.keep("update", 1, failing(*[SHORT] * 9))
+        layouts.run_with_oom_retry("update", 1, failing(*[SHORT] * 9))
     assert [kind for _, kind, _ in notes.events] == [
         "out_of_memory",
         "layout",
@@ -104,14 +104,14 @@ def test_without_another_layout_the_run_ends_with_all_reasons(tiny):
 def test_without_a_selector_the_run_ends_with_the_cure(tiny):
     layouts, placement, _ = made(tiny, kind="off")
     with pytest.raises(EarlError, match=r"with contexts of up to 100 tokens; .*selector.kind = 'auto'.*--resume"):
-        layouts.keep("update", 1, failing(SHORT))
+        layouts.run_with_oom_retry("update", 1, failing(SHORT))
     assert not placement.laid
 
 
 def test_players_who_are_replaced_have_to_play_again(tiny):
     layouts, placement, notes = made(tiny)
     with pytest.raises(WorkerLost, match="is to be played again"):
-        layouts.keep("update", 1, failing(OutOfMemory("rows", "rollout worker 0", "nothing is left")))
+        layouts.run_with_oom_retry("update", 1, failing(OutOfMemory("rows", "rollout worker 0", "nothing is left")))
     assert placement.laid[0][0].stage == "rollout"
     notes.events.clear()  # a run that goes back to its checkpoint forgets what was told since
     layouts.restore({}, 0)
@@ -122,7 +122,7 @@ def test_players_who_are_replaced_have_to_play_again(tiny):
 
 def test_a_run_that_is_resumed_knows_what_was_barred(tiny):
     layouts, _, _ = made(tiny)
-    layouts.keep("update", 1, failing(SHORT))
+    layouts.run_with_oom_retry("update", 1, failing(SHORT))
     resumed, placement, _ = made(tiny, state=layouts.state())
     resumed.choose_layout("update", 2, Clock())
     assert placement.laid[0][0].layout == Layout(1, 1, 2)
@@ -130,10 +130,10 @@ def test_a_run_that_is_resumed_knows_what_was_barred(tiny):
 
 def test_every_decision_is_kept_and_can_be_made_again(tiny):
     layouts, _, notes = made(tiny)
-    layouts.keep("update", 2, failing(SHORT))
+    layouts.run_with_oom_retry("update", 2, failing(SHORT))
     layouts.record_load(2, LOAD)
     layouts.choose_layout("update", 3, Clock())  # how fast these machines are is unknown: the first time was cold
-    layouts.keep("update", 3, failing())
+    layouts.run_with_oom_retry("update", 3, failing())
     layouts.choose_layout("update", 4, Clock())
     assert [one.step for one in notes.decisions] == [2, 4]
     assert notes.decisions[0].reason == "forced"
@@ -193,7 +193,7 @@ def test_what_was_seen_never_makes_less_of_what_is_expected(tiny):
 
 def test_what_two_layouts_took_in_one_step_says_nothing_of_either(tiny):
     layouts, _, _ = made(tiny)
-    layouts.keep("update", 1, failing(SHORT))
+    layouts.run_with_oom_retry("update", 1, failing(SHORT))
     layouts.record_peak_memory({"update": 1e12})
     assert layouts.state()["filled"] == []
     layouts.record_peak_memory({"update": 1e12})
@@ -210,9 +210,9 @@ def test_micro_batches_that_need_as_much_memory_are_not_tried_instead(tiny):
 def test_one_layout_alone_is_told_and_never_decided(tiny):
     layouts, _, notes = made(tiny, dp=1, samplers=1)
     assert layouts.alone() == ["rollout: 1 x tp1 is the only layout there is, so there is nothing to choose"]
-    layouts.keep("rollout", 1, failing())
+    layouts.run_with_oom_retry("rollout", 1, failing())
     for step in range(2, 5):
-        layouts.keep("rollout", step, failing())
+        layouts.run_with_oom_retry("rollout", step, failing())
         layouts.record_load(step, LOAD)
         layouts.choose_layout("rollout", step, Clock())
     assert not notes.decisions
