@@ -83,9 +83,9 @@ def run(
     """Measure both samplers. For the result see `earl bench rollout --help`."""
     config = recipe(env, assignments)
     policy = make(config.model, config.run.seed)
-    placement = warmed(config, policy)
+    pipeline = warmed(config, policy)
     samplers = ours(config, policy)
-    passes = passes_of(placement, samplers, episodes, repeats)
+    passes = passes_of(pipeline, samplers, episodes, repeats)
     return {
         "env": env,
         "episodes": episodes,
@@ -95,7 +95,7 @@ def run(
         "turns_per_episode": median(own["turns"] for own in passes["local"]),
         **{name: rates(own) for name, own in passes.items()},
         "ratio": interval([a["episodes"] / b["episodes"] for a, b in zip(*passes.values(), strict=True)]),
-        "seconds": _parts(placement, samplers["local"], episodes),
+        "seconds": _parts(pipeline, samplers["local"], episodes),
     }
 
 
@@ -105,34 +105,34 @@ def ours(config: Config, policy: Policy) -> dict[str, Completes]:
 
 
 def warmed(config: Config, policy: Policy) -> StepPipeline:
-    """A placement whose policy has had a warm start, so that games last."""
-    placement = embedded(config, Peers(), policy)
+    """A pipeline whose policy has had a warm start, so that games last."""
+    pipeline = embedded(config, Peers(), policy)
     for step in range(1, WARM_STEPS + 1):
-        rows = placement.demonstrations(step)
-        placement.imitate(placement.dispatch_taught(rows, step), rows.num_turns, step)
-    return placement
+        rows = pipeline.demonstrations(step)
+        pipeline.imitate(pipeline.dispatch_taught(rows, step), rows.num_turns, step)
+    return pipeline
 
 
-def episodes_of(placement: StepPipeline, count: int, number: int) -> list[Episode]:
+def episodes_of(pipeline: StepPipeline, count: int, number: int) -> list[Episode]:
     """New games; `number` selects their seed."""
     seed = derive("benchmark", number)
-    tasks = draw_tasks(opponents(placement.config), count, seed)
-    return group_episodes(placement.world, dict(enumerate(tasks)), 1, seed)
+    tasks = draw_tasks(opponents(pipeline.config), count, seed)
+    return group_episodes(pipeline.world, dict(enumerate(tasks)), 1, seed)
 
 
 def passes_of(
-    placement: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
+    pipeline: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
     """What every sampler's passes took; a first round warms up."""
-    return in_turns({name: partial(_pass, placement, own, count) for name, own in samplers.items()}, repeats, warm=1)
+    return in_turns({name: partial(_pass, pipeline, own, count) for name, own in samplers.items()}, repeats, warm=1)
 
 
-def _pass(placement: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
+def _pass(pipeline: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
     """`count` episodes at once, from making the environments to the last trajectory; again until there are FEWEST."""
     played: list[Trajectory] = []
     began = time.perf_counter()
     while len(played) < max(count, FEWEST):
-        played += play(episodes_of(placement, count, 1000 * number + len(played)), sampler)
+        played += play(episodes_of(pipeline, count, 1000 * number + len(played)), sampler)
     seconds = time.perf_counter() - began
     return {
         "episodes": len(played) / seconds,
@@ -145,16 +145,16 @@ def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
     return {f"{what}_per_second": interval([own[what] for own in passes]) for what in ("episodes", "tokens")}
 
 
-def _parts(placement: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
+def _parts(pipeline: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
     """Seconds of the parts of a local pass; a separate pass, since timing has a cost."""
     clock = Clock()
     clock.seconds = dict.fromkeys(PARTS, 0.0)
     began = time.perf_counter()
     with clock("setup"):
-        episodes = episodes_of(placement, count, number=-1)
+        episodes = episodes_of(pipeline, count, number=-1)
     with ExitStack() as patched:
         timed: list[tuple[str, object, str]] = [("sampler", sampler, "generate")]
-        timed += [("chat", placement.world.chat, name) for name in ("opening", "reply", "decode")]
+        timed += [("chat", pipeline.world.chat, name) for name in ("opening", "reply", "decode")]
         timed += [("environment", episode.env, name) for episode in episodes for name in ("rule", "step")]
         for part, owner, name in timed:
             patched.enter_context(patch.object(owner, name, clock(part)(getattr(owner, name))))
@@ -191,11 +191,11 @@ def samplers(
 
 def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str, Any]:
     policy = make(config.model, config.run.seed)
-    placement = warmed(config, policy)
+    pipeline = warmed(config, policy)
     parameters = shape_of(policy.model).parameters
     with ExitStack() as engines:
         samplers = _samplers(config, policy, engines.callback)
-        measured = {count: passes_of(placement, samplers, count, repeats) for count in concurrent}
+        measured = {count: passes_of(pipeline, samplers, count, repeats) for count in concurrent}
     return {
         "parameters": parameters,
         "turns_per_episode": median(own["turns"] for own in measured[concurrent[0]]["local"]),

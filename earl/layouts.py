@@ -46,9 +46,9 @@ class Layouts:
     """The current layout of each stage, and the selector that changes it. Without a selector the layouts are fixed, and
     running out of memory ends the run."""
 
-    def __init__(self, placement: StepPipeline, journal: Journal) -> None:
-        self._placement, self._journal = placement, journal
-        config = placement.config
+    def __init__(self, pipeline: StepPipeline, journal: Journal) -> None:
+        self._pipeline, self._journal = pipeline, journal
+        config = pipeline.config
         self._laid: dict[Stage, Choice] = {}
         limit = config.context.first_limit
         self._load = Load(config.rollout.episodes, float(limit), limit, limit)
@@ -59,7 +59,7 @@ class Layouts:
         self._selector: Selector | None = None
         self._cold: set[Stage] = set()  # stages whose layout has not been in use yet
         if config.selector.kind == "auto":
-            self._costs = costs_of(config, placement.shape)
+            self._costs = costs_of(config, pipeline.shape)
             self._offered = candidates(self._costs)
             self._cold.update(self._offered)
             switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
@@ -213,7 +213,7 @@ class Layouts:
         began, choice = time.perf_counter(), decision.choice
         self._cold.add(choice.stage)
         before, self._laid[choice.stage] = self._laid[choice.stage], choice
-        self._placement.lay_out(choice, after)
+        self._pipeline.lay_out(choice, after)
         seconds = time.perf_counter() - began
         assert self._selector is not None
         self._selector.switched(choice, seconds)

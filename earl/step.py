@@ -93,18 +93,18 @@ class OpenRun:
     """The objects that every part of a step needs."""
 
     folder: RunFolder
-    placement: StepPipeline
+    pipeline: StepPipeline
     journal: Journal
     layouts: Layouts
     observer: Observer | None
 
     @property
     def config(self) -> Config:
-        return self.placement.config
+        return self.pipeline.config
 
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()
-        snapshot = partial(self.layouts.run_with_oom_retry, None, progress.step, self.placement.snapshot)
+        snapshot = partial(self.layouts.run_with_oom_retry, None, progress.step, self.pipeline.snapshot)
         self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
 
 
@@ -114,15 +114,15 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         return _imitate(run, progress, clock)
     run.layouts.choose_layout("rollout", step, clock)
     with clock("rollout"):
-        groups = run.layouts.run_with_oom_retry("rollout", step, partial(run.placement.rollout, step))
+        groups = run.layouts.run_with_oom_retry("rollout", step, partial(run.pipeline.rollout, step))
     with clock("track"):
         record = _track(run, progress, groups)
     batch: Any = None
     stats: dict[str, float] = {}
-    if run.placement.learned(groups):
+    if run.pipeline.learned(groups):
         run.layouts.choose_layout("update", step, clock)
         batch, stats = run.layouts.run_with_oom_retry(
-            "update", step, partial(_learn, run.placement, groups, step - warm, clock)
+            "update", step, partial(_learn, run.pipeline, groups, step - warm, clock)
         )
         _count_skipped(run, progress, stats)
     else:
@@ -131,7 +131,7 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         # Also after a checkpoint: it holds the weights that sampled these tokens, so they can be audited.
         recent = 0 <= step - 1 - progress.saved <= run.config.placement.max_staleness
         if recent or due(step - warm, run.config.run.keep_trajectories_every, run.config.run.steps):
-            stored = run.layouts.once(step, partial(run.placement.recorded, groups, batch))
+            stored = run.layouts.once(step, partial(run.pipeline.recorded, groups, batch))
             if stored:
                 run.journal.episodes(step, *stored)
     metrics = {**record.metrics, **stats}
@@ -187,40 +187,40 @@ def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> Non
     progress.warned = (*told,)
 
 
-def _learn(placement: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
+def _learn(pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
     """The stages after rollout; `step` counts the steps of reinforcement learning from 1."""
     with clock("dispatch"):
-        rows = placement.dispatch(groups, step)
+        rows = pipeline.dispatch(groups, step)
     with clock("prepare"):
-        batch = placement.prepare(groups, rows)
+        batch = pipeline.prepare(groups, rows)
     with clock("update"):
-        return batch, placement.update(batch, step) | {**placement.costs}
+        return batch, pipeline.update(batch, step) | {**pipeline.costs}
 
 
 def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     """One step of the warm start."""
-    step, placement = progress.step, run.placement
+    step, pipeline = progress.step, run.pipeline
     with clock("rollout"):
         rows = run.layouts.run_with_oom_retry(
-            None, step, lambda: placement.demonstrations(step, progress.context.ceiling)
+            None, step, lambda: pipeline.demonstrations(step, progress.context.ceiling)
         )
     if not len(rows.lengths):
         run.journal.event(step, "skipped", "nothing was learned: every demonstration ended by a fault")
         return StepRecord({})
     tell(run.journal, step, progress.context.make_room(int(rows.lengths.max())))
-    placement.limit(progress.context.limit)
+    pipeline.limit(progress.context.limit)
     run.layouts.record_load(step, taught_load(rows.lengths.tolist(), progress.context.limit))
 
     def learn() -> dict[str, float]:
         with clock("dispatch"):
-            taken = placement.dispatch_taught(rows, step)
+            taken = pipeline.dispatch_taught(rows, step)
         with clock("update"):
-            return placement.imitate(taken, rows.num_turns, step)
+            return pipeline.imitate(taken, rows.num_turns, step)
 
     run.layouts.choose_layout("update", step, clock)
     stats = run.layouts.run_with_oom_retry("update", step, learn)
     _count_skipped(run, progress, stats)
-    return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**placement.costs})
+    return StepRecord({f"warm_start/{name}": value for name, value in stats.items()} | {**pipeline.costs})
 
 
 def _count_skipped(run: OpenRun, progress: Progress, stats: Mapping[str, float]) -> None:
@@ -248,11 +248,11 @@ def _track(run: OpenRun, progress: Progress, groups: PlayedGroups) -> StepRecord
         metrics |= staleness_metrics(groups, progress.step - 1)
     seen = progress.context.observe(growth_of(progress.step, metrics))
     metrics |= seen.metrics
-    run.placement.limit(progress.context.limit)
+    run.pipeline.limit(progress.context.limit)
     tell(run.journal, progress.step, seen.events)
     load = load_of(metrics)
     run.layouts.record_load(progress.step, load)
-    metrics |= memory_metrics(load, run.placement.shape, run.config.learner.micro_batch_tokens)
+    metrics |= memory_metrics(load, run.pipeline.shape, run.config.learner.micro_batch_tokens)
     return StepRecord(metrics, tokens_by_turn(trajectories_of(groups), progress.step))
 
 

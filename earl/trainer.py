@@ -43,8 +43,8 @@ def train(
     Returns the run's progress: finished, or stopped by request and ready to resume."""
     journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
     try:
-        placement, progress = place.open(checkpoint.latest(folder.checkpoints)), None
-        run = OpenRun(folder, placement, journal, Layouts(placement, journal), observer)
+        pipeline, progress = place.open(checkpoint.latest(folder.checkpoints)), None
+        run = OpenRun(folder, pipeline, journal, Layouts(pipeline, journal), observer)
         while progress is None or not progress.finished:
             try:
                 progress = progress or _begin(run, peers.size)
@@ -69,7 +69,7 @@ def train(
 def _begin(run: OpenRun, processes: int) -> Progress:
     latest = checkpoint.latest(run.folder.checkpoints)
     progress = _resume(run, checkpoint.load(latest) if latest else None, processes)
-    run.placement.limit(progress.context.limit)
+    run.pipeline.limit(progress.context.limit)
     _sync(run, progress.step)
     if progress.step == 0 and progress.best == NEVER:
         _close_step(run, progress, StepRecord({}), Clock())
@@ -92,7 +92,7 @@ def _advance(run: OpenRun, progress: Progress, peers: Peers) -> None:
 
 def _sync(run: OpenRun, step: int) -> Mapping[str, float]:
     """Copy the learner's weights to the rollout workers; returns metrics of the transfer."""
-    return run.layouts.run_with_oom_retry(None, step, partial(run.placement.sync, step))
+    return run.layouts.run_with_oom_retry(None, step, partial(run.pipeline.sync, step))
 
 
 def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clock) -> None:
@@ -108,7 +108,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
         better = progress.better(results)
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
-    peaks = run.placement.peaks()
+    peaks = run.pipeline.peaks()
     run.layouts.record_peak_memory(peaks)
     metrics = {**record.metrics, **moved, **peak_metrics(peaks)}
     # Numbers before the checkpoint: a kill in between repeats the step instead of losing its numbers.
@@ -124,11 +124,11 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
 
 
 def _finish(run: OpenRun, progress: Progress) -> None:
-    placement, step = run.placement, progress.best_step
+    pipeline, step = run.pipeline, progress.best_step
     best = checkpoint.load(run.folder.checkpoints / step_name(step))
     with storage(best.path):
-        placement.learner.restore(best.path)
-    placement.limit(context_limit(best) or progress.context.limit)
+        pipeline.learner.restore(best.path)
+    pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
     results = _evaluated(run, progress.step, run.config.evaluate.final_episodes)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
@@ -147,7 +147,7 @@ def _finish(run: OpenRun, progress: Progress) -> None:
 
 def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
     """The results of evaluation; what was lost by faults is logged."""
-    results = evaluate_matches(run.placement, episodes)
+    results = evaluate_matches(run.pipeline, episodes)
     for result in results:
         if result.faults:
             met = result.opponent or "the tasks"
@@ -156,12 +156,12 @@ def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
     return results
 
 
-def evaluate_matches(placement: StepPipeline, episodes: int) -> list[MatchResult]:
+def evaluate_matches(pipeline: StepPipeline, episodes: int) -> list[MatchResult]:
     planned = []
-    for one in placement.config.each_env():
+    for one in pipeline.config.each_env():
         met = one.evaluate
-        planned += evaluation.matches(placement.world.of(one.env.name), met.opponents, met.exact, episodes)
-    return placement.players.evaluate(planned)
+        planned += evaluation.matches(pipeline.world.of(one.env.name), met.opponents, met.exact, episodes)
+    return pipeline.players.evaluate(planned)
 
 
 def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
@@ -169,10 +169,10 @@ def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
     if saved is None:
         run.journal.forget_after(-1)
         run.journal.event(0, "start", f"started with {processes} processes")
-        known_to(run.layouts, run.placement, run.journal)
-        return Progress(context=_context_watch(run.placement))
+        known_to(run.layouts, run.pipeline, run.journal)
+        return Progress(context=_context_watch(run.pipeline))
     with storage(saved.path):
-        run.placement.resume(saved.path)
+        run.pipeline.resume(saved.path)
     progress = Progress.restored(saved.state)
     run.journal.forget_after(saved.step, progress.best_step)
     run.journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
@@ -180,11 +180,11 @@ def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
     return progress
 
 
-def _context_watch(placement: StepPipeline) -> ContextWatch:
+def _context_watch(pipeline: StepPipeline) -> ContextWatch:
     """The watch of a new run. An automatic limit's ceiling was fixed before the run began."""
-    config = placement.config.context
-    ceiling = config.ceiling or min(placement.shape.max_positions, placement.config.learner.micro_batch_tokens)
-    ahead = placement.config.placement.max_staleness
+    config = pipeline.config.context
+    ceiling = config.ceiling or min(pipeline.shape.max_positions, pipeline.config.learner.micro_batch_tokens)
+    ahead = pipeline.config.placement.max_staleness
     return ContextWatch(config.first_limit, ceiling if config.automatic else None, ahead=ahead)
 
 

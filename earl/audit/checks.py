@@ -39,10 +39,10 @@ def check_advantages(case: Case) -> Iterator[Finding]:
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """As `expected_advantages`, but with values from the stored value head, as in training."""
-    placement = embedded(config, Peers(), load(weights))
-    placement.learner.restore(weights)
-    batch = placement.prepare(groups, placement.dispatch(groups))
-    return [experience.advantages for experience in placement.recorded(groups, batch)[1]]
+    pipeline = embedded(config, Peers(), load(weights))
+    pipeline.learner.restore(weights)
+    batch = pipeline.prepare(groups, pipeline.dispatch(groups))
+    return [experience.advantages for experience in pipeline.recorded(groups, batch)[1]]
 
 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:

@@ -273,14 +273,14 @@ def measured_first(config: Config, stop: StopRequest, observer: Observer | None)
     campaign(config, grid_of(config, (), (), SECONDS), profile, stop, lambda _: None)
 
 
-def known_to(layouts: Layouts, placement: StepPipeline, journal: Journal) -> None:
+def known_to(layouts: Layouts, pipeline: StepPipeline, journal: Journal) -> None:
     """Give a new run the measurements of recipes like its own, and log that."""
-    config = placement.config
+    config = pipeline.config
     if config.selector.kind != "auto":
         return
     for said in layouts.alone():
         journal.event(0, "profile", said)
-    profile = read(key_of(config, placement.shape))
+    profile = read(key_of(config, pipeline.shape))
     if not profile.timings:
         journal.event(0, "profile", "no layouts were measured here for such a run; `earl profile` would")
         return
