@@ -89,7 +89,7 @@ class SimulatedRun:
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
 
 
-def world(number: int, seed: int, error: float = ERRORS[0]) -> SimulatedRun:
+def simulated_run(number: int, seed: int, error: float = ERRORS[0]) -> SimulatedRun:
     """`error`: standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per
     doubling of the context."""
     names = list(SHAPES)
@@ -155,48 +155,53 @@ class StrategyResult:
     out_of_memory: int
 
 
-def table(world: SimulatedRun) -> Floats:
+def table(simulated: SimulatedRun) -> Floats:
     """Seconds of each choice at each step, inf if it does not fit into memory. [T, C]"""
-    tokens = np.array([load.mean_tokens for load in world.loads])[:, None]
-    longest = np.array([load.longest_tokens for load in world.loads])[:, None]
-    seconds = (world.slopes * tokens + world.squares * tokens**2) * world.noise[:, None]
-    return np.where(longest <= world.rooms, seconds, np.inf)
+    tokens = np.array([load.mean_tokens for load in simulated.loads])[:, None]
+    longest = np.array([load.longest_tokens for load in simulated.loads])[:, None]
+    seconds = (simulated.slopes * tokens + simulated.squares * tokens**2) * simulated.noise[:, None]
+    return np.where(longest <= simulated.rooms, seconds, np.inf)
 
 
-def clairvoyant(world: SimulatedRun) -> float:
+def clairvoyant(simulated: SimulatedRun) -> float:
     """Seconds of the best sequence of choices with full knowledge of the future: dynamic programming."""
-    times = table(world)
+    times = table(simulated)
     total = times[-1]
     for row in times[-2::-1]:
-        total = row + np.minimum(total, total.min() + world.switch_seconds)
+        total = row + np.minimum(total, total.min() + simulated.switch_seconds)
     return float(total.min())
 
 
-def static(world: SimulatedRun) -> float:
-    return float(table(world).sum(0).min())
+def static(simulated: SimulatedRun) -> float:
+    return float(table(simulated).sum(0).min())
 
 
-def selected(world: SimulatedRun, profiled: bool = True) -> StrategyResult:
+def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
     """The selector's result. Before a rollout it knows the last step's contexts, before an update this step's."""
-    selector = Selector({world.stage: world.choices}, world, {world.stage: world.taken_for}, steps=len(world.loads))
+    selector = Selector(
+        {simulated.stage: simulated.choices},
+        simulated,
+        {simulated.stage: simulated.taken_for},
+        steps=len(simulated.loads),
+    )
     if profiled:
-        _profile(selector, world)
+        _profile(selector, simulated)
     decisions: list[Decision] = []
 
     def choose(step: int) -> Choice:
-        selector.record_load(step, world.known(step))
-        decisions.append(selector.decide(world.stage, step))
+        selector.record_load(step, simulated.known(step))
+        decisions.append(selector.decide(simulated.stage, step))
         return decisions[-1].choice
 
     def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
         if switch:
             selector.switched(choice, switch)
         if seconds is None:
-            selector.out_of_memory(choice, world.loads[step], step)
+            selector.out_of_memory(choice, simulated.loads[step], step)
         else:
-            selector.measured(choice, world.loads[step], seconds)
+            selector.measured(choice, simulated.loads[step], seconds)
 
-    course = played(world, choose, told)
+    course = played(simulated, choose, told)
     free = [one.step for one in decisions if one.reason == "faster" and _back(one, decisions)]
     return replace(course, unforced_backs=most_within(free))
 
@@ -208,25 +213,25 @@ def _back(decision: Decision, decisions: list[Decision]) -> bool:
     )
 
 
-def by_range(world: SimulatedRun) -> StrategyResult:
+def by_range(simulated: SimulatedRun) -> StrategyResult:
     """The rule of the EARL paper: the best measured choice of each context range, taken when the average enters it.
 
     A choice that ran out of memory is not taken again in that range or above, so that the run can go on.
     """
-    random: Random = np.random.default_rng(world.seed + 1)
-    measured = {bucket: _measured(world, 2.0**bucket, random) for bucket in range(5, 16)}
+    random: Random = np.random.default_rng(simulated.seed + 1)
+    measured = {bucket: _measured(simulated, 2.0**bucket, random) for bucket in range(5, 16)}
     barred: dict[Choice, int] = {}
 
     def choose(step: int) -> Choice:
-        bucket = _range(world.known(step))
+        bucket = _range(simulated.known(step))
         fits = {choice: own for choice, own in measured[bucket].items() if bucket < barred.get(choice, bucket + 1)}
         return min(fits, key=lambda choice: fits[choice])
 
     def told(step: int, choice: Choice, seconds: float | None, _: float) -> None:
         if seconds is None:
-            barred[choice] = min(_range(world.loads[step]), _range(world.known(step)))
+            barred[choice] = min(_range(simulated.loads[step]), _range(simulated.known(step)))
 
-    return played(world, choose, told)
+    return played(simulated, choose, told)
 
 
 def _range(load: Load) -> int:
@@ -234,7 +239,7 @@ def _range(load: Load) -> int:
 
 
 def played(
-    world: SimulatedRun,
+    simulated: SimulatedRun,
     choose: Callable[[int], Choice],
     told: Callable[[int, Choice, float | None, float], None],
     loads: Sequence[Load] | None = None,
@@ -244,22 +249,22 @@ def played(
     `choose` returns the choice of a step. `told` gets the step, the choice, its seconds (None: out of memory), and the
     seconds of a switch to it. `loads` replaces the run's; `choose` may add the one of its step.
     """
-    random: Random = np.random.default_rng(world.seed + 2)
-    loads = world.loads if loads is None else loads
+    random: Random = np.random.default_rng(simulated.seed + 2)
+    loads = simulated.loads if loads is None else loads
     total, failures, current = 0.0, 0, None
     left: list[tuple[int, Choice]] = []
     backs: list[int] = []
-    for step, noise in enumerate(world.noise.tolist()):
+    for step, noise in enumerate(simulated.noise.tolist()):
         done = False
         while not done:
             choice, switch = choose(step), 0.0
             if current not in (None, choice):
-                switch = world.switch_seconds * float(np.exp(0.1 * random.standard_normal()))
+                switch = simulated.switch_seconds * float(np.exp(0.1 * random.standard_normal()))
                 backs += [step] if any(own == choice and step - when < BACK_STEPS for when, own in left) else []
                 left.append((step, current))
-            current, number = choice, world.choices.index(choice)
-            done = bool(loads[step].longest_tokens <= world.rooms[number])
-            seconds = world.true(number, loads[step].mean_tokens) * (noise if done else 1.0)
+            current, number = choice, simulated.choices.index(choice)
+            done = bool(loads[step].longest_tokens <= simulated.rooms[number])
+            seconds = simulated.true(number, loads[step].mean_tokens) * (noise if done else 1.0)
             failures += not done
             total += switch + seconds
             told(step, choice, seconds if done else None, switch)
@@ -271,21 +276,21 @@ def most_within(steps: list[int]) -> int:
     return max((sum(first <= step < first + BACK_STEPS for step in steps) for first in steps), default=0)
 
 
-def _profile(selector: Selector, world: SimulatedRun) -> None:
-    random: Random = np.random.default_rng(world.seed + 1)
-    sequences = world.loads[0].sequences
+def _profile(selector: Selector, simulated: SimulatedRun) -> None:
+    random: Random = np.random.default_rng(simulated.seed + 1)
+    sequences = simulated.loads[0].sequences
     for tokens in PROFILED:
         load = Load(sequences, float(tokens), tokens, tokens)
-        for choice, seconds in _measured(world, tokens, random).items():
+        for choice, seconds in _measured(simulated, tokens, random).items():
             selector.measured(choice, load, seconds)
 
 
-def _measured(world: SimulatedRun, tokens: float, random: Random) -> dict[Choice, float]:
-    noise = np.exp(0.03 * random.standard_normal(len(world.choices)))
+def _measured(simulated: SimulatedRun, tokens: float, random: Random) -> dict[Choice, float]:
+    noise = np.exp(0.03 * random.standard_normal(len(simulated.choices)))
     return {
-        choice: world.true(number, tokens) * float(noise[number])
-        for number, choice in enumerate(world.choices)
-        if tokens <= world.rooms[number]
+        choice: simulated.true(number, tokens) * float(noise[number])
+        for number, choice in enumerate(simulated.choices)
+        if tokens <= simulated.rooms[number]
     }
 
 
@@ -294,7 +299,7 @@ def _measured(world: SimulatedRun, tokens: float, random: Random) -> dict[Choice
 
 def adversary(number: int, seed: int) -> dict[str, Any]:
     """One run: its loss against the best static choice in hindsight, and its switches."""
-    own = replace(world(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
+    own = replace(simulated_run(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
     selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
     means = [load.mean_tokens for load in own.loads]
     short, long = min(means) / 2, min(2 * max(means), LIMIT / 2)  # beyond the means, other choices are the fastest
@@ -359,7 +364,7 @@ def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, A
         "selector": _counts(rows),
         "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
         "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
-        "decide_ms": decide_ms(world(0, seed)),
+        "decide_ms": decide_ms(simulated_run(0, seed)),
     }
 
 
@@ -387,7 +392,7 @@ def decide_ms(example: SimulatedRun) -> float:
 
 
 def _losses(number: int, seed: int) -> dict[str, Any]:
-    own = world(number, seed)
+    own = simulated_run(number, seed)
     best, course = clairvoyant(own), selected(own)
     return {
         **asdict(course),
@@ -401,7 +406,7 @@ def _losses(number: int, seed: int) -> dict[str, Any]:
 
 def _loss(number: int, seed: int, arm: str) -> float:
     profiled, error = ARMS[arm]
-    own = world(number, seed, error)
+    own = simulated_run(number, seed, error)
     return selected(own, profiled).seconds / clairvoyant(own) - 1
 
 

@@ -14,26 +14,26 @@ from earl.benchmarks.selector import (
     most_within,
     played,
     selected,
+    simulated_run,
     static,
     table,
-    world,
 )
 from earl.cli.main import run as command_line
 
 
 def test_worlds_are_the_same_again_and_cross():
-    one, again = world(0, 3), world(0, 3)
+    one, again = simulated_run(0, 3), simulated_run(0, 3)
     assert one.loads == again.loads and np.array_equal(table(one), table(again))
     assert len(one.loads) == STEPS
-    own = world(4, 3)
+    own = simulated_run(4, 3)
     fastest = {int(np.argmin([own.true(n, load.mean_tokens) for n in range(4)])) for load in own.loads}
     assert len(fastest) >= 2
-    assert {world(number, 0).family for number in range(len(SHAPES))} == set(SHAPES)
+    assert {simulated_run(number, 0).family for number in range(len(SHAPES))} == set(SHAPES)
 
 
 def test_nobody_beats_the_clairvoyant():
     for number in (2, 15):
-        own = world(number, 1)
+        own = simulated_run(number, 1)
         best = clairvoyant(own)
         assert best <= static(own)
         for course in (selected(own), by_range(own)):
@@ -42,7 +42,7 @@ def test_nobody_beats_the_clairvoyant():
 
 
 def test_a_step_out_of_memory_is_paid_and_done_again():
-    own = world(0, 1)
+    own = simulated_run(0, 1)
     small, large = own.choices[0], own.choices[3]
     failed = []
 
@@ -83,7 +83,7 @@ def test_the_command_prints_json(capsys):
 def test_the_selector_is_close_to_the_clairvoyant():
     losses = []
     for number in range(len(SHAPES)):
-        own = world(number, 2)
+        own = simulated_run(number, 2)
         course = selected(own)
         losses.append(course.seconds / clairvoyant(own) - 1)
         assert course.unforced_backs <= 1
