@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
 from earl.benchmarks.layouts import batch, free_port, model_config, policy
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine.heap import GIVE_BACK
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
@@ -253,7 +253,7 @@ def _little(model: dict[str, Any]) -> dict[str, Any]:
 
 def _learner(case: MemoryCase, ranks: Ranks) -> Learner:
     settings = LearnerConfig(micro_batch_tokens=max(64, case.tokens), **case.learner)
-    learner = Learner(policy(case.model), AlgorithmConfig(), settings, 1.0, ranks, False)
+    learner = Learner(policy(case.model), settings, 1.0, ranks, False)
     for name in expert_layers(learner.scorer.model):
         router = learner.scorer.model.get_submodule(f"{name.removesuffix('experts')}gate")
         router.forward = partial(_in_turns, router.forward, learner.scorer.model.config.num_experts)

@@ -21,7 +21,7 @@ from torch import Tensor
 from earl.algorithms.registry import algorithm
 from earl.benchmarks.footprint import MemoryCase, predicted, shape_made
 from earl.benchmarks.layouts import batch, free_port, model_config
-from earl.config import AlgorithmConfig, LearnerConfig, SamplerConfig
+from earl.config import LearnerConfig, SamplerConfig
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, character_tokenizer, meta_model, tensors_once
 from earl.engine.sampler import Sampler
@@ -174,7 +174,7 @@ def update_row(case: MemoryCase, device: torch.device, peak_flops: float | None)
     with joined_mesh(0, Layout(), "127.0.0.1", free_port(), str(device)) as mesh:
         settings = LearnerConfig(micro_batch_tokens=case.tokens, **case.learner)
         ranks = Shards(mesh, RandomWeights(model, device))
-        learner = Learner(Policy(model, character_tokenizer()), AlgorithmConfig(), settings, 1.0, ranks, False)
+        learner = Learner(Policy(model, character_tokenizer()), settings, 1.0, ranks, False)
         learner.update(rows, algorithm("grpo"), update)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()

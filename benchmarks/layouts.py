@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
 from earl.benchmarks import processes
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, character_tokenizer
@@ -172,7 +172,7 @@ def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:
     torch.manual_seed(0)
     experts = EXPERTS if own.pop("experts", False) else {}
     made = policy({**MODEL, **experts, "tie_word_embeddings": own.pop("tied", False)})
-    return Learner(made, AlgorithmConfig(), LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
+    return Learner(made, LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
 
 
 def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:

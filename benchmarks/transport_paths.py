@@ -27,6 +27,7 @@ from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.rollout_actor import EpisodePlayer
 from earl.placement.ray.rollout_workers import RolloutWorkers
 from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, RowDispatcher
+from earl.rollout.pack import Learnable
 
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 """Of each worker."""
@@ -41,7 +42,7 @@ class MadeUpWorker(EpisodePlayer):
         lengths = np.random.default_rng(seed).integers(ROW_TOKENS // 2, ROW_TOKENS * 3 // 2, count)
         made = batch(lengths.tolist(), 1, seed)
         rows = Rows(**{column.name: getattr(made, column.name) for column in fields(Rows)})
-        self._episodes, self._budget = EpisodeStore(True), Budget(None)
+        self._episodes, self._budget = EpisodeStore(Learnable()), Budget(None)
         return self._episodes.pack(rows, np.arange(count))
 
 

@@ -126,23 +126,18 @@ class AlgorithmConfig(Section):
     """[algorithm]"""
 
     name: str = "grpo"
-    """One of the algorithm registry."""
-    clip: float = Field(0.2, gt=0)
-    """Importance ratios are clipped to [1 - clip, 1 + clip_high]."""
-    clip_high: float | None = Field(None, gt=0)
-    """Absent: equal to clip."""
+    """One of the algorithm registry, or MODULE:NAME, a class of yours."""
+    options: dict[str, bool | int | float | str] = Field({})
+    """Settings of that algorithm, such as `clip`; see docs/design/algorithms.md. What it does not have is refused."""
     entropy: float = Field(0.0, ge=0)
     """Weight of the entropy over action tokens."""
     final_entropy: float | None = Field(None, ge=0)
     """Its weight at the last step; absent: constant."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence to the reference, the model as it was when RL began."""
-    gamma: float = Field(1.0, gt=0, le=1)
-    """PPO: discount per turn."""
-    gae_lambda: float = Field(0.95, ge=0, le=1)
-    """PPO: λ of turn-level generalised advantage estimation."""
-    value_weight: float = Field(0.5, ge=0)
-    """PPO: weight of the value loss."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How that divergence is estimated at each token; with r = π_ref/π, k1: -log r, k2: (log r)²/2, k3: r - 1 - log r.
+    As a loss, k1 has no gradient on average."""
     correction: Literal["none", "token", "sequence"] = "none"
     """Truncated importance weights from the sampler's policy to the learner's as an update begins, by token or by
     sequence: for asynchronous rollout, and for samplers whose arithmetic differs."""
@@ -523,8 +518,8 @@ class Config(Section):
 
     @property
     def code(self) -> list[str]:
-        """Names that may be import strings: of the environment, the parser, teachers and opponents."""
-        named = [self.agent.parser]
+        """Names that may be import strings: of the environment, the parser, the algorithm, teachers and opponents."""
+        named = [self.agent.parser, self.algorithm.name]
         for one in self.each_env():
             met = (one.env.opponents, one.warm_start.opponents, one.evaluate.opponents)
             named += [one.env.name, one.warm_start.teacher, *(name for own in met for name in own)]

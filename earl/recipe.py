@@ -63,7 +63,12 @@ def build(tree: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(dict(tree))
     except ValidationError as error:
-        raise EarlError("; ".join(_explain(item) for item in error.errors())) from None
+        raise EarlError(explained(error)) from None
+
+
+def explained(error: ValidationError, *section: str) -> str:
+    """All faults of a recipe, or of a section of it, in one line."""
+    return "; ".join(_explain({**item, "loc": (*section, *item["loc"])}) for item in error.errors())
 
 
 def made_by_earl(model: str) -> bool:

@@ -10,6 +10,7 @@ the driver of a cluster sees summaries, tokens stay elsewhere.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
+from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
@@ -153,6 +154,16 @@ class Trajectory(Ended):
             yield author, places[0], places[-1] + 1
 
     @property
+    def states(self) -> tuple[int, ...]:
+        """Of each turn a number that stands for what it was asked anew: the tokens between the reply before and its
+        own, without what the template wrote. Turns of a group with the same number were asked the same."""
+        return tuple(self._asked(turn.prompt_start, turn.action_start) for turn in self.turns)
+
+    def _asked(self, start: int, end: int) -> int:
+        told = self.tokens[start:end][self.authors[start:end] != Author.TEMPLATE]
+        return int.from_bytes(blake2b(told.astype("<i4").tobytes(), digest_size=7).digest())
+
+    @property
     def num_tokens(self) -> int:
         return len(self.tokens)
 
@@ -201,6 +212,7 @@ class TrajectorySummary(Ended):
     stop: StopReason
     outcome: Outcome
     illegal: int
+    states: tuple[int, ...]
     num_tokens: int
     num_sampled: int
     version_sum: int

@@ -74,7 +74,7 @@ def test_a_value_out_of_its_bounds_is_refused_by_name(section, key, value):
         ("learner", "clip_grad_norm"),
         ("agent", "forfeit_reward"),
         ("algorithm", "entropy"),
-        ("algorithm", "clip_high"),
+        ("algorithm", "kl"),
         ("warm_start", "noise"),
     ],
 )

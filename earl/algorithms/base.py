@@ -1,18 +1,24 @@
-"""The interface of an algorithm: groups to advantages, per-token inputs to a loss. Pure functions of arrays."""
+"""The interface of an algorithm: groups to advantages, per-token inputs to losses. Pure functions of arrays."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
-from earl.config import AlgorithmConfig
+from earl.config import Section
 from earl.trajectory import GroupOf, Played, PlayedGroups
 
 Stats = dict[str, Tensor]
 """Sums over tokens of the statistics that a loss reports; divided by the number of tokens at the end."""
+Returns = NDArray[np.float64]
+"""[E], of the episodes of one group."""
+
+EPSILON = 1e-8  # limits what is divided by a deviation of nearly 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +39,57 @@ class TokenInputs:
     old_logprobs: Tensor  # of the sampler; with importance correction, of the learner before the update
     advantages: Tensor
     reference: Tensor  # log-probs of the reference; only read when kl > 0
+    rows: Tensor  # number of the token's row; a row is one context, and never divided
+    turns: Tensor  # number of the token's turn, over the whole step
 
 
-class Algorithm(Protocol):
-    needs_values: bool  # whether a value head is trained and its values are given to `advantages`
+class Algorithm(Section):
+    """A subclass is an algorithm, and its fields are its settings: the section [algorithm.options] of a recipe.
 
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    Groups hold every key that advantages may be compared by: the group itself, `task.seat` and `task.opponent`,
+    `turns` with their rewards, and `states`.
+    """
+
+    needs_values: ClassVar[bool] = False
+    """Whether a value head is trained and its values are given to `advantages`."""
+    needs_groups: ClassVar[bool] = True
+    """Whether the episodes of a group are compared, so that one alone, or several of equal return, teach nothing."""
+
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    """Mean over `token`s of a minibatch; or over rows (contexts), `sequence`: of each row's mean, `constant`: of each
+    row's sum divided by `constant_tokens`."""
+    constant_tokens: int = Field(256, ge=1)
+    """Divides the sum of a row where aggregation = "constant"."""
+    drop_flat_groups: bool = False
+    """Leave groups whose episodes all have the same return out of the update, and so out of its means."""
+
+    @abstractmethod
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
         """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn."""
 
-    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
-        """The policy loss summed over tokens, and its statistics. The learner adds entropy and KL."""
+    @abstractmethod
+    def loss(self, inputs: TokenInputs) -> tuple[Tensor, Stats]:
+        """The policy loss of each token [M], homogeneous in its advantage, and statistics. The learner aggregates it,
+        and adds entropy and KL."""
+
+    def value_loss(self, values: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
+        """The value head's error summed over turns, and what is minimised of it; values, returns: [K]."""
+        raise NotImplementedError(f"{type(self).__name__} has no value head")
 
 
-def per_turn(groups: PlayedGroups, episode_values: Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
+def per_turn(groups: PlayedGroups, episode_values: Sequence[Returns]) -> NDArray[np.float32]:
     """Repeat `episode_values` (per group, one value per trajectory) over each episode's turns: [K]."""
     counts = [trajectory.num_values for group in groups for trajectory in group.trajectories]
     flat = np.concatenate([np.zeros(0), *episode_values])
     return np.repeat(flat, counts).astype(np.float32)
 
 
-def returns_of(group: GroupOf[Played]) -> NDArray[np.float64]:
+def returns_of(group: GroupOf[Played]) -> Returns:
     return np.array([trajectory.reward for trajectory in group.trajectories], dtype=np.float64)
+
+
+def normalised(parts: Sequence[Returns]) -> list[Returns]:
+    """All parts less the mean of all their numbers, divided by the deviation of all."""
+    everything = np.concatenate([np.zeros(0), *parts])
+    mean, std = (everything.mean(), everything.std()) if len(everything) else (0.0, 1.0)
+    return [(part - mean) / (std + EPSILON) for part in parts]

@@ -1,22 +1,34 @@
-"""GRPO: the group's mean is the baseline, its deviation the scale (DeepSeekMath, arXiv 2402.03300)."""
+"""GRPO and the settings that make Dr. GRPO of it: the group's mean is the baseline."""
+
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.algorithms.base import Advantages, per_turn, returns_of
-from earl.algorithms.loss import clipped_surrogate
-from earl.config import AlgorithmConfig
+from earl.algorithms.base import Advantages, Returns, normalised, per_turn, returns_of
+from earl.algorithms.loss import Clipped
 from earl.trajectory import PlayedGroups
 
-EPSILON = 1e-4  # limits the advantages of a group of nearly equal returns
+DEVIATION_EPSILON = 1e-4  # limits the advantages of a group of nearly equal returns
 
 
-class GRPO:
-    """A_i = (R_i - mean(R)) / (std(R) + ε) over the group (section 4.1.2), the clipped surrogate per token."""
+class GRPO(Clipped):
+    """A_i = (R_i - mean(R)) / (std(R) + ε) over the group (DeepSeekMath, arXiv 2402.03300, section 4.1.2), the clipped
+    surrogate per token.
 
-    needs_values = False
-    loss = staticmethod(clipped_surrogate)
+    Dr. GRPO (arXiv 2503.20783, section 3.2) is the same with scale = "none" and aggregation = "constant": neither the
+    group's deviation nor a reply's length weighs an episode.
+    """
 
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        episodes = [(r - r.mean()) / (r.std() + EPSILON) for r in map(returns_of, groups)]
-        return Advantages(per_turn(groups, episodes), np.zeros_like(values))
+    scale: Literal["std", "none", "batch"] = "std"
+    """What divides the advantage: the group's deviation, nothing, or the deviation over the whole batch."""
+
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
+        return Advantages(per_turn(groups, self.scaled([*map(returns_of, groups)])), np.zeros_like(values))
+
+    def scaled(self, returns: list[Returns]) -> list[Returns]:
+        """The advantages of what was returned, group by group."""
+        if self.scale == "std":
+            return [(r - r.mean()) / (r.std() + DEVIATION_EPSILON) for r in returns]
+        centred = [r - r.mean() for r in returns]
+        return centred if self.scale == "none" else normalised(centred)

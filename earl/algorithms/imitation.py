@@ -4,19 +4,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from earl.algorithms.base import Advantages, Stats, TokenInputs
-from earl.config import AlgorithmConfig
+from earl.algorithms.base import Advantages, Algorithm, Stats, TokenInputs
 from earl.trajectory import PlayedGroups
 
 
-class Imitation:
-    """-log π(label), summed over tokens."""
+class Imitation(Algorithm):
+    """-log π(label) of each token."""
 
-    needs_values = False
-
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
         return Advantages(np.ones_like(values), np.zeros_like(values))
 
-    def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
+    def loss(self, inputs: TokenInputs) -> tuple[Tensor, Stats]:
         """Cross-entropy; the learner's settings switch entropy bonus and KL off in a warm start."""
-        return -inputs.logprobs.sum(), {}
+        return -inputs.logprobs, {}

@@ -1,14 +1,15 @@
 """PPO with a value head and generalised advantage estimation over turns (arXiv 1707.06347, 1506.02438)."""
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
 
-from earl.algorithms.base import Advantages
-from earl.algorithms.loss import clipped_surrogate
-from earl.config import AlgorithmConfig
+from earl.algorithms.base import Advantages, normalised
+from earl.algorithms.loss import Clipped
 from earl.trajectory import PlayedGroups
-
-EPSILON = 1e-8
 
 
 def turn_level_gae(
@@ -25,23 +26,33 @@ def turn_level_gae(
     return advantages
 
 
-class PPO:
-    """Turn-level GAE, normalised over the batch; returns = advantages + values before normalising."""
+class PPO(Clipped):
+    """Turn-level GAE, normalised over the batch; returns = advantages + values before normalising. The value head's
+    loss is the mean over turns of value_weight·(V - return)²."""
 
-    needs_values = True
-    loss = staticmethod(clipped_surrogate)  # the learner adds the value loss
+    needs_values: ClassVar[bool] = True
+    needs_groups: ClassVar[bool] = False
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per turn."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """λ of turn-level generalised advantage estimation."""
+    value_weight: float = Field(0.5, ge=0)
+    """Weight of the value loss."""
 
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
         parts, start = [], 0
         real = np.ones(len(values), np.bool_)
         for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
             rewards = np.array([turn.reward for turn in trajectory.turns], dtype=np.float64)
             own = values[start : start + trajectory.num_values].astype(np.float64)
-            parts.append(turn_level_gae(rewards, own, config.gamma, config.gae_lambda))
+            parts.append(turn_level_gae(rewards, own, self.gamma, self.gae_lambda))
             start += trajectory.num_values
             real[start - trajectory.bootstrapped : start] = False
         raw, scaled = np.zeros((2, len(values)))
         raw[real] = made = np.concatenate([np.zeros(0), *parts])
-        returns = (raw + values).astype(np.float32)
-        scaled[real] = (made - made.mean()) / (made.std() + EPSILON) if len(made) else made
-        return Advantages(scaled.astype(np.float32), returns)
+        scaled[real] = normalised([made])[0]
+        return Advantages(scaled.astype(np.float32), (raw + values).astype(np.float32))
+
+    def value_loss(self, values: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
+        error = (values - returns).square().sum()
+        return error, self.value_weight * error

@@ -1,25 +1,22 @@
-"""REINFORCE++ with baseline: the group's mean is the baseline, the batch's deviation the scale (arXiv 2501.03262)."""
+"""REINFORCE++: the batch's deviation is the scale, with or without a group baseline (arXiv 2501.03262)."""
+
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.algorithms.base import Advantages, per_turn, returns_of
-from earl.algorithms.loss import clipped_surrogate
-from earl.config import AlgorithmConfig
+from earl.algorithms.base import Advantages, normalised, per_turn, returns_of
+from earl.algorithms.loss import Clipped
 from earl.trajectory import PlayedGroups
 
-EPSILON = 1e-8
 
+class ReinforcePlusPlus(Clipped):
+    """A_i = R_i - b, then less the mean and divided by the deviation over all episodes of the batch. b is the group's
+    mean (REINFORCE++-baseline), or 0 (REINFORCE++)."""
 
-class ReinforcePlusPlus:
-    """A_i = R_i - mean(R of the group), then normalised over all episodes of the batch."""
+    baseline: Literal["group", "none"] = "group"
+    """What is taken off a return before the batch is normalised: the mean of its group, or nothing."""
 
-    needs_values = False
-    loss = staticmethod(clipped_surrogate)
-
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        centred = [r - r.mean() for r in map(returns_of, groups)]
-        everything = np.concatenate([np.zeros(0), *centred])
-        mean, std = (everything.mean(), everything.std()) if len(everything) else (0.0, 1.0)
-        episodes = [(r - mean) / (std + EPSILON) for r in centred]
-        return Advantages(per_turn(groups, episodes), np.zeros_like(values))
+    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
+        episodes = [r - r.mean() if self.baseline == "group" else r for r in map(returns_of, groups)]
+        return Advantages(per_turn(groups, normalised(episodes)), np.zeros_like(values))

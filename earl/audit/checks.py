@@ -1,7 +1,7 @@
 """Checks that every episode of a step follows from the run's seed and is stored exactly once."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from earl.engine.model import load
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.pack import learned, length_penalised, trajectories_of
+from earl.rollout.pack import credited, learnable, trajectories_of
 from earl.trajectory import Author, Group, Trajectory
 
 TOLERANCE = 1e-5
@@ -25,16 +25,16 @@ VALUES_TOLERANCE = 1e-3
 
 
 def check_advantages(case: Case) -> Iterator[Finding]:
-    config, name = case.run.config, case.run.config.algorithm.name
+    config = case.run.config
     stored, groups = case.experiences, case.true_groups()
     if len(stored) != len(case.replays):
         raise Unchecked("not all episodes of the step can be told")
-    if not algorithm(name).needs_values:
+    if not algorithm(config.algorithm.name, **config.algorithm.options).needs_values:
         yield from _compare(case, expected_advantages(config, groups), TOLERANCE)
     elif (saved := case.run.checkpoints.get(case.step - 1)) is not None:
         yield from _compare(case, prepared_advantages(config, saved.path, groups), VALUES_TOLERANCE)
     else:
-        raise Unchecked(f"{name} needs the value head of the step before, which is not kept")
+        raise Unchecked(f"{config.algorithm.name} needs the value head of the step before, which is not kept")
 
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
@@ -47,11 +47,11 @@ def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) 
 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """One array [K] per episode, one value per turn; zeros for an episode that is not learned from."""
-    kept = learned(groups, config.context.learn_truncated)
+    how = algorithm(config.algorithm.name, **config.algorithm.options)
+    rule = learnable(config, how)
+    kept = rule.learned(groups)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
-    values = np.zeros(sum(counts), np.float32)
-    charges = length_penalised(kept, config.context.length_penalty)
-    turns = algorithm(config.algorithm.name).advantages(charges, values, config.algorithm).turns
+    turns = credited(how, groups, rule).turns
     parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
     own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}
     return [own.get(id(t), np.zeros(len(t.turns), np.float32))[: len(t.turns)] for t in trajectories_of(groups)]
@@ -78,16 +78,27 @@ def check_mask(case: Case) -> Iterator[Finding]:
         yield from _compare_masks(replay, replay.stored.sampled, "marked as sampled")
     if len(case.experiences) != len(case.replays):
         yield case.finding(Fault.WRONG_MASK, f"{len(case.experiences)} masks for {len(case.replays)} episodes")
+    learns = _learns(case)
     for replay, experience in case.sound_experiences():
         mask, played = experience.mask, replay.played
         if len(mask) != len(played.tokens):
             said = f"a mask of {len(mask)} stands beside {len(played.tokens)} tokens"
             yield replay.finding(Fault.WRONG_MASK, said)
-        elif learned([Group((played,))], case.run.config.context.learn_truncated):
+        elif learns(played):
             yield from _compare_masks(replay, mask, "learned from")
         elif mask.any():
             said = f"the episode ended by {played.stop} and is not learned from"
             yield replay.finding(Fault.WRONG_MASK, f"{said}, but {int(mask.sum())} tokens are masked so")
+
+
+def _learns(case: Case) -> Callable[[Trajectory], bool]:
+    """Whether an episode as played is learned from; where flat groups are not, that takes the whole step."""
+    config = case.run.config
+    rule = learnable(config, algorithm(config.algorithm.name, **config.algorithm.options))
+    if rule.flat:
+        return lambda played: bool(rule.learned([Group((played,))]))
+    kept = {id(trajectory) for trajectory in trajectories_of(rule.learned(case.true_groups()))}
+    return lambda played: id(played) in kept
 
 
 def _compare_masks(replay: Replay, mask: Mask, verb: str) -> Iterator[Finding]:

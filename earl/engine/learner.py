@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Algorithm, TokenInputs
-from earl.algorithms.loss import corrected, kl_to_reference
+from earl.algorithms.loss import KlEstimator, aggregated, corrected, kl_to_reference
 from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
 from earl.engine.model import Policy
@@ -26,6 +26,14 @@ from earl.engine.train_state import TrainState
 from earl.rollout.pack import complete
 
 Numbers = NDArray[np.int64]
+
+
+class Counts(NamedTuple):
+    """What a minibatch's means divide by."""
+
+    tokens: int  # trained
+    turns: int  # value positions
+    rows: int  # with trained tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,11 @@ class RowShare:
         found: Numbers = place[rows]
         return found[found >= 0]
 
-    def counts(self, rows: Numbers) -> tuple[int, int]:
-        """Trained tokens and value positions of `rows`, wherever they lie; each at least 1."""
-        return max(1, int(self.learned[rows].sum())), max(1, int(self.turns[rows].sum()))
+    def counts(self, rows: Numbers) -> Counts:
+        """Of `rows`, wherever they lie; each at least 1."""
+        learned = self.learned[rows]
+        numbers = learned.sum(), self.turns[rows].sum(), np.count_nonzero(learned)
+        return Counts(*(max(1, int(number)) for number in numbers))
 
 
 def minibatches(order: Generator, rows: int, count: int) -> list[Numbers]:
@@ -120,6 +130,7 @@ class Update:
     seed: int  # orders the rows
     correction: Literal["none", "token", "sequence"] = "none"  # of importance, see `earl.algorithms.loss`
     correction_cap: float = math.inf
+    kl_estimator: KlEstimator = "k3"
 
 
 class Learner:
@@ -131,14 +142,12 @@ class Learner:
     def __init__(
         self,
         policy: Policy,
-        algorithm: AlgorithmConfig,
         learner: LearnerConfig,
         temperature: float,
         ranks: Ranks,
         values: bool,
     ) -> None:
-        self._algorithm, self._config = algorithm, learner
-        self._temperature, self._ranks = temperature, ranks
+        self._config, self._temperature, self._ranks = learner, temperature, ranks
         give_back(learner.micro_batch_tokens)
         policy.model.eval()  # does not stop gradients; dropout would change the sampled distribution
         self.scorer = ranks.place(policy, learner, values)
@@ -258,13 +267,13 @@ class Learner:
         """One optimiser step on gradients summed over processes, for rows of the step wherever they lie. Returns the
         statistics; empty when the step was skipped because loss or gradient are not finite. Both are sums over all
         processes, so all processes skip alike."""
-        tokens, turns = part.counts(rows)
+        counts = part.counts(rows)
         own = batch.select(part.places(rows))
         sums: dict[str, Tensor] = {}
         micro_batches = self._chunks(own, part.alone) or [silent(own)]
         for number, chunk in enumerate(micro_batches, 1):
             self._ranks.begin(last=number == len(micro_batches))
-            loss, stats = self._loss(chunk, algorithm, update, tokens, turns)
+            loss, stats = self._loss(chunk, algorithm, update, counts)
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in stats.items():
                 sums[name] = sums.get(name, 0) + value.detach()
@@ -279,7 +288,7 @@ class Learner:
         self.state.optimizer.zero_grad()  # now, to free the gradients between two updates
         if not sound:
             return {}
-        return {name: value / tokens for name, value in named.items()} | {"grad_norm": norm}
+        return {name: value / counts.tokens for name, value in named.items()} | {"grad_norm": norm}
 
     def _chunks(self, rows: R, alone: bool) -> list[Chunk[R]]:
         """This process's micro-batches; silent ones are added where the processes work in lockstep."""
@@ -288,24 +297,28 @@ class Learner:
         return own + [silent(rows)] * (self._ranks.most(len(own)) - len(own))
 
     def _loss(
-        self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, tokens: int, turns: int
+        self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, counts: Counts
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of a micro-batch, scaled so that the sum over micro-batches and processes is the mean over tokens."""
+        """Loss of a micro-batch, scaled so that the sum over micro-batches and processes is the mean that the algorithm
+        aggregates by; of the entropy, the mean over tokens."""
         batch, scores = chunk.members, chunk.scores(self.scorer, self._temperature)
         inputs = _token_inputs(batch, scores)
-        loss, stats = algorithm.loss(inputs, self._algorithm)
+        losses, stats = algorithm.loss(inputs)
+        loss = _aggregated(losses, inputs, algorithm, counts)
         entropy = scores.entropy.sum()
         stats = {"loss": loss, "entropy": entropy, **stats}
         loss = loss - update.entropy * entropy
         if update.kl:
-            stats["kl_to_reference"] = divergence = kl_to_reference(inputs)
+            stats["kl_to_reference"] = divergence = _aggregated(
+                kl_to_reference(inputs, update.kl_estimator), inputs, algorithm, counts
+            )
             loss = loss + update.kl * divergence
-        loss = loss / tokens
+        loss = loss / counts.tokens
         if algorithm.needs_values:
             returns = torch.from_numpy(batch.returns[batch.value_mask]).to(scores.values.device)
-            value_loss = (scores.values - returns).square().sum()
-            stats["value_loss"] = value_loss * tokens / turns
-            loss = loss + self._algorithm.value_weight * value_loss / turns
+            error, value_loss = algorithm.value_loss(scores.values, returns)
+            stats["value_loss"] = error * counts.tokens / counts.turns
+            loss = loss + value_loss / counts.turns
         return loss, stats
 
     def _shared(
@@ -321,6 +334,12 @@ class Learner:
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:
-    columns = (batch.logprobs, batch.advantages, batch.reference)
-    old, advantages, reference = (torch.from_numpy(c[batch.mask]).to(scores.logprobs.device) for c in columns)
-    return TokenInputs(scores.logprobs, scores.entropy, old, advantages, reference)
+    rows = np.repeat(np.arange(batch.num_rows), batch.lengths)
+    columns = (batch.logprobs, batch.advantages, batch.reference, rows, batch.turns)
+    moved = (torch.from_numpy(column[batch.mask]).to(scores.logprobs.device) for column in columns)
+    return TokenInputs(scores.logprobs, scores.entropy, *moved)
+
+
+def _aggregated(losses: Tensor, inputs: TokenInputs, algorithm: Algorithm, counts: Counts) -> Tensor:
+    own = (algorithm.aggregation, counts.tokens, counts.rows, algorithm.constant_tokens)
+    return aggregated(losses, inputs.rows, *own)

@@ -273,7 +273,10 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
 def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
     """What a learner's step takes on a rank of a grid, after a small one that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
-    kind, own = algorithm(config.algorithm.name), (config.algorithm, config.learner, config.rollout.temperature)
+    kind, own = (
+        algorithm(config.algorithm.name, **config.algorithm.options),
+        (config.learner, config.rollout.temperature),
+    )
 
     def made() -> Learner:
         return Learner(Policy(meta_model(described), None), *own, Shards(mesh, MadeUp()), kind.needs_values)
@@ -308,7 +311,7 @@ def _rows(job: TraceJob, vocab: int) -> tuple[Rows, RowShare]:
 def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) -> Batch:
     """As `earl.placement.pipeline.StepPipeline.prepare` does, with made-up advantages and returns."""
     turns = np.ones(rows.num_turns, np.float32)
-    if algorithm(config.algorithm.name).needs_values:
+    if algorithm(config.algorithm.name, **config.algorithm.options).needs_values:
         learner.turn_values(rows, part)
     return learner.complete(rows, turns, turns, bool(config.algorithm.kl), part)
 
@@ -317,7 +320,7 @@ def _update(config: Config) -> Update:
     """One optimizer step."""
     own = config.algorithm
     rate = config.learner.learning_rate
-    return Update(rate, own.entropy, own.kl, 1, 1, 0, own.correction, own.correction_cap)
+    return Update(rate, own.entropy, own.kl, 1, 1, 0, own.correction, own.correction_cap, own.kl_estimator)
 
 
 def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:

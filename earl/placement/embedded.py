@@ -113,9 +113,9 @@ def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolic
 def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
     torch.set_num_threads(1)  # processes share the cores; more threads would slow all down
     policy = policy or make(config.model, config.run.seed)
-    values = algorithm(config.algorithm.name).needs_values
+    values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
-    learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, Replicas(peers), values)
+    learner = Learner(policy, config.learner, config.rollout.temperature, Replicas(peers), values)
     world = world_of(config, policy.tokenizer)
     return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
 

@@ -22,7 +22,7 @@ from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
-from earl.rollout.pack import experiences, learned, length_penalised, trajectories_of, unlearned
+from earl.rollout.pack import credited, experiences, learnable, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
@@ -158,7 +158,8 @@ class StepPipeline:
     ) -> None:
         self.config, self.world, self.shape = config, world, shape
         self.learner, self.players = learner, players
-        self.algorithm = algorithm(config.algorithm.name)
+        self.algorithm = algorithm(config.algorithm.name, **config.algorithm.options)
+        self._learnable = learnable(config, self.algorithm)
         self._limit = config.context.first_limit
         self._laid = config
         self._version = 0
@@ -195,18 +196,14 @@ class StepPipeline:
     def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
         `recorded`. rows: the dispatched rows of the groups."""
-        kept = length_penalised(self.learned(groups), self.config.context.length_penalty)
-        values = np.zeros(sum(trajectory.num_values for trajectory in trajectories_of(kept)), np.float32)
-        if self.algorithm.needs_values:
-            turns, estimates = self.learner.turn_values(rows)
-            values[turns] = estimates
-        advantages = self.algorithm.advantages(kept, values, self.config.algorithm)
+        estimates = self.learner.turn_values(rows) if self.algorithm.needs_values else None
+        advantages = credited(self.algorithm, groups, self._learnable, estimates)
         reference = bool(self.config.algorithm.kl)
         return self.learner.complete(rows, advantages.turns, advantages.returns, reference)
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """The groups, without trajectories that the recipe does not learn from."""
-        return learned(groups, self.config.context.learn_truncated)
+        return self._learnable.learned(groups)
 
     def recorded(self, groups: PlayedGroups, batch: Any) -> tuple[list[Group], list[TrainingRecord]]:
         """The step's groups with their tokens, and the training record of every trajectory, after the update. batch:
@@ -255,6 +252,7 @@ class StepPipeline:
             seed=self._seed("order", "rl", step),
             correction=config.algorithm.correction,
             correction_cap=config.algorithm.correction_cap,
+            kl_estimator=config.algorithm.kl_estimator,
         )
 
     def sync(self, version: int) -> Mapping[str, float]:

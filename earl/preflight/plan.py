@@ -43,7 +43,7 @@ def _readers(config: Config, site: Site) -> set[str]:
         "GPUs": site.gpus,
         "adapters": config.learner.lora_rank > 0,
         "another policy": place.max_staleness > 0 or vllm or config.learner.dtype != "float32",
-        "ppo": config.algorithm.name == "ppo",
+        "a KL divergence": config.algorithm.kl > 0,
         "a correction": config.algorithm.correction != "none",
     }
     return {name for name, holds in known.items() if holds}

@@ -124,9 +124,9 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
 
 
 def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
-    with setting("algorithm.name"):
-        algorithm(config.name)
-    if group_size == 1 and config.name != "ppo":
+    with setting("algorithm"):
+        how = algorithm(config.name, **config.options)
+    if group_size == 1 and how.needs_groups:
         raise EarlError(
             f"rollout.group_size = 1: {config.name} compares the episodes of a group, and one alone teaches nothing; "
             "set it to 2 or more"

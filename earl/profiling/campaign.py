@@ -253,8 +253,8 @@ class _Trials:
         """Dispatch, experience preparation and update of rows, as in a step."""
         stages, config, seed = self._stages, self._config.algorithm, self._config.run.seed
         own = self._config.learner
-        correction = config.correction, config.correction_cap
-        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed, *correction)
+        others = config.correction, config.correction_cap, config.kl_estimator
+        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed, *others)
         taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
         if stages.algorithm.needs_values:
             stages.learner.turn_values(taken)

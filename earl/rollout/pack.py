@@ -1,15 +1,27 @@
 """From trajectories to packed rows and batches, and back to training records."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from earl.algorithms.base import Advantages, Algorithm
 from earl.batch import Batch, Rows, offsets_of
-from earl.trajectory import FAULTS, Group, GroupOf, Played, TrainingRecord, Trajectory, TrajectorySummary, Turn
+from earl.config import Config
+from earl.trajectory import (
+    FAULTS,
+    Group,
+    GroupOf,
+    Played,
+    PlayedGroups,
+    TrainingRecord,
+    Trajectory,
+    TrajectorySummary,
+    Turn,
+)
 
 P = TypeVar("P", bound=Played)
 
@@ -115,18 +127,60 @@ G = TypeVar("G", bound=GroupOf[Any])
 E = TypeVar("E", Trajectory, TrajectorySummary)
 
 
-def learned(groups: Sequence[G], truncated: bool) -> list[G]:
-    """The groups without the episodes that are not trained on: faults, and unless `truncated`, those that a token limit
-    ended. Metrics still count them."""
-    kept = (
-        replace(group, trajectories=tuple(t for t in group.trajectories if _learnable(t, truncated)))
-        for group in groups
-    )
-    return [group for group in kept if group.trajectories]
+@dataclass(frozen=True, slots=True)
+class Learnable:
+    """Which episodes of a step are learned from. Metrics count all of them."""
+
+    truncated: bool = True  # also those that a token limit ended
+    flat: bool = True  # also groups whose episodes all have the same return
+    length_penalty: float = 0.0  # per sampled token, part of the return
+
+    def compared(self, groups: Sequence[G]) -> list[G]:
+        """The groups without faults, and without flat ones unless they are learned from."""
+        sound = (_only(group, lambda one: one.stop not in FAULTS) for group in groups)
+        return [group for group in sound if group.trajectories and (self.flat or not self._is_flat(group))]
+
+    def learned(self, groups: Sequence[G]) -> list[G]:
+        """Of the groups that are compared, what is learned from."""
+        kept = (_only(group, self.learns) for group in self.compared(groups))
+        return [group for group in kept if group.trajectories]
+
+    def learns(self, compared: Played) -> bool:
+        return self.truncated or not compared.truncated
+
+    def _is_flat(self, group: GroupOf[Any]) -> bool:
+        (charged,) = length_penalised([group], self.length_penalty)
+        return len({trajectory.reward for trajectory in charged.trajectories}) == 1
 
 
-def _learnable(trajectory: Played, truncated: bool) -> bool:
-    return trajectory.stop not in FAULTS and (truncated or not trajectory.truncated)
+def learnable(config: Config, algorithm: Algorithm) -> Learnable:
+    context = config.context
+    return Learnable(context.learn_truncated, not algorithm.drop_flat_groups, context.length_penalty)
+
+
+def _only(group: G, wanted: Callable[[Any], bool]) -> G:
+    return replace(group, trajectories=tuple(filter(wanted, group.trajectories)))
+
+
+Estimates = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""Turns of what is learned from, and the value head's estimate before each."""
+
+
+def credited(
+    algorithm: Algorithm, groups: PlayedGroups, rule: Learnable, estimates: Estimates | None = None
+) -> Advantages:
+    """Advantages of all turns that are learned from. Without a value head, an episode that a token limit ended keeps
+    its place in its group's baseline where it is not learned from itself."""
+    compared = rule.compared(groups) if estimates is None else rule.learned(groups)
+    each = trajectories_of(compared)
+    counts = [trajectory.num_values for trajectory in each]
+    values = np.zeros(sum(counts), np.float32)
+    if estimates is not None:
+        turns, own = estimates
+        values[turns] = own
+    found = algorithm.advantages(length_penalised(compared, rule.length_penalty), values)
+    learns = np.repeat(np.array([rule.learns(trajectory) for trajectory in each], np.bool_), counts)
+    return Advantages(found.turns[learns], found.returns[learns])
 
 
 def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:

@@ -1,5 +1,7 @@
 """Hand-made trajectories: an algorithm reads their rewards and counts their turns, nothing else."""
 
+from dataclasses import dataclass, fields
+
 import numpy as np
 import pytest
 
@@ -27,3 +29,26 @@ def trajectory(rewards):
 def group():
     """Makes a group from the rewards of its episodes, turn by turn."""
     return lambda *episodes: Group(tuple(trajectory(rewards) for rewards in episodes))
+
+
+@dataclass(frozen=True)
+class InStates(Trajectory):
+    """An episode whose states are given."""
+
+    own: tuple[int, ...] = ()
+
+    @property
+    def states(self):
+        return self.own
+
+
+@pytest.fixture
+def in_states():
+    """A group whose turns begin in states that are given, episode by episode."""
+
+    def placed(group, states):
+        pairs = zip(group.trajectories, states, strict=True)
+        known = [({field.name: getattr(one, field.name) for field in fields(Trajectory)}, own) for one, own in pairs]
+        return Group(tuple(InStates(**columns, own=tuple(own)) for columns, own in known))
+
+    return placed

@@ -1,5 +1,7 @@
 """Every algorithm's advantages against the same sums written out with loops."""
 
+import pickle
+import re
 from dataclasses import replace
 from math import sqrt
 
@@ -10,11 +12,9 @@ from earl.algorithms.base import per_turn
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.ppo import turn_level_gae
 from earl.algorithms.registry import ALGORITHMS, algorithm
-from earl.config import AlgorithmConfig
+from earl.envs import registry
 from earl.errors import EarlError
 from earl.trajectory import Group, StopReason
-
-CONFIG = AlgorithmConfig()
 
 # Two groups; the episodes have 1 to 3 turns, so that values per turn and per episode cannot be mixed up.
 UNEVEN = [[[1.0], [0.0, -1.0], [0.0, 0.0, 0.5]], [[0.25], [0.0, 1.0]]]
@@ -29,9 +29,9 @@ def turns_in(groups):
     return [turn.reward for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
 
 
-def advantages(name, groups, values=None, config=CONFIG):
+def advantages(name, groups, values=None, **options):
     zeros = np.zeros(len(turns_in(groups)), np.float32)
-    return algorithm(name).advantages(groups, zeros if values is None else values, config)
+    return algorithm(name, **options).advantages(groups, zeros if values is None else values)
 
 
 def mean(numbers):
@@ -104,7 +104,7 @@ def test_ppo(groups, gamma, lam):
         own = values[start : start + len(episode)].tolist()
         raw += naive_gae(episode, own, gamma, lam)
         start += len(episode)
-    result = advantages("ppo", groups, values, AlgorithmConfig(gamma=gamma, gae_lambda=lam))
+    result = advantages("ppo", groups, values, gamma=gamma, gae_lambda=lam)
     assert result.returns.tolist() == pytest.approx(
         [a + v for a, v in zip(raw, values.tolist(), strict=True)], abs=1e-6
     )
@@ -117,7 +117,7 @@ def test_ppo_estimates_the_rest_of_an_episode_that_was_truncated(group, gamma, l
     (cut, whole) = group([1.0, 2.0], [3.0]).trajectories
     cut = replace(cut, stop=StopReason.ENV_TRUNCATED)
     values = np.array([0.5, -1.0, 7.0, 2.0], np.float32)
-    result = advantages("ppo", [Group((cut, whole))], values, AlgorithmConfig(gamma=gamma, gae_lambda=lam))
+    result = advantages("ppo", [Group((cut, whole))], values, gamma=gamma, gae_lambda=lam)
     # A reward of γ·7 in the last turn is worth as much as a value of 7 after it.
     raw = [*naive_gae([1.0, 2.0 + gamma * 7.0], [0.5, -1.0], gamma, lam), *naive_gae([3.0], [2.0], gamma, lam)]
     expected = [(advantage - mean(raw)) / deviation(raw) for advantage in raw]
@@ -132,7 +132,7 @@ def test_other_algorithms_give_a_truncated_episode_one_value_more(name, group):
 
 
 def test_imitation_counts_every_turn_alike(groups):
-    result = Imitation().advantages(groups, np.zeros(9, np.float32), CONFIG)
+    result = Imitation().advantages(groups, np.zeros(9, np.float32))
     assert result.turns.tolist() == [1.0] * 9
     assert result.returns.tolist() == [0.0] * 9
 
@@ -159,6 +159,56 @@ def test_per_turn_repeats_an_episodes_number(group):
     assert result.tolist() == [7.0, 7.0, 8.0]
 
 
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_an_option_that_an_algorithm_does_not_have_is_refused(name):
+    with pytest.raises(EarlError, match=f"unknown option of algorithm {re.escape(name)} 'clip_hihg'"):
+        algorithm(name, clip_hihg=0.3)
+    with pytest.raises(EarlError, match=r"algorithm.options.aggregation = 'mean': input should be 'token'"):
+        algorithm(name, aggregation="mean")
+
+
+def test_rloo_does_not_clip():
+    with pytest.raises(EarlError, match="unknown option of algorithm rloo 'clip'"):
+        algorithm("rloo", clip=0.2)
+
+
+def test_options_change_a_preset():
+    how = algorithm("dr_grpo", constant_tokens=99)
+    assert (how.scale, how.aggregation, how.constant_tokens) == ("none", "constant", 99)
+
+
+THEIRS = """
+from earl.algorithms.grpo import GRPO
+
+class Warm(GRPO):
+    heat: float = 1.0
+
+class Cold:
+    pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "their_algorithms.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("own")
+def test_an_algorithm_by_import_string_is_code_that_the_user_has_to_have_named():
+    with pytest.raises(EarlError, match="you never named it yourself"):
+        algorithm("their_algorithms:Warm")
+    registry.allow("their_algorithms:Warm", "their_algorithms:Cold")
+    how = algorithm("their_algorithms:Warm", heat=2.0, clip=0.1)
+    assert (how.heat, how.bounds) == (2.0, (0.9, 1.1))
+    assert pickle.loads(pickle.dumps(how)) == how  # as Ray sends it
+    with pytest.raises(EarlError, match="'heta'; did you mean 'heat'"):
+        algorithm("their_algorithms:Warm", heta=2.0)
+    with pytest.raises(EarlError, match="is no subclass"):
+        algorithm("their_algorithms:Cold")
+
+
 def test_an_unknown_algorithm_is_refused_with_the_nearest():
-    with pytest.raises(EarlError, match="did you mean 'grpo'"):
-        algorithm("gpro")
+    with pytest.raises(EarlError, match="did you mean 'dapo'"):
+        algorithm("dapoo")

@@ -11,9 +11,9 @@ from earl.algorithms.base import TokenInputs
 from earl.algorithms.loss import corrected
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.batch import Batch, offsets_of
-from earl.config import AlgorithmConfig
 
 CAP = 2.0
+KEYS = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 2, 2])  # row and turn of four tokens
 
 
 def batch(rows):
@@ -93,12 +93,14 @@ def test_weights_lie_between_0_and_the_cap(pairs, mode, cap):
 def test_a_weight_on_the_advantage_is_a_weight_on_the_loss(name):
     """What `corrected` rests on, for every algorithm."""
     old = torch.tensor([-0.7, -1.1, -0.2, -2.0])
-    inputs = TokenInputs(old + torch.tensor([0.5, -0.5, 0.1, -0.1]), torch.zeros(4), old, torch.ones(4), torch.zeros(4))
+    inputs = TokenInputs(
+        old + torch.tensor([0.5, -0.5, 0.1, -0.1]), torch.zeros(4), old, torch.ones(4), torch.zeros(4), *KEYS
+    )
     for sign in (1.0, -1.0):
         losses = []
         for weight in (1.0, 1.7):
             own = replace(inputs, advantages=torch.full((4,), sign * weight))
-            losses.append(float(algorithm(name).loss(own, AlgorithmConfig(name=name))[0]))
+            losses.append(float(algorithm(name).loss(own)[0].sum()))
         assert losses[1] == pytest.approx(1.7 * losses[0])
 
 
@@ -109,8 +111,8 @@ def test_the_first_gradient_is_the_truncated_importance_weighted_one():
     logprobs = torch.from_numpy(found.logprobs)[mask].requires_grad_()
     advantages = torch.from_numpy(found.advantages)[mask]
     zeros = torch.zeros_like(advantages)
-    inputs = TokenInputs(logprobs, zeros, logprobs.detach(), advantages, zeros)
-    algorithm("grpo").loss(inputs, AlgorithmConfig())[0].backward()
+    inputs = TokenInputs(logprobs, zeros, logprobs.detach(), advantages, zeros, zeros.long(), zeros.long())
+    algorithm("grpo").loss(inputs)[0].sum().backward()
     sampler, own = BATCH.logprobs[BATCH.mask], PROXIMAL[BATCH.mask]
     plain = BATCH.advantages[BATCH.mask]
     expected = [

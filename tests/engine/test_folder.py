@@ -7,7 +7,7 @@ from threading import Event
 import torch
 from transformers import AutoModelForCausalLM
 
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine import checkpoint_tensors
 from earl.engine.checkpoint_tensors import Stored, TensorPart, weight_files
 from earl.engine.learner import Learner
@@ -82,7 +82,7 @@ def shares(snapshot, parameter):
 
 
 def learner_of(policy):
-    return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), values=True)
+    return Learner(policy, LearnerConfig(), 1.0, Replicas(Peers()), values=True)
 
 
 def test_parts_of_a_hugging_face_folder(small, tmp_path):

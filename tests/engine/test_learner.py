@@ -11,7 +11,7 @@ import torch
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine import learner as learning
 from earl.engine.learner import SKIPPED, Learner, Update
 from earl.engine.local import LocalSampler
@@ -63,10 +63,9 @@ def test_rows_that_are_alike_are_scored_once(small, batch, monkeypatch):
     assert sum(scored) <= 10  # of 13 rows 3 come again
 
 
-def learner_of(policy, algorithm_settings=None, values=False, **settings):
+def learner_of(policy, values=False, **settings):
     return Learner(
         policy,
-        AlgorithmConfig(**(algorithm_settings or {})),
         LearnerConfig(**{"clip_grad_norm": 1e9, **settings}),
         1.0,
         Replicas(Peers()),
@@ -91,7 +90,7 @@ def weights(policy):
     return torch.cat([tensor.flatten() for tensor in policy.model.state_dict().values()])
 
 
-def naive_mean_loss(policy, batch, config, update, clipped):
+def naive_mean_loss(policy, batch, update, clipped):
     """One row at a time, one token at a time: the mean over tokens of surrogate, entropy and KL."""
     total = torch.zeros(())
     for start, end in pairwise(batch.offsets):
@@ -103,7 +102,7 @@ def naive_mean_loss(policy, batch, config, update, clipped):
             ratio = (row[token] - batch.logprobs[at]).exp()
             surrogate = ratio * batch.advantages[at]
             if clipped:
-                bounded = ratio.clamp(1 - config.clip, 1 + config.clip) * batch.advantages[at]
+                bounded = ratio.clamp(0.8, 1.2) * batch.advantages[at]
                 surrogate = torch.minimum(surrogate, bounded)
             away = batch.reference[at] - row[token]
             total = total - surrogate + update.kl * (away.exp() - 1 - away)
@@ -117,7 +116,7 @@ def test_the_gradient_is_that_of_the_naive_mean_loss(small, batch, name):
     update = Update(learning_rate=0.0, entropy=0.05, kl=0.1, minibatches=1, epochs=1, seed=0)
     learner = learner_of(policy, micro_batch_tokens=300)
     packed, _ = learned_gradients(learner, batch, algorithm(name), update)
-    naive_mean_loss(policy, batch, AlgorithmConfig(), update, name == "grpo").backward()
+    naive_mean_loss(policy, batch, update, clipped=name == "grpo").backward()
     assert packed.norm() > 0.01
     assert torch.allclose(packed, gradients(policy.model), atol=1e-6, rtol=1e-4)
 
@@ -163,7 +162,7 @@ def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
 def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     ours, theirs = small(), small()
     settings = LearnerConfig(clip_grad_norm=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95)
-    learner = Learner(ours, AlgorithmConfig(), settings, 1.0, Replicas(Peers()), False)
+    learner = Learner(ours, settings, 1.0, Replicas(Peers()), False)
     update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=1, epochs=2, seed=0)
     stats = learner.update(batch, algorithm("grpo"), update)
     parameters = list(theirs.model.parameters())
@@ -171,7 +170,7 @@ def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     norms = []
     for _ in range(2):
         adamw.zero_grad()
-        naive_mean_loss(theirs, batch, AlgorithmConfig(), STILL, clipped=True).backward()
+        naive_mean_loss(theirs, batch, STILL, clipped=True).backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, 0.05)))
         adamw.step()
     assert stats["grad_norm"] == pytest.approx(np.mean(norms), rel=1e-3)
@@ -247,7 +246,7 @@ def sent(small, batch):
     messages = []
     for rank in range(2):
         peers = Recording(rank)
-        learner = Learner(small(), AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(peers), True)
+        learner = Learner(small(), LearnerConfig(), 1.0, Replicas(peers), True)
         learner.update(batch, algorithm("ppo"), STILL)
         messages.append(peers.sent)
     return messages
@@ -255,7 +254,7 @@ def sent(small, batch):
 
 def learned_alone(small, batch):
     """The same of one process, which sends nothing: sums of the statistics by name, then gradients."""
-    learner = Learner(small(), AlgorithmConfig(), LearnerConfig(clip_grad_norm=1e9), 1.0, Replicas(Peers()), True)
+    learner = Learner(small(), LearnerConfig(clip_grad_norm=1e9), 1.0, Replicas(Peers()), True)
     tokens = max(1, int(batch.mask.sum()))
     given, stats = learned_gradients(learner, batch, algorithm("ppo"), STILL)
     sums = [stats[name] * tokens for name in sorted(set(stats) - {"grad_norm"})]
@@ -290,7 +289,7 @@ def test_an_update_that_is_not_finite_leaves_the_learner_to_the_bit_as_it_was(sm
     learns = Imitation() if name == "imitation" else algorithm(name)
     states = []
     for between in ((), (np.nan, np.inf, 1e30, 3e38)):
-        learner = learner_of(small(), {"value_weight": 1.0}, values=name == "ppo")
+        learner = learner_of(small(), values=name == "ppo")
         learner.update(batch, learns, MOVING)
         for worth in between:
             poisoned = np.full_like(batch.returns, worth)
@@ -350,7 +349,7 @@ def test_processes_skip_alike_when_one_of_them_meets_what_is_not_finite(small, b
 
     def work(rank):
         peers = Pair(rank, barrier, shared)
-        learner = Learner(policies[rank], AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(peers), False)
+        learner = Learner(policies[rank], LearnerConfig(), 1.0, Replicas(peers), False)
         found[rank] = learner.update(bad, algorithm("grpo"), MOVING)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in (0, 1)]

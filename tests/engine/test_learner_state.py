@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from earl.algorithms.registry import algorithm
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import STATE
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
@@ -32,7 +32,7 @@ def with_returns(rows, returns):
 
 
 def ppo_learner(policy):
-    return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), values=True)
+    return Learner(policy, LearnerConfig(), 1.0, Replicas(Peers()), values=True)
 
 
 def tensors_of(folder):
@@ -49,7 +49,7 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
     values = name == "ppo"
 
     def learner_of(policy):
-        return Learner(policy, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), values)
+        return Learner(policy, LearnerConfig(), 1.0, Replicas(Peers()), values)
 
     first = learner_of(small())
     first.update(batch, algorithm(name), MOVING)
@@ -68,9 +68,7 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
 
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_snapshot_is_of_its_moment_whenever_it_is_written(small, rows, adapted, tmp_path):
-    learner = Learner(
-        small(), AlgorithmConfig(), LearnerConfig(lora_rank=2 * adapted), 1.0, Replicas(Peers()), values=True
-    )
+    learner = Learner(small(), LearnerConfig(lora_rank=2 * adapted), 1.0, Replicas(Peers()), values=True)
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.logprobs(batch, reference=True)
     learner.update(batch, algorithm("ppo"), MOVING)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from earl.algorithms.registry import algorithm
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.lora import is_factor
@@ -27,7 +27,7 @@ def batch(small, episodes):
 
 
 def adapted(policy):
-    return Learner(policy, AlgorithmConfig(), LearnerConfig(lora_rank=2), 1.0, Replicas(Peers()), False)
+    return Learner(policy, LearnerConfig(lora_rank=2), 1.0, Replicas(Peers()), False)
 
 
 def test_at_first_nothing_changes(small, batch):
@@ -45,7 +45,7 @@ def test_only_adapters_are_trained_and_the_weights_have_them(small, batch):
     assert trained
     assert all(map(is_factor, trained))
     other.model.load_state_dict(learner.weights())
-    merged = Learner(other, AlgorithmConfig(), LearnerConfig(), 1.0, Replicas(Peers()), False)
+    merged = Learner(other, LearnerConfig(), 1.0, Replicas(Peers()), False)
     after = learner.logprobs(batch)
     assert np.abs(after - before).max() > 1e-3
     assert np.allclose(merged.logprobs(batch), after, atol=1e-5)

@@ -34,7 +34,7 @@ def test_a_model_is_read_from_a_folder_without_being_loaded(mesh, tiny, tmp_path
     weights = learner.weights()
     assert weights.keys() == policy.model.state_dict().keys()
     assert all(torch.equal(weights[name], tensor) for name, tensor in policy.model.state_dict().items())
-    whole = Learner(policy, config.algorithm, config.learner, 1.0, Replicas(Peers()), False)
+    whole = Learner(policy, config.learner, 1.0, Replicas(Peers()), False)
     assert np.allclose(learner.logprobs(drawn(0)), whole.logprobs(drawn(0)), atol=1e-5)
 
 

@@ -4,7 +4,7 @@ import torch
 
 from earl.benchmarks.footprint import model
 from earl.benchmarks.layouts import policy
-from earl.config import AlgorithmConfig, LearnerConfig
+from earl.config import LearnerConfig
 from earl.engine.learner import Learner
 
 SHAPE = model(hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, intermediate_size=96, vocab_size=106)
@@ -13,4 +13,4 @@ SHAPE = model(hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, interm
 def learner_of(ranks, values=False, shape=SHAPE, **settings):
     torch.manual_seed(0)
     settings = {"micro_batch_tokens": 80, **settings}
-    return Learner(policy(shape), AlgorithmConfig(), LearnerConfig(**settings), 1.0, ranks, values)
+    return Learner(policy(shape), LearnerConfig(**settings), 1.0, ranks, values)

@@ -25,7 +25,7 @@ from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
 from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, Manifest, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.pack import pack, trajectories_of
+from earl.rollout.pack import Learnable, pack, trajectories_of
 from earl.rollout.tasks import draw
 from earl.trajectory import Author, Group, Outcome, StopReason, Task, Trajectory, Turn
 from tests.placement.near import Near
@@ -38,7 +38,7 @@ def groups(tiny):
 
 def held(groups, workers):
     """What each of some workers keeps of a step, and says of it."""
-    holdings = [EpisodeStore(truncated=True) for _ in range(workers)]
+    holdings = [EpisodeStore(Learnable()) for _ in range(workers)]
     for number, group in enumerate(groups):
         holdings[number % workers].keep({Ticket(1, number): group})
     return holdings, EpisodeTable.joined([own.table(1) for own in holdings], LEARNED)
@@ -88,7 +88,7 @@ def test_a_table_takes_16_bytes_a_row_and_a_manifest_8_more(groups):
 
 
 def test_outlines_say_of_a_step_what_its_trajectories_do(groups):
-    outlines = [*EpisodeStore(True).keep({Ticket(1, n): group for n, group in enumerate(groups)}).values()]
+    outlines = [*EpisodeStore(Learnable()).keep({Ticket(1, n): group for n, group in enumerate(groups)}).values()]
     assert episode_metrics(outlines) == episode_metrics(groups)
     assert staleness_metrics(outlines, 3) == staleness_metrics(groups, 3)
     assert [group.task for group in outlines] == [group.task for group in groups]
@@ -102,7 +102,7 @@ def test_with_counts_and_manifest_outlines_of_one_turn_take_less_than_200_bytes_
         for number in range(125)
         for task in [Task("tictactoe", int(random.integers(1 << 60)), 0, "random")]
     }
-    sent = pickle.dumps(EpisodeStore(True).keep(step))
+    sent = pickle.dumps(EpisodeStore(Learnable()).keep(step))
     assert 16 + 24 + len(sent) / 1000 <= 200
     for ticket, group in pickle.loads(sent).items():  # what came is what was sent
         for ours, theirs in zip(group.trajectories, step[ticket].trajectories, strict=True):
@@ -128,7 +128,7 @@ def short(task, random):
 
 
 def test_what_was_learned_from_is_forgotten(groups):
-    holdings = EpisodeStore(True)
+    holdings = EpisodeStore(Learnable())
     holdings.keep({Ticket(1, 0): groups[0], Ticket(2, 0): groups[1]})
     holdings.drop(1)
     assert holdings.whole([Ticket(1, 0), Ticket(2, 0)]) == {Ticket(2, 0): groups[1]}

@@ -12,7 +12,7 @@ import torch
 from earl.batch import Rows
 from earl.placement.embedded import embedded, joined, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
-from earl.rollout.pack import learned, trajectories_of
+from earl.rollout.pack import Learnable, trajectories_of
 from earl.trajectory import Author, Group, StopReason
 
 torch.set_num_threads(1)
@@ -86,8 +86,8 @@ def test_episodes_that_the_environment_ended_are_not_learned_from(placement):
     groups = placed.rollout(1)
     first, *others = groups[0].trajectories
     failed = replace(first, stop=StopReason.ENV_ERROR, error="KeyError")
-    assert learned([Group((failed, *others))], True) == [Group(tuple(others))]
-    assert learned([Group((failed, failed))], True) == []
+    assert Learnable().learned([Group((failed, *others))]) == [Group(tuple(others))]
+    assert Learnable().learned([Group((failed, failed))]) == []
     placed.update(prepared(placed, [Group((failed, *others)), *groups[1:]]), step=1)
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from earl.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from earl.config import LearnerConfig, ModelConfig
 from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.learner import Learner
 from earl.engine.local import LocalSampler, split_axes
@@ -100,7 +100,7 @@ def test_a_process_of_a_split_sampler_is_sent_what_it_needs_in_the_samplers_dtyp
 @pytest.mark.parametrize("lora_rank", [0, 2])
 def test_a_learner_alone_holds_all_of_its_weights_with_adapters_merged(lora_rank):
     settings = LearnerConfig(lora_rank=lora_rank)
-    learner = Learner(make(MODEL, seed=3), AlgorithmConfig(), settings, 1.0, Replicas(Peers()), False)
+    learner = Learner(make(MODEL, seed=3), settings, 1.0, Replicas(Peers()), False)
     with torch.no_grad():
         for name, parameter in learner.scorer.model.named_parameters():
             if "lora_" in name:

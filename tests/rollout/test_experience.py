@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from earl.rollout.drivers import play
-from earl.rollout.pack import complete, experiences, learned, length_penalised, pack
+from earl.rollout.pack import Learnable, complete, experiences, length_penalised, pack
 from earl.trajectory import Group, StopReason
 
 
@@ -20,8 +20,8 @@ def test_what_a_limit_cut_is_left_out_when_the_recipe_says_so(played):
     whole, cut = played("1", "2", "3"), played("1" * 9, max_turn_tokens=3)
     failed = replace(whole, stop=StopReason.ENV_ERROR)
     groups = [Group((whole, cut, failed)), Group((cut, failed))]
-    assert learned(groups, truncated=True) == [Group((whole, cut)), Group((cut,))]
-    assert learned(groups, truncated=False) == [Group((whole,))]
+    assert Learnable().learned(groups) == [Group((whole, cut)), Group((cut,))]
+    assert Learnable(truncated=False).learned(groups) == [Group((whole,))]
 
 
 def test_a_length_penalty_is_charged_turn_by_turn(played):

@@ -5,7 +5,9 @@ import pyarrow as pa
 import pytest
 
 from earl.errors import EarlError
+from earl.recipe import build, dump
 from earl.runs import trajectories
+from earl.runs.folder import RunFolder
 from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
 
 
@@ -45,3 +47,23 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     trajectories.write(path, table.replace_schema_metadata({**table.schema.metadata, b"earl.format": b"9"}))
     with pytest.raises(EarlError, match="not those of this version"):
         trajectories.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("grpo", {"clip": 0.3}),
+        ("rloo", {}),  # it never read a clip
+        ("ppo", {"clip": 0.3, "gamma": 1.0, "gae_lambda": 0.95, "value_weight": 0.5}),
+    ],
+)
+def test_settings_that_all_algorithms_once_shared_become_options_of_the_one_that_read_them(
+    tmp_path: Path, name: str, options: dict[str, float]
+) -> None:
+    shared = "clip = 0.3\ngamma = 1.0\ngae_lambda = 0.95\nvalue_weight = 0.5\nentropy = 0.03\n"
+    text = f'[env]\nname = "tictactoe"\n[algorithm]\nname = "{name}"\n{shared}'
+    (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+    config = build(RunFolder(tmp_path).recipe())
+    assert (config.algorithm.options, config.algorithm.entropy) == (options, 0.03)
+    (tmp_path / "config.toml").write_text(dump(config), encoding="utf-8")
+    assert build(RunFolder(tmp_path).recipe()) == config

@@ -47,8 +47,8 @@ def sharded_learner(
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
         policy, ranks = meta_policy(described), Shards(mesh, Stored(folder_of(described.path)))
-    values = algorithm(config.algorithm.name).needs_values
-    learner = Learner(policy, config.algorithm, config.learner, config.rollout.temperature, ranks, values)
+    values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
+    learner = Learner(policy, config.learner, config.rollout.temperature, ranks, values)
     if carried is not None:
         learner.state.take(carried)
     return learner

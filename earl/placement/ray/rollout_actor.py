@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
 from earl.agents.parser import parser
+from earl.algorithms.registry import algorithm
 from earl.config import Config
 from earl.dispatch.rows import Shard
 from earl.dispatch.transports import objects
@@ -31,6 +32,7 @@ from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
 from earl.placement.ray.weight_sync import WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
+from earl.rollout.pack import learnable
 from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
 from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
 
@@ -134,7 +136,7 @@ class RolloutActor(EpisodePlayer):
         sampler = make_sampler(config, policy, tp_group)
         self._split = split_of(sampler)
         self._fragment = self._kind(config, policy.tokenizer, sampler)
-        self._episodes = EpisodeStore(config.context.learn_truncated)
+        self._episodes = EpisodeStore(learnable(config, algorithm(config.algorithm.name, **config.algorithm.options)))
 
     @stage("weights", alone=True)
     def load(self, weights: WeightSource, probe: Probe, version: int) -> list[str]:
@@ -250,7 +252,7 @@ class EnvironmentActor(EpisodePlayer):
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
         self._fragment = RolloutFragment(config, tokenizer_of(model_of(config, source)), router)
-        self._episodes = EpisodeStore(config.context.learn_truncated)
+        self._episodes = EpisodeStore(learnable(config, algorithm(config.algorithm.name, **config.algorithm.options)))
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def meet(self, actors: Sequence[Any]) -> None:

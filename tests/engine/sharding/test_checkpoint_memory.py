@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from earl.benchmarks.layouts import free_port
 from earl.benchmarks.processes import run
-from earl.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from earl.config import LearnerConfig, ModelConfig
 from earl.engine.checkpoint_tensors import STATE, Stored
 from earl.engine.heap import give_back
 from earl.engine.learner import Learner
@@ -48,7 +48,7 @@ class Numbered:
 
 
 def learner_of(model, mesh, source):
-    return Learner(meta_policy(model), AlgorithmConfig(), LearnerConfig(), 1.0, Shards(mesh, source), False)
+    return Learner(meta_policy(model), LearnerConfig(), 1.0, Shards(mesh, source), False)
 
 
 def within(seat, layout, port, work, most_bytes, folder):
