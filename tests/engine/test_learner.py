@@ -3,6 +3,7 @@
 import threading
 from dataclasses import fields, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -180,11 +181,11 @@ def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
 
 def test_every_row_is_learned_once_per_epoch(small, batch):
     class Counting(Imitation):
-        seen = 0
+        seen: ClassVar[int] = 0
 
-        def loss(self, inputs, config):
+        def loss(self, inputs):
             Counting.seen += len(inputs.logprobs)
-            return super().loss(inputs, config)
+            return super().loss(inputs)
 
     update = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=4, epochs=3, seed=0)
     learner_of(small()).update(batch, Counting(), update)
