@@ -99,8 +99,10 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
     attention = (2 * queries + 2 * keys * cp + joined) * float_bytes + ceil(shape.heads / tp) * wide
     heads = (queries + keys) * normed if shape.head_norms else 0
     routed = ceil(shape.experts_per_token * 2 * stream / tp) if shape.experts > 1 else 0
-    # Gate and up are one product of experts; those that come from other ranks lie beside it.
+    # Gate and up are one product of experts; those that come from other ranks lie beside it. At the end there are a
+    # token's states for each of its experts, before and after them, weighed, and weighed in the order of tokens.
     mixed = inner + (0 if ep > 1 else -routed // 2) if routed else 0
+    passed = max(3 * inner + routed + mixed, (5 if ep > 1 else 4) * routed // 2)
     kept = 2 * (shape.hidden * normed + stream) + heads + attention + 4 * inner + routed
     rotated = (3 * queries + 2 * keys) * float_bytes + 3 * stream
     gathered = 4 * keys * cp * float_bytes if cp > 1 else 0  # by rank, and by place
@@ -114,7 +116,7 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
         # After the feed-forward layer: gradients of its norm; those of gathered tensors, from those of the pieces.
         backward=max(2 * inner, scaled - 2 * stream - 4 * inner - routed, 2 * gathered - 4 * inner) + stream,
         forward=max(
-            4 * stream + 3 * inner + routed + mixed,
+            4 * stream + passed,
             rotated + stream,
             given + gathered + stream,
             widened + 3 * stream,

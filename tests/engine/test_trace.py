@@ -128,6 +128,17 @@ def test_the_experts_of_a_mixture_are_given_alike() -> None:
     assert found.stage("update").flops["_grouped_mm"] == 3 * 2 * 64 * 2 * (2 * 3 * 64 * 32)
 
 
+def test_experience_of_a_mixture_takes_what_is_planned() -> None:
+    # Experts narrower than the stream, as in Qwen3-30B-A3B: states for each expert of a token are the peak.
+    experts = {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 64, "head_dim": 32}
+    config = small("qwen3_moe", hidden_size=256, num_hidden_layers=3, **experts)
+    own, tokens = recipe(tokens=4096, dtype="bfloat16", recompute=True), 4096
+    found = traced(config, own, TraceJob(Layout(8), 1024, tokens))
+    way = Training.of(own, 8, 1, tokens=tokens, ragged=False)
+    planned = forward_bytes(shape_of(meta_model(config)), way).peak
+    assert found.stage("recording").peak_bytes == pytest.approx(planned, rel=0.05)
+
+
 def test_what_cannot_be_traced_is_refused() -> None:
     job = TraceJob(Layout(2), 32, 64)
     with pytest.raises(EarlError, match=r"learner.offload cannot be traced: .*; set it to false"):
